@@ -1,0 +1,32 @@
+"""Frozen vision-language backbones behind one interface."""
+
+from pathlib import Path
+
+from focoop.clip.base import Backbone, ImageFeatures
+from focoop.clip.text import Names, TextTower
+from focoop.errors import BackboneError
+
+__all__ = ["Backbone", "ImageFeatures", "Names", "TextTower", "load_backbone"]
+
+
+def load_backbone(name: str, *, weights: Path | None = None, device: str = "cpu") -> Backbone:
+    """Load `mini` or `openclip:<model>:<pretrained>` (for example `openclip:ViT-B-16:openai`).
+
+    `weights` is a local checkpoint for an open_clip model; `mini` is packaged and takes none.
+    """
+    family, _, rest = name.partition(":")
+    if name == "mini":
+        if weights is not None:
+            raise BackboneError("the backbone 'mini' has its own packaged weights: drop --weights")
+        from focoop.clip.mini import load_mini
+
+        return load_mini(device)
+    model, _, pretrained = rest.partition(":")
+    if family == "openclip" and model and pretrained:
+        from focoop.clip.openclip import load_openclip
+
+        return load_openclip(model, pretrained, weights=weights, device=device)
+    raise BackboneError(
+        f"unknown backbone {name!r}: use 'mini' or 'openclip:<model>:<pretrained>', "
+        "for example 'openclip:ViT-B-16:openai'"
+    )

@@ -1,0 +1,131 @@
+"""The embedded backbone: EfficientNet-Lite0 with a linear head, and our own small text tower."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from focoop.clip.base import Backbone, ImageFeatures
+from focoop.clip.efficientnet import EfficientNetLite0
+from focoop.clip.text import TextShape, TextTower
+from focoop.clip.tokenizer import Tokenizer
+from focoop.errors import BackboneError, ConfigError, DataError
+
+ASSETS = Path(__file__).parent.parent / "assets"
+SHAPE = TextShape(width=192, layers=4, heads=6, dim=256, context_length=32)
+VOCABULARY, TOKEN_RANK = 49408, 96
+IMAGE_SIZE = 224
+GRID = 4  # patches per side
+PREPROCESSING = f"centre square, bicubic {IMAGE_SIZE}, (x-127)/128, grid {GRID}, version 1"
+
+
+class FactorisedEmbedding(nn.Module):
+    """Token table of low rank: row of `weight` (V, r), then `up` (d_t, r)."""
+
+    def __init__(self, num_embeddings: int, rank: int, width: int) -> None:
+        super().__init__()
+        self.num_embeddings = num_embeddings
+        self.weight = nn.Parameter(torch.zeros(num_embeddings, rank), requires_grad=False)
+        self.up = nn.Linear(rank, width, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(...) ids -> (..., d_t)."""
+        out: Tensor = self.up(F.embedding(tokens, self.weight))
+        return out
+
+
+class Mini(Backbone):
+    """The packaged backbone; `patches="grid"` gives 4 x 4 average-pooled regions, row by row."""
+
+    def __init__(self, assets: Path = ASSETS, device: str = "cpu") -> None:
+        self.name = "mini"
+        self.logit_scale = 30.0
+        self.patch_kinds = ("grid",)
+        self.image_size = IMAGE_SIZE
+        self.fingerprint = fingerprint(assets)
+        self.tokenize = Tokenizer(SHAPE.context_length)
+        with torch.device("meta"):  # no memory and no random draws before the weights are there
+            tower = TextTower(SHAPE, FactorisedEmbedding(VOCABULARY, TOKEN_RANK, SHAPE.width))
+            trunk = EfficientNetLite0()
+        weights = read(assets / "mini" / "text_tower.safetensors")
+        weights["tok.up.weight"] = weights.pop("up.weight")
+        tower.load_state_dict(weights, assign=True)
+        self.text = tower.freeze().to(device)
+        trunk.load_state_dict(read(assets / "mini" / "trunk.safetensors"), assign=True)
+        self.trunk = trunk.eval().requires_grad_(False).to(device)
+        head = read(assets / "mini" / "image_head.safetensors")
+        self.mean = head["mean"].to(device)
+        self.projection = head["projection"].to(device)
+
+    def preprocess(self, image: Any) -> Tensor:
+        """PIL image -> (3, 224, 224): centre square, bicubic, (x - 127) / 128."""
+        from PIL import Image
+
+        image = image.convert("RGB")
+        side = min(image.size)
+        if side == 0:
+            raise DataError("an image has no pixels")
+        left, top = (image.width - side) // 2, (image.height - side) // 2
+        image = image.crop((left, top, left + side, top + side))
+        if side != IMAGE_SIZE:
+            image = image.resize((IMAGE_SIZE, IMAGE_SIZE), Image.Resampling.BICUBIC)
+        pixels = torch.from_numpy(np.array(image, dtype=np.float32))  # (H, W, 3)
+        return ((pixels - 127) / 128).permute(2, 0, 1).contiguous()
+
+    def encode_images(self, batch: Tensor, patches: str | None = None) -> ImageFeatures:
+        """(N, 3, 224, 224) -> unit pooled (N, 256) and, for `grid`, patches (N, 16, 256)."""
+        if patches not in (None, *self.patch_kinds):
+            raise ConfigError(f"unknown patch features {patches!r}: mini offers 'grid'")
+        with torch.no_grad():
+            features = self.trunk(batch.to(self.mean.device, torch.float32))  # (N, 1280, 7, 7)
+            pooled = self.project(features.mean((2, 3)))
+            if patches is None:
+                return ImageFeatures(pooled, None)
+            regions = F.adaptive_avg_pool2d(features, GRID).flatten(2).transpose(1, 2)
+            return ImageFeatures(pooled, self.project(regions))
+
+    def project(self, features: Tensor) -> Tensor:
+        """(..., 1280) trunk features -> (..., 256) unit features on the CPU."""
+        return F.normalize((features - self.mean) @ self.projection, dim=-1).cpu()
+
+
+def load_mini(device: str = "cpu") -> Backbone:
+    """Load the packaged backbone."""
+    return Mini(ASSETS, device)
+
+
+def fingerprint(assets: Path) -> str:
+    """Hash of the packaged files and the preprocessing.
+
+    The files' own hashes are those of the manifest, as 22 MB need not be read again at every start;
+    sizes are compared, so that a damaged installation is found.
+    """
+    try:
+        files: dict[str, Any] = json.loads((assets / "mini" / "manifest.json").read_text())["files"]
+        sizes = {name: (assets / name).stat().st_size for name in files}
+    except (OSError, ValueError, KeyError) as error:
+        raise damaged(error) from error
+    if wrong := [name for name in files if sizes[name] != files[name]["bytes"]]:
+        raise damaged(f"{wrong[0]} has {sizes[wrong[0]]} bytes")
+    parts = [PREPROCESSING, *(f"{name} {files[name]['sha256']}" for name in sorted(files))]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def read(path: Path) -> dict[str, Tensor]:
+    """Weights of a file in float32."""
+    try:
+        return {name: weight.float() for name, weight in load_file(path).items()}
+    except (OSError, SafetensorError) as error:
+        raise damaged(error) from error
+
+
+def damaged(reason: object) -> BackboneError:
+    """What to tell a user whose packaged weights cannot be used."""
+    return BackboneError(f"the packaged backbone 'mini' is damaged ({reason}): install focoop again")
