@@ -1,0 +1,68 @@
+# Needs Python 3.11+, git and make; everything else is installed into .uv/ and .venv/ on first use.
+PYTHON ?= python3
+UV := .uv/bin/uv
+BIN := .venv/bin
+SETUP := .venv/.installed
+
+export UV_COMPILE_BYTECODE ?= 1
+export UV_PYTHON_DOWNLOADS ?= never
+# A shell's own virtual environment must not be mistaken for ours.
+unexport VIRTUAL_ENV
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow check format bench lock clean
+
+help: ## show these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+setup: $(SETUP) ## install the pinned packages into .venv/
+
+demo: $(SETUP) ## zero-shot, PromptFL and FOCoOp on the packaged CIFAR-100 features
+	$(BIN)/focoop demo
+
+test: $(SETUP) ## all tests but the slow ones
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(SETUP) ## the slow tests
+	$(BIN)/python -m pytest -m slow
+
+check: $(SETUP) ## lint, format and types, as CI does
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(SETUP) ## mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(SETUP) ## every benchmark in benchmarks/
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+lock: $(UV) ## renew requirements.lock from pyproject.toml
+	$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url \
+		--no-emit-find-links --no-annotate --custom-compile-command "make lock" \
+		--python-version 3.11 --extra dev $(LOCK_ARGS) pyproject.toml -o requirements.lock
+
+clean: ## remove environments, caches and build output; run folders stay
+	rm -rf .venv .uv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# uv lives apart from .venv, whose packages may pin another uv.
+$(UV):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "focoop needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' || { \
+		echo "this Python lacks venv (Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv --clear .uv
+	.uv/bin/python -m pip install --quiet --disable-pip-version-check "uv>=0.9,<1"
+	@test -x $@ && touch $@
+
+# Hard links from uv's cache are fast and small, but only exist within one file system.
+$(SETUP): requirements.lock pyproject.toml | $(UV)
+	@echo "installing the pinned packages into .venv/ (about 6 GB with torch; a minute or two)"
+	$(UV) venv --quiet --clear --python .uv/bin/python .venv
+	@cache=$$($(UV) cache dir) && mkdir -p "$$cache" && \
+	if [ "$$(stat -c %d "$$cache")" != "$$(stat -c %d .venv)" ]; then export UV_LINK_MODE=copy; fi && \
+	$(UV) pip sync --require-hashes --python .venv requirements.lock && \
+	$(UV) pip install --quiet --python .venv --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,3 @@
+"""Federated out-of-distribution-aware context optimisation for CLIP-like models."""
+
+__version__ = "0.1.0"

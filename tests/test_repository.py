@@ -1,0 +1,104 @@
+"""What must hold of the tracked files themselves."""
+
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from focoop import __version__
+
+ROOT = Path(__file__).resolve().parents[1]
+SIZE_LIMIT = 45 * 1024**2
+# Assembled, so that this file does not contain what it looks for.
+INDEX_HOSTS = [".".join(parts) for parts in (("pypi", "org"), ("pythonhosted", "org"))]
+MACHINE_FOLDERS = re.compile(r"(?<![\w.~*}\])])/(?:" + "|".join(("tmp", "work", "root")) + r")/\w")
+
+
+@pytest.fixture(scope="module")
+def tracked() -> list[Path]:
+    """Files git tracks; in an unpacked source archive there is no git to ask."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True
+    ).stdout
+    return [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def texts(paths: list[Path]) -> dict[Path, str]:
+    found = {}
+    for path in paths:
+        raw = path.read_bytes()
+        if b"\0" not in raw[:8192]:
+            found[path.relative_to(ROOT)] = raw.decode("utf-8")
+    return found
+
+
+def test_tracked_files_stay_small(tracked: list[Path]) -> None:
+    assert sum(path.stat().st_size for path in tracked) < SIZE_LIMIT
+
+
+def test_no_package_index_is_named(tracked: list[Path]) -> None:
+    offending = {
+        str(path): host
+        for path, text in texts(tracked).items()
+        for host in INDEX_HOSTS
+        if host in text
+    }
+    assert offending == {}
+
+
+def test_no_machine_folder_is_named(tracked: list[Path]) -> None:
+    offending = {
+        str(path): found.group()
+        for path, text in texts(tracked).items()
+        if (found := MACHINE_FOLDERS.search(text))
+    }
+    assert offending == {}
+
+
+def test_modules_stay_short() -> None:
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
+        for path in (ROOT / "focoop").rglob("*.py")
+    }
+    assert {name: length for name, length in lengths.items() if length > 300} == {}
+
+
+def test_lock_pins_everything_with_hashes_and_no_addresses() -> None:
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    assert "://" not in lock
+    assert not re.search(r"^\s*-", re.sub(r"^\s+--hash=", "", lock, flags=re.M), flags=re.M)
+    entries = re.split(r"\n(?=[A-Za-z0-9])", re.sub(r"^#.*\n", "", lock, flags=re.M).strip())
+    for entry in entries:
+        assert re.match(r"[a-z0-9-]+==\S+", entry), entry.splitlines()[0]
+        assert "--hash=sha256:" in entry, entry.splitlines()[0]
+
+
+def test_lock_covers_every_declared_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = [*project["dependencies"]]
+    for extra in project["optional-dependencies"].values():
+        declared += extra
+    names = {re.match(r"[\w-]+", entry).group().lower().replace("_", "-") for entry in declared}  # type: ignore[union-attr]
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    pinned = set(re.findall(r"^([a-z0-9-]+)==", lock, flags=re.M))
+    assert names - pinned - {"focoop"} == set()
+
+
+def test_version_is_stated_once_and_the_same() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == __version__
+    assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_ci_runs_what_the_makefile_offers() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    targets = re.findall(r"^make ([\w-]+)$", ci, flags=re.M)
+    assert {"check", "test", "test-slow"} <= set(targets)
+    for target in ("demo", "format", "bench", "clean", *targets):
+        assert re.search(rf"^{target}:.*## ", makefile, flags=re.M), target
