@@ -23,6 +23,7 @@ from focoop.clip.tokenizer import byte_ids
 
 ASSETS = Path(__file__).resolve().parents[1] / "focoop" / "assets"
 NORM_EPS = 1e-3  # of the released trunk
+SMALL = 30_000  # weights of a layer kept in float32
 FILES = (
     "bpe_merges.npy",
     "mini/image_head.safetensors",
@@ -50,7 +51,7 @@ def fold(weights: dict[str, Tensor], conv: str, norm: str) -> tuple[Tensor, Tens
 
 
 def pack_trunk(source: Path, target: Path) -> None:
-    """Released checkpoint -> folded trunk: weights in float16, biases (25,000) in float32."""
+    """Released checkpoint -> folded trunk: float16, but float32 where it costs little."""
     weights = torch.load(source, weights_only=True)
     pairs = {"stem": ("_conv_stem", "_bn0"), "head": ("_conv_head", "_bn1")}
     for index in range(sum(stage[-1] for stage in STAGES)):
@@ -61,7 +62,9 @@ def pack_trunk(source: Path, target: Path) -> None:
     folded: dict[str, Tensor] = {}
     for name, (conv, norm) in pairs.items():
         weight, bias = fold(weights, conv, norm)
-        folded[f"{name}.weight"] = weight.half().contiguous()
+        # Small layers (the first ones, all depthwise ones) are the ones that rounding hurts.
+        small = weight.numel() < SMALL
+        folded[f"{name}.weight"] = (weight.float() if small else weight.half()).contiguous()
         folded[f"{name}.bias"] = bias.float()
     if not all(bool(tensor.isfinite().all()) for tensor in folded.values()):
         raise SystemExit("a folded weight does not fit float16")

@@ -23,7 +23,7 @@ SHAPE = TextShape(width=192, layers=4, heads=6, dim=256, context_length=32)
 VOCABULARY, TOKEN_RANK = 49408, 96
 IMAGE_SIZE = 224
 GRID = 4  # patches per side
-PREPROCESSING = f"centre square, bicubic {IMAGE_SIZE}, (x-127)/128, grid {GRID}, version 1"
+PREPROCESSING = f"centre square, torch bicubic {IMAGE_SIZE}, clamp, (x-127)/128, grid {GRID}, v1"
 
 
 class FactorisedEmbedding(nn.Module):
@@ -66,18 +66,18 @@ class Mini(Backbone):
 
     def preprocess(self, image: Any) -> Tensor:
         """PIL image -> (3, 224, 224): centre square, bicubic, (x - 127) / 128."""
-        from PIL import Image
-
         image = image.convert("RGB")
         side = min(image.size)
         if side == 0:
             raise DataError("an image has no pixels")
         left, top = (image.width - side) // 2, (image.height - side) // 2
         image = image.crop((left, top, left + side, top + side))
-        if side != IMAGE_SIZE:
-            image = image.resize((IMAGE_SIZE, IMAGE_SIZE), Image.Resampling.BICUBIC)
-        pixels = torch.from_numpy(np.array(image, dtype=np.float32))  # (H, W, 3)
-        return ((pixels - 127) / 128).permute(2, 0, 1).contiguous()
+        pixels = torch.from_numpy(np.array(image, dtype=np.float32)).permute(2, 0, 1)
+        # The packaged features were made by this kernel; it differs from Pillow's when enlarging.
+        resized = F.interpolate(
+            pixels[None], IMAGE_SIZE, mode="bicubic", antialias=side > IMAGE_SIZE
+        )[0]
+        return (resized.clamp(0, 255) - 127) / 128
 
     def encode_images(self, batch: Tensor, patches: str | None = None) -> ImageFeatures:
         """(N, 3, 224, 224) -> unit pooled (N, 256) and, for `grid`, patches (N, 16, 256)."""
