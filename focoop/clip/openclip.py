@@ -1,0 +1,276 @@
+"""Backbones of open_clip: its image towers as they are, its text weights in our own text tower."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import open_clip
+import torch
+import torch.nn.functional as F
+from open_clip.transform import PreprocessCfg, image_transform_v2, merge_preprocess_dict
+from open_clip.transformer import LayerScale, QuickGELU, ResidualAttentionBlock
+from torch import Tensor, nn
+
+from focoop.clip import patches as patch_features
+from focoop.clip.base import Backbone, ImageFeatures
+from focoop.clip.text import TextShape, TextTower
+from focoop.clip.weights import Source, check_local, fetch, read_into, source_of
+from focoop.errors import BackboneError, ConfigError
+
+CUSTOM = "custom"  # the tag of weights that open_clip does not list
+FAMILIES = (
+    "models with CLIP's own text tower work, for example ViT-B-32, ViT-B-16, ViT-L-14, RN50, "
+    "convnext_base_w, EVA02-B-16, ViTamin-B, PE-Core-B-16"
+)
+
+
+class OpenClipBackbone(Backbone):
+    """A frozen open_clip model.
+
+    Its patches of kind `lf_c` are not normalised and lack the last projection: put them through a
+    method's own matrix, then through `patch_projection`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        visual: nn.Module,
+        text: TextTower,
+        tokenize: Callable[[list[str]], Tensor],
+        preprocessing: Mapping[str, Any],
+        logit_scale: float,
+        device: str = "cpu",
+    ) -> None:
+        self.name = name
+        self.preprocessing = dict(preprocessing)
+        self.transform = image_transform_v2(PreprocessCfg(**self.preprocessing), is_train=False)
+        self.image_size = side_of(self.preprocessing["size"])
+        self.tokenize = lambda texts: tokenize(list(texts))
+        self.logit_scale = logit_scale
+        self.patch_kinds = patch_features.offered(visual)
+        self.fingerprint = fingerprint(visual, text, self.preprocessing, name)
+        self.visual = visual.eval().requires_grad_(False).to(device)
+        self.text = text.freeze().to(device)
+
+    @property
+    def patch_projection(self) -> Tensor:
+        """(width of `lf_c`, D) frozen matrix between GalLoP's own matrix and the joint space."""
+        return patch_features.projection(self.visual)
+
+    def preprocess(self, image: Any) -> Tensor:
+        """PIL image -> (3, image_size, image_size) by open_clip's transform for this model."""
+        out: Tensor = self.transform(image)
+        return out
+
+    def encode_images(self, batch: Tensor, patches: str | None = None) -> ImageFeatures:
+        """(N, 3, H, W) -> unit pooled (N, D) and patches (N, P, D), on the CPU in float32."""
+        if patches is not None and self.patch_kinds and patches not in self.patch_kinds:
+            raise ConfigError(
+                f"unknown patch features {patches!r}: {self.name} offers "
+                + ", ".join(self.patch_kinds)
+            )
+        self.visual.eval()  # BatchNorm uses its running statistics, whoever called train()
+        with torch.no_grad():
+            batch = batch.to(self.device, torch.float32)
+            pooled, local = patch_features.encode(self.visual, batch, patches)
+        if local is not None and patches != "lf_c":
+            local = F.normalize(local, dim=-1)
+        return ImageFeatures(
+            F.normalize(pooled, dim=-1).cpu(), None if local is None else local.cpu()
+        )
+
+
+def load_openclip(
+    model: str, pretrained: str, *, weights: Path | None = None, device: str = "cpu"
+) -> Backbone:
+    """Load `model` with the weights of the tag `pretrained`, or with those of the file `weights`.
+
+    A tag also says how images are prepared and which activation its weights were trained with, so
+    it matters for files too; `custom` stands for weights that open_clip does not list.
+    """
+    model = model.replace("/", "-")
+    config = open_clip.get_model_config(model) if model in open_clip.list_models() else None
+    if config is None:
+        raise BackboneError(
+            f"open_clip has no model {model!r}{nearest(model, open_clip.list_models())}"
+        )
+    if reason := refusal_of(config):
+        raise BackboneError(f"{model} cannot be prompted: {reason}; {FAMILIES}")
+    source = resolve_tag(model, pretrained, weights)
+    path = check_local(weights, source) if weights else fetch(source)
+    network = build(config, quick_gelu=bool(source.config.get("quick_gelu")))
+    read_into(network, path)
+    preprocessing = merge_preprocess_dict(asdict(PreprocessCfg()), source.config)
+    preprocessing["size"] = side_of(network.visual.image_size)
+    tokenize = open_clip.get_tokenizer(model)
+    return wrap(network, tokenize, preprocessing, f"openclip:{model}:{pretrained}", device)
+
+
+def wrap(
+    model: Any,
+    tokenize: Callable[[list[str]], Tensor],
+    preprocessing: Mapping[str, Any],
+    name: str,
+    device: str = "cpu",
+) -> OpenClipBackbone:
+    """Make a backbone of a built `CLIP` or `CustomTextCLIP`, which is taken over and frozen."""
+    logit_scale = float(model.logit_scale.detach().exp())
+    return OpenClipBackbone(
+        name, model.visual.float(), text_tower(model), tokenize, preprocessing, logit_scale, device
+    )
+
+
+def resolve_tag(model: str, tag: str, weights: Path | None) -> Source:
+    """The record of a tag; an empty one for `custom` with a file."""
+    custom = weights is not None and tag == CUSTOM
+    if custom or open_clip.get_pretrained_cfg(model, tag):
+        return source_of(model, tag)
+    tags = open_clip.list_pretrained_tags_by_model(model)
+    known = f"; {model} has: {', '.join(tags)}" if tags else f"; open_clip lists none for {model}"
+    raise BackboneError(
+        f"unknown pretrained tag {tag!r}{nearest(tag, tags)}{known}; for weights of your own use "
+        f"openclip:{model}:{CUSTOM} with --weights FILE (backbone.weights)"
+    )
+
+
+def nearest(word: str, choices: Sequence[str]) -> str:
+    """` (did you mean a, b?)`, or nothing."""
+    lowered = {choice.lower(): choice for choice in choices}
+    found = get_close_matches(word.lower(), lowered, n=3, cutoff=0.5)
+    return f" (did you mean {', '.join(lowered[name] for name in found)}?)" if found else ""
+
+
+def build(config: Mapping[str, Any], quick_gelu: bool) -> Any:
+    """An open_clip model with random weights; draws nothing from the global generator."""
+    config = dict(config)
+    family = open_clip.CustomTextCLIP if config.pop("custom_text", False) else open_clip.CLIP
+    config["quick_gelu"] = quick_gelu or config.get("quick_gelu", False)
+    with torch.random.fork_rng(devices=[]):
+        return family(**config)
+
+
+def refusal_of(config: Mapping[str, Any]) -> str | None:
+    """Why prompts cannot go through the text tower of a model configuration, or None."""
+    text = config["text_cfg"]
+    if text.get("hf_model_name"):
+        return "its text tower is a Hugging Face encoder, not CLIP's"
+    if "multimodal_cfg" in config or text.get("embed_cls"):
+        return "its text tower reads an extra class token (CoCa), not the end of the text"
+    if text.get("no_causal_mask"):
+        return "its text tower looks in both directions, so prompts cannot be cut at their end"
+    if text.get("hf_tokenizer_name") or text.get("pool_type", "argmax") != "argmax":
+        return "its tokenizer is not CLIP's, so the end of a text is not the largest token"
+    return None
+
+
+def text_tower(model: nn.Module) -> TextTower:
+    """Our frozen tower around the weights (not copies) of open_clip's text transformer."""
+    source: Any = getattr(model, "text", model)  # CustomTextCLIP keeps its text modules apart
+    check_text(model, source)
+    blocks = source.transformer.resblocks
+    first = blocks[0]
+    matrix = source.text_projection  # (d_t, D)
+    if matrix is None:
+        matrix = torch.eye(first.ln_1.normalized_shape[0])
+    elif isinstance(matrix, nn.Linear):
+        matrix = matrix.weight.T
+    state = {
+        "tok.weight": source.token_embedding.weight,
+        "pos": source.positional_embedding,
+        "proj.weight": matrix.T,
+        **prefixed("lnf", source.ln_final),
+    }
+    for i, block in enumerate(blocks):
+        state |= {f"blocks.{i}.{key}": value for key, value in block_state(block).items()}
+    width, dim = matrix.shape
+    shape = TextShape(
+        width=width,
+        layers=len(blocks),
+        heads=first.attn.num_heads,
+        dim=dim,
+        context_length=source.positional_embedding.shape[0],
+        activation=activation_of(first.mlp.gelu),
+        norm_eps=first.ln_1.eps,
+    )
+    with torch.device("meta"):  # no memory and no random draws: the weights come from open_clip
+        tower = TextTower(shape, nn.Embedding(source.token_embedding.num_embeddings, width))
+    tower.load_state_dict(
+        {key: value.detach().float().contiguous() for key, value in state.items()}, assign=True
+    )
+    return tower.freeze()
+
+
+def block_state(block: ResidualAttentionBlock) -> dict[str, Tensor]:
+    """One block's weights under our names; a layer scale goes into the linear map before it."""
+    attention, mlp = block.attn, block.mlp
+    return {
+        **prefixed("ln_1", block.ln_1),
+        "qkv.weight": attention.in_proj_weight,
+        "qkv.bias": attention.in_proj_bias,
+        **prefixed("o", attention.out_proj, block.ls_1),
+        **prefixed("ln_2", block.ln_2),
+        **prefixed("f1", mlp.c_fc),
+        **prefixed("f2", mlp.c_proj, block.ls_2),
+    }
+
+
+def prefixed(name: str, module: Any, scale: nn.Module | None = None) -> dict[str, Tensor]:
+    """Weight and bias of a module under a name, rows multiplied by a layer scale, if any."""
+    weight, bias = module.weight, module.bias
+    if isinstance(scale, LayerScale):
+        weight, bias = scale.gamma[:, None] * weight, scale.gamma * bias
+    return {f"{name}.weight": weight, f"{name}.bias": bias}
+
+
+def check_text(model: nn.Module, text: Any) -> None:
+    """Refuse a built text tower that ours cannot stand for exactly."""
+    reason = None
+    pooling = getattr(text, "pool_type", getattr(model, "text_pool_type", None))
+    if not hasattr(text, "token_embedding"):
+        reason = "it is not CLIP's transformer"
+    elif text.attn_mask is None:
+        reason = "it looks in both directions"
+    elif getattr(text, "cls_emb", None) is not None or pooling != "argmax":
+        reason = "it is not read at the largest token of the text"
+    elif not all(isinstance(block, ResidualAttentionBlock) for block in text.transformer.resblocks):
+        reason = "its blocks have extra norms or scales"
+    elif text.transformer.resblocks[0].mlp.c_fc.out_features != 4 * text.transformer.width:
+        reason = "its MLPs are not four times as wide as its tokens"
+    elif getattr(text.text_projection, "bias", None) is not None:
+        reason = "its projection has a bias"
+    if reason:
+        raise BackboneError(f"this text tower cannot be prompted: {reason}; {FAMILIES}")
+
+
+def activation_of(module: nn.Module) -> str:
+    """Our name of an MLP's activation."""
+    if isinstance(module, QuickGELU):
+        return "quick_gelu"
+    if isinstance(module, nn.GELU):
+        return "gelu" if module.approximate == "none" else "gelu_tanh"
+    raise BackboneError(f"this text tower's activation {type(module).__name__} is not supported")
+
+
+def side_of(size: int | Sequence[int]) -> int:
+    """Side of a square input."""
+    sides = [size] if isinstance(size, int) else list(size)
+    if len(set(sides)) != 1:
+        raise BackboneError(f"images of {sides} pixels are not supported: they must be square")
+    return sides[0]
+
+
+def fingerprint(
+    visual: nn.Module, text: TextTower, preprocessing: Mapping[str, Any], name: str
+) -> str:
+    """Hash of all weights in the order of their names, of the model's name and preprocessing."""
+    architecture = {"name": name, "text": asdict(text.shape), "preprocessing": preprocessing}
+    digest = hashlib.sha256(json.dumps(architecture, sort_keys=True, default=str).encode())
+    for prefix, module in (("visual", visual), ("text", text)):
+        for key, tensor in sorted(module.state_dict().items()):
+            digest.update(f"{prefix}.{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(memoryview(tensor.contiguous().cpu().numpy()))
+    return digest.hexdigest()

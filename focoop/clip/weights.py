@@ -1,0 +1,194 @@
+"""Weight files of open_clip models: where they are, how they come here, how they are read."""
+
+import hashlib
+import re
+import threading
+import warnings
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import open_clip
+import torch
+from huggingface_hub.errors import EntryNotFoundError
+from open_clip.constants import HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME
+from torch import nn
+
+from focoop.errors import BackboneError
+
+PATIENCE = 8.0  # seconds to wait for a first answer of the hub
+URL_CACHE = Path("~/.cache/clip")  # where OpenAI's and open_clip's own downloads lie
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where open_clip says the weights of `model` with `tag` are.
+
+    Attributes:
+        repo: repository on the hub.
+        files: names there, the preferred first.
+        url: the same weights elsewhere, or empty.
+        sha256: hash of the file at `url` or its first digits, or empty.
+        config: open_clip's record: mean, std, resize mode, activation.
+    """
+
+    model: str
+    tag: str
+    repo: str
+    files: tuple[str, ...]
+    url: str
+    sha256: str
+    config: Mapping[str, Any]
+
+
+def source_of(model: str, tag: str) -> Source:
+    """What open_clip records for (model, tag); empty where it knows no such tag."""
+    config = open_clip.get_pretrained_cfg(model, tag)
+    repo, _, name = str(config.get("hf_hub", "")).rpartition("/")
+    files = (
+        (f"{Path(name).stem}.safetensors", name)
+        if name
+        else (HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME)
+    )
+    url = str(config.get("url", ""))
+    found = re.search(r"/([0-9a-f]{64})/[^/]+$|-([0-9a-f]{8})\.\w+$", url)
+    digest = (found[1] or found[2]) if found else ""
+    return Source(model, tag, repo, files, url, digest, config)
+
+
+def fetch(source: Source) -> Path:
+    """The weight file of a source: out of a cache, else from the hub, else a helpful error."""
+    if cached := find_cached(source):
+        return cached
+    if huggingface_hub.constants.HF_HUB_OFFLINE:
+        raise missing(source, "HF_HUB_OFFLINE forbids downloads")
+    reason: object = f"none of {', '.join(source.files)} is there"
+    for name in source.files:
+        try:
+            probe(huggingface_hub.hf_hub_url(source.repo, name))
+            return Path(huggingface_hub.hf_hub_download(source.repo, name))
+        except EntryNotFoundError:
+            continue
+        except Exception as error:
+            reason = error
+            break
+    raise missing(source, f"the hub gave no file: {brief(reason)}")
+
+
+def find_cached(source: Source) -> Path | None:
+    """A file that an earlier download left on this machine."""
+    for name in source.files:
+        path = huggingface_hub.try_to_load_from_cache(source.repo, name)
+        if isinstance(path, str):
+            return Path(path)
+    if source.url and source.sha256:
+        path = URL_CACHE.expanduser() / source.url.rpartition("/")[2]
+        if path.is_file() and sha256_of(path).startswith(source.sha256):
+            return path
+    return None
+
+
+def probe(url: str) -> None:
+    """Raise within `PATIENCE` seconds when a hub file cannot be had.
+
+    The hub's own download repeats failed requests for half a minute, and no timeout of its client
+    bounds a name server that does not answer.
+    """
+    errors: list[Exception] = [TimeoutError(f"no answer within {PATIENCE:.0f} seconds")]
+
+    def ask() -> None:
+        try:
+            huggingface_hub.get_hf_file_metadata(url, timeout=PATIENCE)
+            errors.clear()
+        except Exception as error:
+            errors[:] = [error]
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    if errors:
+        raise errors[0]
+
+
+def missing(source: Source, reason: str) -> BackboneError:
+    """What to fetch by hand, how to check it, and where to name it."""
+    preferred, other = source.files
+    hub = (
+        f"  {huggingface_hub.hf_hub_url(source.repo, preferred)}\n"
+        f"    (or, if that is not there, {other} beside it)\n"
+        "    sha256: as the file's page on the hub shows; compare with `sha256sum FILE`"
+    )
+    choices = [hub]
+    if source.url:
+        begins = "begins with " if len(source.sha256) == 8 else ""
+        known = f"{begins}{source.sha256}" if source.sha256 else "not published"
+        choices.insert(0 if source.sha256 else 1, f"  {source.url}\n    sha256: {known}")
+    name = (source.url if source.sha256 else preferred).rpartition("/")[2]
+    return BackboneError(
+        f"no weights for openclip:{source.model}:{source.tag} ({reason}).\n"
+        "Fetch this file on a machine with network:\n"
+        + "\nor the same weights:\n".join(choices)
+        + f"\nPut it anywhere on this machine, for example at weights/{name}, and name it with\n"
+        f"  --weights weights/{name}   (backbone.weights in a configuration)"
+    )
+
+
+def check_local(path: Path, source: Source) -> Path:
+    """Refuse a file that is absent, or that bears a known name and is not that file."""
+    if not path.is_file():
+        raise BackboneError(f"there is no weight file {path}: check --weights (backbone.weights)")
+    if source.sha256 and path.name == source.url.rpartition("/")[2]:
+        found = sha256_of(path)
+        if not found.startswith(source.sha256):
+            raise BackboneError(
+                f"{path} is not the released {path.name}: its sha256 is {found}, not "
+                f"{source.sha256}: fetch {source.url} again, or, for weights of your own, "
+                f"name the backbone openclip:{source.model}:custom"
+            )
+    return path
+
+
+def read_into(model: nn.Module, path: Path) -> None:
+    """Load a state dict (.safetensors, .pt, .bin) or a TorchScript archive into an open_clip model.
+
+    Neither runs code of the file: pickles are read with `weights_only`, archives by TorchScript.
+    """
+    try:
+        if is_torchscript(path):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # TorchScript is deprecated
+                archive = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+            state = archive.state_dict()
+            for key in ("input_resolution", "context_length", "vocab_size"):
+                state.pop(key, None)
+            model.load_state_dict(state)
+        else:
+            open_clip.load_checkpoint(model, str(path), strict=True, weights_only=True)
+    except Exception as error:  # whatever a wrong or damaged file makes the readers raise
+        raise BackboneError(
+            f"{path} does not hold the weights of this model or is damaged "
+            f"({brief(error)}): compare its sha256 and check the model's name"
+        ) from error
+
+
+def is_torchscript(path: Path) -> bool:
+    """Whether a file is an archive such as OpenAI's `ViT-B-16.pt`."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any(name.endswith("/constants.pkl") for name in archive.namelist())
+
+
+def sha256_of(path: Path) -> str:
+    """Hash of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def brief(reason: object) -> str:
+    """An error's text on one line of bounded length."""
+    text = " ".join(str(reason).split()) or type(reason).__name__
+    return text if len(text) <= 200 else text[:197] + "..."
