@@ -1,0 +1,223 @@
+"""The configuration of a run: TOML in and out, `key=value` overrides.
+
+A TOML file may name another with `extends = "base.toml"` and then only says what differs. A layer
+that changes `method.name` drops the settings that lower layers gave to the other method.
+"""
+
+import hashlib
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from focoop.data.names import nearest
+from focoop.errors import ConfigError
+from focoop.methods import lookup
+from focoop.schema import (
+    SCALARS,
+    SECTIONS,
+    BackboneConfig,
+    DataConfig,
+    FederationConfig,
+    MethodConfig,
+    NegativesConfig,
+    PartitionConfig,
+    RunConfig,
+)
+from focoop.settings import Typed, build, convert, plain, toml_value
+
+__all__ = [
+    "BackboneConfig",
+    "DataConfig",
+    "FederationConfig",
+    "MethodConfig",
+    "NegativesConfig",
+    "PartitionConfig",
+    "RunConfig",
+    "config_hash",
+    "describe",
+    "differences",
+    "from_dict",
+    "from_flat",
+    "load",
+    "to_dict",
+    "to_flat",
+    "to_toml",
+]
+
+Tree = dict[str, Any]
+
+
+def load(path: Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
+    """The defaults, changed by a TOML file and all it extends, changed by `key=value` overrides."""
+    tree = {} if path is None else read_toml(path)
+    for text in overrides:
+        tree = merge(tree, parse_override(text))
+    return from_dict(tree)
+
+
+def read_toml(path: Path, seen: tuple[Path, ...] = ()) -> Tree:
+    """The settings of a file over those of the file it extends."""
+    here = path.resolve()
+    if here in seen:
+        raise ConfigError(f"{path} extends itself: {' -> '.join(p.name for p in (*seen, here))}")
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        there = sorted(p.name for p in path.parent.glob("*.toml")) if path.parent.is_dir() else []
+        raise ConfigError(f"no configuration file {path}{nearest(path.name, there)}") from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error}") from error
+    base = tree.pop("extends", None)
+    if base is None:
+        return tree
+    if not isinstance(base, str):
+        raise ConfigError(f"extends = {base!r} is not allowed in {path}: it must be a string")
+    return merge(read_toml(path.parent / base, (*seen, here)), tree)
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
+    """`over` on top of `base`, table by table."""
+    merged = dict(base)
+    for name, value in over.items():
+        below = merged.get(name)
+        if isinstance(value, dict) and isinstance(below, dict):
+            changed = name == "method" and _bare(value.get("name", below.get("name"))) != _bare(
+                below.get("name")
+            )
+            merged[name] = dict(value) if changed else {**below, **value}
+        else:
+            merged[name] = value
+    return merged
+
+
+def parse_override(text: str) -> Tree:
+    """`federation.rounds=3` as a tree of one value; TOML syntax, bare words are strings."""
+    key, equals, raw = text.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise ConfigError(f"cannot read --set {text!r}: write KEY=VALUE, as federation.rounds=3")
+    section, dot, name = key.partition(".")
+    value = Typed.parse(raw.strip())
+    return {section: {name: value}} if dot else {key: value}
+
+
+def from_dict(tree: Mapping[str, Any]) -> RunConfig:
+    """A configuration from plain nested values; what is absent has its default."""
+    values: Tree = {}
+    for name, given in tree.items():
+        if name in SECTIONS:
+            if not isinstance(given, dict):
+                raise ConfigError(f"{name} = {_bare(given)!r} is not allowed: it is a table")
+            values[name] = (
+                _method(given) if name == "method" else build(SECTIONS[name], given, f"{name}.")
+            )
+        elif name in SCALARS:
+            values[name] = given
+        else:
+            raise ConfigError(f"there is no setting {name}{_elsewhere(name)}")
+    return RunConfig(**values)
+
+
+def to_dict(config: RunConfig) -> Tree:
+    """Plain nested values; method settings stand beside `method.name`."""
+    tree: Tree = {name: getattr(config, name) for name in SCALARS}
+    for name in SECTIONS:
+        tree[name] = plain(getattr(config, name)) if name != "method" else {}
+    tree["method"] = {"name": config.method.name, **plain(config.method.settings)}
+    return tree
+
+
+def to_toml(config: RunConfig, *, docs: bool = False) -> str:
+    """The whole configuration as TOML, the same text for the same values; `docs` adds comments."""
+    told = {key: doc for key, _, doc in describe(config)} if docs else {}
+    lines = []
+    for name, value in to_dict(config).items():
+        if not isinstance(value, dict):
+            lines.append(_line(name, value, told.get(name)))
+            continue
+        lines += ["", f"[{name}]"]
+        lines += [_line(key, item, told.get(f"{name}.{key}")) for key, item in value.items()]
+    return "\n".join(lines) + "\n"
+
+
+def to_flat(config: RunConfig) -> dict[str, bool | int | float | str]:
+    """Scalars by dotted kebab-case key, for Flower's run configuration; lists become TOML text."""
+    flat: dict[str, bool | int | float | str] = {}
+    for name, value in to_dict(config).items():
+        items = value.items() if isinstance(value, dict) else [("", value)]
+        for key, item in items:
+            dotted = f"{name}.{key}" if key else name
+            flat[dotted.replace("_", "-")] = toml_value(item) if isinstance(item, list) else item
+    return flat
+
+
+def from_flat(flat: Mapping[str, bool | int | float | str]) -> RunConfig:
+    """The inverse of `to_flat`."""
+    tree: Tree = {}
+    for dotted, value in flat.items():
+        section, dot, name = dotted.replace("-", "_").partition(".")
+        parsed: Any = value
+        if isinstance(value, str) and isinstance(Typed.parse(value).value, list):
+            parsed = Typed.parse(value)  # a list, unless its setting is a string
+        tree = merge(tree, {section: {name: parsed}} if dot else {section: parsed})
+    return from_dict(tree)
+
+
+def config_hash(config: RunConfig) -> str:
+    """A short name of the values: equal exactly for equal configurations."""
+    return hashlib.sha256(to_toml(config).encode()).hexdigest()[:16]
+
+
+def differences(old: RunConfig, new: RunConfig) -> list[str]:
+    """One line per setting that differs."""
+    before, after = to_flat(old), to_flat(new)
+    return [
+        f"{key}: {before.get(key, 'absent')!r} -> {after.get(key, 'absent')!r}"
+        for key in dict.fromkeys([*before, *after])
+        if before.get(key) != after.get(key)
+    ]
+
+
+def describe(config: RunConfig) -> list[tuple[str, Any, str]]:
+    """(key, value, documentation) of every setting, those of the method included."""
+    rows = [(n, getattr(config, n), _doc(RunConfig, n)) for n in SCALARS]
+    for section in SECTIONS:
+        holder = getattr(config, section)
+        if section == "method":
+            rows.append(("method.name", holder.name, _doc(MethodConfig, "name")))
+            holder = holder.settings
+        for one in fields(holder):
+            rows.append(
+                (f"{section}.{one.name}", getattr(holder, one.name), _doc(type(holder), one.name))
+            )
+    return rows
+
+
+def _method(given: Mapping[str, Any]) -> MethodConfig:
+    settings = dict(given)
+    name = convert("method.name", settings.pop("name", MethodConfig.name), str)
+    return MethodConfig(name, build(lookup(name).Config, settings, "method."))
+
+
+def _doc(cls: type[Any], name: str) -> str:
+    metadata = next(one.metadata for one in fields(cls) if one.name == name)
+    doc = str(metadata.get("doc", ""))
+    return f"{doc}: {', '.join(metadata['choices'])}" if "choices" in metadata else doc
+
+
+def _elsewhere(name: str) -> str:
+    """A hint for a key given without its section, such as `rounds` for `federation.rounds`."""
+    keys = [key for key, _, _ in describe(RunConfig())]
+    inside = [key for key in keys if key.rpartition(".")[2] == name]
+    return f"; nearest is {inside[0]!r}" if inside else nearest(name, [*SCALARS, *SECTIONS])
+
+
+def _line(key: str, value: Any, doc: str | None) -> str:
+    text = f"{key} = {toml_value(value)}"
+    return f"{text}  # {doc}" if doc else text
+
+
+def _bare(value: Any) -> Any:
+    return value.raw if isinstance(value, Typed) else value

@@ -1,0 +1,145 @@
+"""What a run depends on, as nested frozen dataclasses; every field documented and checked."""
+
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, ClassVar
+
+from focoop.errors import ConfigError
+from focoop.methods import lookup
+from focoop.settings import build, check, convert, fields_of, plain, setting
+
+PARTITIONS = ("dirichlet", "pathological", "overlap", "domain", "iid")
+SCHEDULES = ("constant", "cosine")
+
+
+class Section:
+    """A table of the configuration, checked field by field however it is made."""
+
+    prefix: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        for one, kind in fields_of(type(self)):
+            if one.metadata:
+                key = self.prefix + one.name
+                value = convert(key, getattr(self, one.name), kind)
+                check(key, value, one)
+                object.__setattr__(self, one.name, value)  # 3 becomes 3.0 where a number is due
+
+
+@dataclass(frozen=True)
+class DataConfig(Section):
+    """What is learned and what it is tested on."""
+
+    prefix = "data."
+    id: str = setting("demo:cifar100", "ID dataset: demo:NAME, file:PATH.safetensors, folder:PATH")
+    corrupted: tuple[str, ...] = setting(
+        ("demo:cifar100#brightness",),
+        "corrupted ID test sets; without @SEVERITY all five severities",
+    )
+    ood: tuple[str, ...] = setting(("demo:dtd_32px", "demo:sun_32px"), "OOD test sets")
+    template: str = setting("a photo of a {}.", "zero-shot prompt; {} stands for the class name")
+    validation: int = setting(
+        0, "tune on this many training images per class instead of the test split", low=0
+    )
+    with_patches: bool = setting(False, "load patch features, for methods that use them")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.template.count("{}") != 1:
+            raise ConfigError(f"data.template = {self.template!r} must contain {{}} once")
+
+
+@dataclass(frozen=True)
+class BackboneConfig(Section):
+    """The frozen vision-language model."""
+
+    prefix = "backbone."
+    name: str = setting("mini", "mini, or openclip:MODEL:PRETRAINED")
+    weights: str = setting("", "local weights file for openclip; empty: its hub")
+    device: str = setting("cpu", "torch device, such as cpu or cuda")
+
+
+@dataclass(frozen=True)
+class PartitionConfig(Section):
+    """How the images are divided among clients."""
+
+    prefix = "partition."
+    kind: str = setting("pathological", "how classes are divided", choices=PARTITIONS)
+    clients: int = setting(10, "number of clients K", low=1)
+    alpha: float = setting(0.1, "concentration of dirichlet; smaller is more uneven", above=0)
+    classes_per_client: int = setting(20, "classes of each client for overlap", low=1)
+    shots: int = setting(8, "training images per class and client; 0: all", low=0)
+    seed: int = setting(21, "seed of the partition, apart from the run's", low=0)
+
+
+@dataclass(frozen=True)
+class FederationConfig(Section):
+    """Rounds and local training."""
+
+    prefix = "federation."
+    rounds: int = setting(25, "communication rounds T", low=0)
+    participation: float = setting(1.0, "share of clients per round", above=0, high=1)
+    epochs: int = setting(2, "local epochs E per round", low=1)
+    batch_size: int = setting(32, "images per step", low=1)
+    lr: float = setting(3.0, "learning rate of SGD", above=0)
+    lr_schedule: str = setting("constant", "rate over the rounds", choices=SCHEDULES)
+    momentum: float = setting(0.0, "momentum within a round", low=0, high=1)
+    weight_decay: float = setting(0.0, "weight decay of the prompts", low=0)
+    evaluate_every: int = setting(1, "evaluate every so many rounds; 0: the last alone", low=0)
+
+
+@dataclass(frozen=True)
+class NegativesConfig(Section):
+    """The WordNet words that name OOD prompts, for methods that have some."""
+
+    prefix = "negatives."
+    count: int = setting(100, "number U of words", low=0)
+    quantile: float = setting(0.95, "quantile of a word's cosines to the classes", low=0, high=1)
+    band: tuple[float, float] = setting(
+        (0.0, 0.0), "stretch of the ranking, farthest first, as two fractions", low=0, high=1
+    )
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """A method's name and its own settings; `settings` None means its defaults."""
+
+    name: str = setting("focoop", "method: a file of focoop/methods")
+    settings: Any = None
+
+    def __post_init__(self) -> None:
+        wanted = lookup(self.name).Config
+        given = wanted() if self.settings is None else self.settings
+        if type(given) is not wanted:
+            raise ConfigError(
+                f"method.name = {self.name!r} takes settings of its own class, "
+                f"not {type(given).__qualname__}"
+            )
+        object.__setattr__(self, "settings", build(wanted, plain(given), "method."))
+
+
+@dataclass(frozen=True)
+class RunConfig(Section):
+    """Everything a run depends on."""
+
+    seed: int = setting(0, "seed of initial prompts, batches and participation", low=0)
+    name: str = setting("", "name of the run folder; empty: made of data, method and seed")
+    data: DataConfig = field(default_factory=DataConfig)
+    backbone: BackboneConfig = field(default_factory=BackboneConfig)
+    partition: PartitionConfig = field(default_factory=PartitionConfig)
+    federation: FederationConfig = field(default_factory=FederationConfig)
+    negatives: NegativesConfig = field(default_factory=NegativesConfig)
+    method: MethodConfig = field(default_factory=MethodConfig)
+
+    @property
+    def title(self) -> str:
+        """`name`, or one made of what distinguishes runs."""
+        data = self.data.id.split(":", 1)[-1].rsplit("/", 1)[-1].removesuffix(".safetensors")
+        return self.name or f"{data}-{self.partition.kind}-{self.method.name}-{self.seed}"
+
+
+SECTIONS: dict[str, type[Any]] = {
+    one.name: kind
+    for one, kind in fields_of(RunConfig)
+    if isinstance(kind, type) and is_dataclass(kind)
+}
+SCALARS = tuple(one.name for one in fields(RunConfig) if one.name not in SECTIONS)
