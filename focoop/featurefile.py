@@ -1,0 +1,300 @@
+"""Unit image features in memory (`FeatureSet`) and on disk (safetensors, plain or gzipped).
+
+A file holds N rows: `pooled` (N, D) float16, or `pooled_q` (N, D) int8 times `pooled_scale` (N,);
+`labels` (N,) into the metadata's JSON list `classes`; `split` (N,) into the JSON list `splits`, or
+into `domains` where the rows are cut by domain. Patches of M of the rows: `patches_q` (M, P, D)
+int8, `patches_scale` (M, P), `patches_index` (M,). Loading makes every vector unit float32 again.
+"""
+
+import gzip
+import hashlib
+import json
+import os
+import uuid
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load as parse_tensors
+from safetensors.torch import save as dump_tensors
+from torch import Tensor
+
+from focoop.data.names import nearest, plain
+from focoop.errors import DataError
+
+Metadata = dict[str, str]
+DEFAULT_SPLITS = ("train", "test")
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class FeatureSet:
+    """Images as frozen features.
+
+    Attributes:
+        pooled: (N, D) float32 unit vectors.
+        patches: (N, P, D) float32 unit vectors, or None.
+        labels: (N,) int64 into `classes`.
+        classes: class names, in the order of the labels.
+        domains: (N,) int64 into `domain_names`, or None.
+        domain_names: names of the domains; empty without domains.
+        provenance: where the rows come from.
+    """
+
+    pooled: Tensor
+    patches: Tensor | None
+    labels: Tensor
+    classes: tuple[str, ...]
+    domains: Tensor | None = None
+    domain_names: tuple[str, ...] = ()
+    provenance: dict[str, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def dim(self) -> int:
+        """Width D of the joint space."""
+        return self.pooled.shape[1]
+
+    def sha256(self) -> str:
+        """Hash of the content, for a run's manifest; provenance is no part of it."""
+        whole = hashlib.sha256(json.dumps([self.classes, self.domain_names]).encode())
+        for tensor in (self.pooled, self.patches, self.labels, self.domains):
+            if tensor is not None:
+                whole.update(tensor.contiguous().numpy().tobytes())
+        return whole.hexdigest()
+
+    def select(self, index: Tensor | Sequence[int]) -> "FeatureSet":
+        """The rows at `index` (integers, or a boolean mask); classes stay as they are."""
+        rows = torch.as_tensor(index)
+        rows = rows.nonzero()[:, 0] if rows.dtype == torch.bool else rows.long()
+        return replace(
+            self,
+            pooled=self.pooled[rows],
+            patches=None if self.patches is None else self.patches[rows],
+            labels=self.labels[rows],
+            domains=None if self.domains is None else self.domains[rows],
+        )
+
+    def drop_classes(self, names: Sequence[str]) -> "FeatureSet":
+        """Without these classes and their rows; the others are renumbered in their order."""
+        for name in names:
+            if name not in self.classes:
+                raise DataError(
+                    f"cannot drop class {name!r}: it is no class{nearest(name, self.classes)}"
+                )
+        kept = tuple(name for name in self.classes if name not in names)
+        stays = torch.tensor([name in kept for name in self.classes])
+        return self.select(stays[self.labels]).with_classes(kept)
+
+    def with_classes(self, classes: Sequence[str]) -> "FeatureSet":
+        """The same rows numbered by `classes`, matched by name (underscores read as spaces).
+
+        Use it to give a test or corrupted set the class order of the training set.
+        """
+        place = {plain(name): i for i, name in enumerate(classes)}
+        used = set(self.labels.tolist())
+        strangers = [
+            name for i, name in enumerate(self.classes) if i in used and plain(name) not in place
+        ]
+        if strangers:
+            raise DataError(
+                f"{len(strangers)} classes have images but are not among the {len(classes)} "
+                f"expected ones, first {strangers[0]!r}{nearest(strangers[0], classes)}: "
+                "compare the class names of the two sets, or drop the extra classes"
+            )
+        table = torch.tensor([place.get(plain(name), -1) for name in self.classes])
+        return replace(self, labels=table[self.labels], classes=tuple(classes))
+
+
+def quantise(vectors: Tensor, step: float = 0.0) -> tuple[Tensor, Tensor]:
+    """(..., D) vectors -> int8 (..., D) and one float16 scale per vector.
+
+    The scale spends all 127 levels on a vector's largest entry, unless `step` is coarser: one step
+    for all vectors costs the fewest bits for a given error once the file is compressed.
+    """
+    scale = (vectors.abs().amax(dim=-1) / 127).clamp_min(max(step, 1e-7)).half()
+    levels = (vectors / scale.float().unsqueeze(-1)).round().clamp(-127, 127)
+    return levels.to(torch.int8), scale
+
+
+def load_split(
+    path: Path | str,
+    split: str,
+    *,
+    with_patches: bool = False,
+    provenance: Mapping[str, str] | None = None,
+) -> FeatureSet:
+    """One split of a feature file; `all` gives every row, with domains where the file has them.
+
+    With patches, only the rows that have them are kept.
+    """
+    path = Path(path)
+    tensors, metadata = read_file(path, with_patches=with_patches)
+    labels, split_ids, classes = _check(path, tensors, metadata)
+    names = split_names(metadata)
+    rows = _rows_of(path, split, split_ids, names, metadata)
+    patches = None
+    if with_patches:
+        rows, patches = _patches(path, tensors, rows)
+    domains = split_ids[rows] if "domains" in metadata else None
+    known = {k: v for k, v in metadata.items() if k not in ("classes", "domains", "splits")}
+    return FeatureSet(
+        pooled=F.normalize(_vectors(path, tensors, "pooled", rows), dim=-1),
+        patches=patches,
+        labels=labels[rows],
+        classes=classes,
+        domains=domains,
+        domain_names=names if domains is not None else (),
+        provenance={"file": str(path), "split": split, **known, **(provenance or {})},
+    )
+
+
+def read_file(path: Path, *, with_patches: bool = True) -> tuple[dict[str, Tensor], Metadata]:
+    """Tensors and metadata of a `.safetensors` or `.safetensors.gz` file."""
+    if not path.is_file():
+        raise DataError(f"no feature file {path}: check the path, or make it: focoop features")
+    try:
+        if path.suffix == ".gz":
+            raw = gzip.decompress(path.read_bytes())
+            header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+            return parse_tensors(raw), dict(header.get("__metadata__", {}))
+        with safe_open(path, "pt") as stored:
+            kept = [k for k in stored.keys() if with_patches or not k.startswith("patches")]  # noqa: SIM118 (no iterator)
+            return {key: stored.get_tensor(key) for key in kept}, dict(stored.metadata() or {})
+    except (OSError, EOFError, ValueError, KeyError, zlib.error, SafetensorError) as error:
+        raise damaged(path, f"it cannot be read ({error})") from error
+
+
+def write_file(path: Path, tensors: Mapping[str, Tensor], metadata: Metadata) -> None:
+    """Write atomically; `.gz` compresses by Huffman codes alone, with no time stamp."""
+    raw = _ordered(dump_tensors({k: v.contiguous() for k, v in tensors.items()}, metadata))
+    if path.suffix == ".gz":
+        # Levels of features have no repeats to find: Huffman alone is smaller and quicker here.
+        packer = zlib.compressobj(9, zlib.DEFLATED, 31, 9, zlib.Z_HUFFMAN_ONLY)
+        raw = packer.compress(raw) + packer.flush()
+    write_atomic(path, raw)
+
+
+def write_atomic(path: Path, raw: bytes) -> None:
+    """All or nothing: a reader never sees a part, and of two writers the last one wins."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        draft.write_bytes(raw)
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def save_splits(
+    path: Path, splits: Mapping[str, FeatureSet], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write sets of equal classes as the splits of one file: pooled float16, patches int8."""
+    sets = list(splits.values())
+    if len({one.classes for one in sets}) != 1 or len({one.patches is None for one in sets}) != 1:
+        raise DataError(f"cannot write {path}: its splits differ in classes or in having patches")
+    counts = torch.tensor([len(one) for one in sets])
+    tensors = {
+        "pooled": torch.cat([one.pooled for one in sets]).half(),
+        "labels": torch.cat([one.labels for one in sets]).int(),
+        "split": torch.arange(len(sets), dtype=torch.int8).repeat_interleave(counts),
+    }
+    patches = [one.patches for one in sets if one.patches is not None]
+    if patches:
+        tensors["patches_q"], tensors["patches_scale"] = quantise(torch.cat(patches))
+        tensors["patches_index"] = torch.arange(int(counts.sum()), dtype=torch.int32)
+    names = {"classes": json.dumps(sets[0].classes), "splits": json.dumps(list(splits))}
+    write_file(path, tensors, {**(metadata or {}), **names})
+
+
+def split_names(metadata: Mapping[str, str]) -> tuple[str, ...]:
+    """Names of the values of `split`, in their order."""
+    named = metadata.get("splits") or metadata.get("domains")
+    return tuple(json.loads(named)) if named else DEFAULT_SPLITS
+
+
+def damaged(path: Path, why: str) -> DataError:
+    """The error for a file that is not a sound feature file."""
+    return DataError(f"feature file {path} is damaged: {why}; remove it, then get or make it again")
+
+
+def _ordered(raw: bytes) -> bytes:
+    """The same file with its header's keys sorted: safetensors writes metadata in random order."""
+    size = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + size])
+    text = json.dumps(header, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return raw[:8] + text.encode().ljust(size) + raw[8 + size :]
+
+
+def _check(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+    """Labels, splits and classes, refused unless they fit one another."""
+    for key in ("labels", "split"):
+        if key not in tensors:
+            raise damaged(path, f"tensor {key!r} is missing (it has {', '.join(sorted(tensors))})")
+    if "classes" not in metadata:
+        raise damaged(path, "the list 'classes' is missing from its metadata")
+    classes = tuple(str(name) for name in json.loads(metadata["classes"]))
+    labels, split = tensors["labels"].long(), tensors["split"].long()
+    pooled = tensors.get("pooled", tensors.get("pooled_q", labels))
+    if not len(labels) == len(split) == len(pooled):
+        raise damaged(path, f"{len(pooled)} rows, {len(labels)} labels, {len(split)} splits")
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(classes):
+        row = int(((labels < 0) | (labels >= len(classes))).nonzero()[0])
+        raise damaged(path, f"row {row} has label {int(labels[row])} of {len(classes)} classes")
+    named = len(split_names(metadata))
+    if len(split) and not 0 <= int(split.min()) <= int(split.max()) < named:
+        raise damaged(path, f"its split values reach beyond the {named} named ones")
+    return labels, split, classes
+
+
+def _rows_of(
+    path: Path, split: str, ids: Tensor, names: tuple[str, ...], metadata: Mapping[str, str]
+) -> Tensor:
+    """Row numbers of a split given by name."""
+    if split == ALL:
+        return torch.arange(len(ids))
+    if "1 validation" in metadata.get("kind", "") and split in ("validation", "val"):
+        split = "test"
+    present = [name for i, name in enumerate(names) if bool((ids == i).any())]
+    if split not in present:
+        what = "domains" if "domains" in metadata else "splits"
+        raise DataError(
+            f"{path} has no {split!r} rows: its {what} are {', '.join(present)} (or {ALL!r})"
+        )
+    return (ids == names.index(split)).nonzero()[:, 0]
+
+
+def _vectors(path: Path, tensors: Mapping[str, Tensor], key: str, rows: Tensor) -> Tensor:
+    """Float32 vectors of `rows`, from floats or from levels and scales."""
+    if key in tensors:
+        return tensors[key][rows].float()
+    levels, scale = tensors.get(f"{key}_q"), tensors.get(f"{key}_scale")
+    if levels is None or scale is None:
+        raise damaged(path, f"neither {key!r} nor '{key}_q' with '{key}_scale' is in it")
+    if levels.shape[:-1] != scale.shape:
+        raise damaged(path, f"'{key}_q' and '{key}_scale' do not fit each other")
+    return levels[rows].float() * scale[rows].float().unsqueeze(-1)
+
+
+def _patches(path: Path, tensors: Mapping[str, Tensor], rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Those of `rows` that have patches, and their unit patches (N, P, D)."""
+    if "patches_index" not in tensors:
+        raise DataError(
+            f"{path} has no patch features: use a method without patches, or encode the images "
+            "with patches (focoop features --patches)"
+        )
+    index, count = tensors["patches_index"].long(), len(tensors["labels"])
+    if len(index) and not 0 <= int(index.min()) <= int(index.max()) < count:
+        raise damaged(path, f"'patches_index' reaches beyond its {count} rows")
+    place = torch.full((count,), -1)
+    place[index] = torch.arange(len(index))
+    rows = rows[place[rows] >= 0]
+    return rows, F.normalize(_vectors(path, tensors, "patches", place[rows]), dim=-1)

@@ -1,0 +1,169 @@
+"""Features of a dataset by its name, from wherever they are: `open_features`.
+
+A dataset is named `demo:NAME` (packaged), `file:PATH.safetensors` or `folder:PATH` (images, encoded
+through the disk cache). `#brightness@3` behind it asks for its images corrupted at severity 3.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from focoop.clip.base import Backbone
+from focoop.data import corruptions, demo, read_folder
+from focoop.data.names import nearest
+from focoop.encode import Progress, encode
+from focoop.errors import DataError
+from focoop.featurefile import FeatureSet, load_split, save_splits
+
+__all__ = [
+    "FeatureSet",
+    "Source",
+    "load_split",
+    "open_corrupted",
+    "open_features",
+    "save_splits",
+    "sibling",
+]
+
+KINDS = ("demo", "file", "folder")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A parsed dataset name."""
+
+    kind: str
+    target: str
+    corruption: str | None = None
+    severity: int = 0
+
+    @classmethod
+    def parse(cls, spec: str) -> "Source":
+        """Read `KIND:TARGET` or `KIND:TARGET#CORRUPTION@SEVERITY`.
+
+        >>> Source.parse("demo:cifar100#brightness@3")
+        Source(kind='demo', target='cifar100', corruption='brightness', severity=3)
+        """
+        kind, colon, rest = spec.partition(":")
+        if not colon or kind not in KINDS or not rest:
+            raise DataError(
+                f"cannot read dataset {spec!r}: write demo:NAME, file:PATH.safetensors or "
+                f"folder:PATH (demo names: {', '.join(demo.names())})"
+            )
+        match = re.fullmatch(r"(.+)#([A-Za-z_]\w*)(?:@(\S+))?", rest)
+        if match is None:
+            return cls(kind, rest)
+        target, corruption, severity = match.groups()
+        if severity is None or not severity.isdecimal():
+            raise DataError(
+                f"dataset {spec!r} needs a severity from 1 to 5: {kind}:{target}#{corruption}@3"
+            )
+        corruptions.check(corruption, int(severity))
+        return cls(kind, target, corruption, int(severity))
+
+    @property
+    def suffix(self) -> str:
+        """What a corrupted file's name has behind the clean one's."""
+        return f".{self.corruption}.{self.severity}" if self.corruption else ""
+
+
+def open_features(
+    spec: str,
+    split: str,
+    backbone: Backbone | None = None,
+    with_patches: bool = False,
+    cache_dir: Path | None = None,
+    *,
+    drop_classes: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> FeatureSet:
+    """One split of a dataset; `all` gives every row, with domains where there are some.
+
+    Images need the backbone; features are checked against it where it is given. With patches, only
+    rows that have them are kept. `drop_classes` removes classes and their rows, and renumbers.
+    """
+    source = Source.parse(spec)
+    if source.kind == "folder":
+        if backbone is None:
+            raise DataError(f"{spec} holds images: a backbone is needed to encode them")
+        return encode(
+            read_folder(Path(source.target).expanduser(), split, drop_classes),
+            backbone,
+            patches=backbone.patch_kinds[0] if with_patches else None,
+            corruption=source.corruption,
+            severity=source.severity,
+            cache_dir=cache_dir,
+            progress=progress,
+        )
+    if source.kind == "demo":
+        origin = {"source": spec, "fingerprint": demo.fingerprint()}
+        features = load_split(_demo(source), split, with_patches=with_patches, provenance=origin)
+    else:
+        path = sibling(Path(source.target).expanduser(), source)
+        features = load_split(path, split, with_patches=with_patches)
+    if backbone is not None:
+        _fits(spec, features, backbone)
+    return features.drop_classes(drop_classes) if drop_classes else features
+
+
+def open_corrupted(
+    spec: str,
+    split: str,
+    corruption: str,
+    severity: int,
+    backbone: Backbone | None = None,
+    with_patches: bool = False,
+    cache_dir: Path | None = None,
+    *,
+    drop_classes: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> FeatureSet:
+    """One split of a dataset with every image corrupted: `open_features` of `#NAME@SEVERITY`."""
+    corruptions.check(corruption, severity)
+    return open_features(
+        f"{spec}#{corruption}@{severity}",
+        split,
+        backbone,
+        with_patches,
+        cache_dir,
+        drop_classes=drop_classes,
+        progress=progress,
+    )
+
+
+def sibling(path: Path, source: Source) -> Path:
+    """The file of a corrupted set beside its clean one: `x.safetensors`, `x.fog.3.safetensors`."""
+    if source.corruption is None:
+        return path
+    stem, found, ending = path.name.partition(".safetensors")
+    corrupted = path.with_name(f"{stem}{source.suffix}{found}{ending}")
+    if not corrupted.is_file():
+        raise DataError(
+            f"no corrupted features {corrupted}: make them from the images (focoop features "
+            f"folder:PATH --corruption {source.corruption}), or name that folder instead"
+        )
+    return corrupted
+
+
+def _demo(source: Source) -> Path:
+    """The packaged file of a source."""
+    clean = demo.demo_path(source.target)
+    if source.corruption is None:
+        return clean
+    name = source.target + source.suffix
+    if name not in demo.files():
+        there = [known for known in demo.files() if "." in known]
+        raise DataError(f"the demo pack has no {name!r}{nearest(name, there)}")
+    return demo.demo_path(name)
+
+
+def _fits(spec: str, features: FeatureSet, backbone: Backbone) -> None:
+    """Refuse features of another backbone, as far as the file tells."""
+    made_by = features.provenance.get("fingerprint", backbone.fingerprint)
+    if features.dim != backbone.dim or made_by != backbone.fingerprint:
+        raise DataError(
+            f"{spec} holds features of {features.dim} dimensions made by "
+            f"{features.provenance.get('backbone', 'another backbone')}; {backbone.name} is "
+            f"another joint space ({backbone.dim}): encode the images with it (focoop features)"
+        )

@@ -1,0 +1,327 @@
+"""Encoding through the cache: correct, resumable after kill -9, safe beside other processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from focoop.clip.base import Backbone, ImageFeatures
+from focoop.data import ImageSet, read_folder
+from focoop.data.corruptions import corrupt
+from focoop.encode import data_hash, default_cache, encode
+from focoop.errors import ConfigError, DataError
+from focoop.features import open_corrupted, open_features
+from focoop.seeds import numpy_generator
+from tests.helpers import ToyBackbone, toy_backbone
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Counting(ToyBackbone):
+    """Counts the images that pass through the image tower."""
+
+    seen = 0
+
+    def encode_images(self, batch: Tensor, patches: str | None = None) -> ImageFeatures:
+        self.seen += len(batch)
+        return super().encode_images(batch, patches)
+
+
+def counting() -> Counting:
+    return Counting(seed=0, width=16, dim=12, layers=1)
+
+
+def plant_images(root: Path, per_class: int = 4, side: int = 8) -> Path:
+    generator = numpy_generator(7, "images")
+    for split in ("train", "test"):
+        for name in ("ant", "bee", "cat"):
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for number in range(per_class):
+                pixels = generator.integers(0, 256, (side, side, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f"{number:03d}.png")
+    return root
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> ImageSet:
+    return read_folder(plant_images(tmp_path / "images"), "test")
+
+
+def one_by_one(
+    images: ImageSet, backbone: Backbone, change: Callable[[np.ndarray], np.ndarray]
+) -> ImageFeatures:
+    pooled, patches = [], []
+    for file in images.files:
+        with Image.open(images.root / file) as opened:
+            image = Image.fromarray(change(np.asarray(opened.convert("RGB"))))
+        features = backbone.encode_images(backbone.preprocess(image)[None], "grid")
+        assert features.patches is not None
+        pooled.append(features.pooled[0])
+        patches.append(features.patches[0])
+    return ImageFeatures(torch.stack(pooled), torch.stack(patches))
+
+
+def test_encoding_agrees_with_one_image_at_a_time(images: ImageSet, tmp_path: Path) -> None:
+    backbone = toy_backbone()
+    options = {"cache_dir": tmp_path / "c", "batch_size": 5, "shard_size": 7}
+    got = encode(images, backbone, patches="grid", **options)  # type: ignore[arg-type]
+    want = one_by_one(images, backbone, lambda pixels: pixels)
+    assert want.patches is not None and got.patches is not None
+    torch.testing.assert_close(got.pooled, want.pooled, atol=1e-3, rtol=0)
+    assert float((got.patches * want.patches).sum(-1).min()) > 0.9999
+    assert got.labels.tolist() == list(images.labels) and got.classes == images.classes
+    assert got.provenance["fingerprint"] == backbone.fingerprint
+
+
+def test_corruption_comes_before_preprocessing(tmp_path: Path) -> None:
+    images = read_folder(plant_images(tmp_path / "images", side=20), "test")
+    backbone = toy_backbone()
+    for severity in (1, 5):
+        got = open_corrupted(
+            f"folder:{images.root}", "test", "brightness", severity, backbone, cache_dir=tmp_path
+        )
+        want = one_by_one(
+            images, backbone, lambda pixels, s=severity: corrupt(pixels, "brightness", s)
+        )
+        torch.testing.assert_close(got.pooled, want.pooled, atol=1e-3, rtol=0)
+        assert got.provenance["corruption"] == f"brightness@{severity}"
+
+
+def test_nothing_is_encoded_twice(images: ImageSet, tmp_path: Path) -> None:
+    backbone, cache = counting(), tmp_path / "c"
+    first = encode(images, backbone, patches="grid", cache_dir=cache)
+    assert backbone.seen == len(images) == 12
+    steps: list[tuple[int, int]] = []
+    again = encode(
+        images,
+        backbone,
+        patches="grid",
+        cache_dir=cache,
+        progress=lambda done, total: steps.append((done, total)),
+    )
+    pooled = encode(images, backbone, cache_dir=cache)  # the file with patches has them
+    assert backbone.seen == 12 and steps == [(12, 12)] and pooled.patches is None
+    assert torch.equal(first.pooled, again.pooled) and torch.equal(first.pooled, pooled.pooled)
+    assert torch.equal(first.patches, again.patches)  # type: ignore[arg-type]
+    encode(images, backbone, corruption="brightness", severity=1, cache_dir=cache)
+    encode(images, backbone, corruption="brightness", severity=2, cache_dir=cache)
+    assert backbone.seen == 36
+    assert len(list((cache / "features").iterdir())) == 3  # and no shards are left
+
+
+def test_other_weights_or_other_images_are_other_features(images: ImageSet, tmp_path: Path) -> None:
+    cache = tmp_path / "c"
+    first = encode(images, toy_backbone(), cache_dir=cache)
+    assert not torch.equal(first.pooled, encode(images, toy_backbone(1), cache_dir=cache).pooled)
+    file = images.root / images.files[3]
+    Image.fromarray(np.full((8, 8, 3), 9, dtype=np.uint8)).save(file)
+    changed = encode(images, toy_backbone(), cache_dir=cache)
+    same = [torch.equal(a, b) for a, b in zip(first.pooled, changed.pooled, strict=True)]
+    assert same == [row != 3 for row in range(12)]
+
+
+def test_hashes_are_of_content_and_remembered(
+    images: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = data_hash(images, tmp_path)
+    file = images.root / images.files[0]
+    os.utime(file, ns=(1, 1))
+    assert data_hash(images, tmp_path) == before  # a new date alone changes nothing
+    read = Path.read_bytes
+    opened: list[Path] = []
+    monkeypatch.setattr(Path, "read_bytes", lambda path: (opened.append(path), read(path))[1])
+    assert data_hash(images, tmp_path) == before and opened == []
+    file.write_bytes(file.read_bytes() + b"\0")
+    opened.clear()
+    assert data_hash(images, tmp_path) != before and opened == [file]
+    memo = next((tmp_path / "hashes").glob("*.json"))
+    memo.write_text("{")
+    assert data_hash(images, tmp_path) == data_hash(images, tmp_path / "elsewhere")
+
+
+def test_progress_counts_images(images: ImageSet, tmp_path: Path) -> None:
+    steps: list[tuple[int, int]] = []
+    encode(
+        images,
+        toy_backbone(),
+        cache_dir=tmp_path,
+        progress=lambda done, total: steps.append((done, total)),
+        batch_size=4,
+        shard_size=6,
+    )
+    assert steps == [(0, 12), (4, 12), (6, 12), (10, 12), (12, 12)]
+
+
+SLOW_RUN = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from focoop.data import read_folder
+from focoop.encode import encode
+from tests.test_encode import counting
+
+images, cache, log = read_folder(sys.argv[2], "test"), Path(sys.argv[3]), Path(sys.argv[4])
+
+def progress(done, total):
+    with log.open("a") as stream:
+        stream.write(f"{done}\\n")
+    time.sleep(float(sys.argv[5]))
+
+encode(images, counting(), cache_dir=cache, progress=progress, batch_size=2, shard_size=4)
+"""
+
+
+def start(images: ImageSet, cache: Path, log: Path, pause: float) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-c", SLOW_RUN, str(ROOT), str(images.root), str(cache), str(log)]
+    return subprocess.Popen([*command, str(pause)])
+
+
+def test_a_killed_run_goes_on_after_its_last_shard(images: ImageSet, tmp_path: Path) -> None:
+    cache, log = tmp_path / "c", tmp_path / "log"
+    process = start(images, cache, log, pause=0.15)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:  # kill within the second shard of three
+        if log.exists() and "6\n" in log.read_text():
+            break
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    shards = list(cache.rglob("[0-9]*.safetensors"))
+    finished = 4 * len(shards)
+    assert 4 <= finished < 12 and not list((cache / "features").glob("*.safetensors"))
+    backbone = counting()
+    steps: list[int] = []
+    resumed = encode(
+        images,
+        backbone,
+        cache_dir=cache,
+        progress=lambda done, total: steps.append(done),
+        batch_size=2,
+        shard_size=4,
+    )
+    assert backbone.seen == 12 - finished and steps[0] == finished and steps[-1] == 12
+    fresh = encode(images, counting(), cache_dir=tmp_path / "other")
+    assert torch.equal(resumed.pooled, fresh.pooled) and resumed.sha256() == fresh.sha256()
+    assert [path.suffix for path in (cache / "features").iterdir()] == [".safetensors"]
+
+
+def test_a_damaged_shard_is_made_again(images: ImageSet, tmp_path: Path) -> None:
+    def stop(done: int, total: int) -> None:
+        if done == 12:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        encode(images, counting(), cache_dir=tmp_path, progress=stop, batch_size=4, shard_size=4)
+    shards = sorted(tmp_path.rglob("0*.safetensors"))
+    assert len(shards) == 2
+    shards[0].write_bytes(shards[0].read_bytes()[:-3])
+    backbone = counting()
+    encode(images, backbone, cache_dir=tmp_path, batch_size=4, shard_size=4)
+    assert backbone.seen == 8
+
+
+def test_processes_that_encode_the_same_set_agree(images: ImageSet, tmp_path: Path) -> None:
+    cache = tmp_path / "c"
+    running = [start(images, cache, tmp_path / f"log{i}", pause=0.02) for i in range(3)]
+    assert [process.wait(timeout=60) for process in running] == [0, 0, 0]
+    backbone = counting()
+    got = encode(images, backbone, cache_dir=cache)
+    assert backbone.seen == 0
+    assert got.sha256() == encode(images, counting(), cache_dir=tmp_path / "alone").sha256()
+    assert len(list((cache / "features").iterdir())) == 1
+
+
+def test_another_process_that_finishes_first_is_not_an_error(
+    images: ImageSet, tmp_path: Path
+) -> None:
+    whole = encode(images, counting(), cache_dir=tmp_path / "whole")
+    finished = next((tmp_path / "whole" / "features").iterdir())
+    slow, cache = counting(), tmp_path / "c"
+
+    def overtaken(done: int, total: int) -> None:
+        if done == 6:
+            target = cache / "features" / finished.name
+            target.write_bytes(finished.read_bytes())
+
+    got = encode(images, slow, cache_dir=cache, progress=overtaken, batch_size=2, shard_size=4)
+    assert slow.seen == 8 and torch.equal(got.pooled, whole.pooled)
+
+
+def test_broken_images_are_named(images: ImageSet, tmp_path: Path) -> None:
+    file = images.root / images.files[5]
+    file.write_bytes(file.read_bytes()[:40])
+    with pytest.raises(DataError, match="replace it or remove it") as caught:
+        encode(images, toy_backbone(), cache_dir=tmp_path)
+    assert str(file) in str(caught.value)
+    file.write_bytes(b"no image")
+    with pytest.raises(DataError, match=file.name):
+        encode(images, toy_backbone(), cache_dir=tmp_path)
+
+
+def test_a_damaged_cache_file_is_named(images: ImageSet, tmp_path: Path) -> None:
+    encode(images, toy_backbone(), cache_dir=tmp_path)
+    file = next((tmp_path / "features").iterdir())
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(DataError, match="damaged") as caught:
+        encode(images, toy_backbone(), cache_dir=tmp_path)
+    assert str(file) in str(caught.value) and "remove it" in str(caught.value)
+
+
+def test_unknown_patch_kinds_are_refused(images: ImageSet, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="it has grid"):
+        encode(images, toy_backbone(), patches="lf_z", cache_dir=tmp_path)
+
+
+def test_images_with_domains_keep_them(tmp_path: Path) -> None:
+    root = plant_images(tmp_path / "images", per_class=1)
+    (root / "train").rename(root / "photo")
+    (root / "test").rename(root / "sketch")
+    got = open_features(f"folder:{root}", "all", toy_backbone(), cache_dir=tmp_path)
+    assert got.domain_names == ("photo", "sketch") and got.domains is not None
+    assert got.domains.tolist() == [0, 0, 0, 1, 1, 1]
+    one = open_features(f"folder:{root}", "sketch", toy_backbone(), True, cache_dir=tmp_path)
+    assert torch.equal(one.pooled, got.pooled[3:]) and one.patches is not None
+    assert one.domains is not None and one.domains.tolist() == [1, 1, 1]
+
+
+def test_the_cache_lies_where_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOCOOP_CACHE", str(tmp_path / "here"))
+    assert default_cache() == tmp_path / "here"
+    monkeypatch.delenv("FOCOOP_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_cache() == tmp_path / ".cache" / "focoop"
+
+
+def test_the_core_does_not_need_pillow(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['PIL'] = None; import focoop.features; print('ok')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
+    assert json.loads(b'"' + done.stdout.strip() + b'"') == "ok"
+
+
+@pytest.mark.shared
+def test_mini_encodes_a_shared_image_as_stored(
+    mini: Backbone, shared_dir: Path, tmp_path: Path
+) -> None:
+    source = shared_dir / "images" / "cifar100" / "test" / "apple"
+    folder = tmp_path / "images" / "test" / "apple"
+    folder.mkdir(parents=True)
+    for name in ("000.png", "007.png"):
+        (folder / name).write_bytes((source / name).read_bytes())
+    got = open_features(f"folder:{tmp_path / 'images'}", "test", mini, True, tmp_path / "cache")
+    stored = open_features(f"file:{shared_dir}/features/cifar100.safetensors", "test", mini)
+    rows = stored.select(stored.labels == stored.classes.index("apple")).select([0, 7])
+    assert float((got.pooled * rows.pooled).sum(-1).min()) > 0.999
+    assert got.patches is not None and got.patches.shape == (2, 16, 256)
