@@ -1,0 +1,57 @@
+"""Tensors kept on disk between runs, one per file, checked on reading and written atomically."""
+
+import hashlib
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+
+def cache_folder(given: Path | None, name: str) -> Path:
+    """`given`, or else `$FOCOOP_CACHE/name`, or else `~/.cache/focoop/name`."""
+    if given is not None:
+        return given
+    root = os.environ.get("FOCOOP_CACHE")
+    return (Path(root) if root else Path.home() / ".cache" / "focoop") / name
+
+
+def stored(path: Path, shape: tuple[int, ...], build: Callable[[], Tensor]) -> Tensor:
+    """The tensor kept at `path`; built and kept there if it is absent or damaged.
+
+    `path` must hold the content hash of all the tensor depends on, so that it is never stale.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            values: Tensor = file.get_tensor("values")
+            told = (file.metadata() or {}).get("sha256")
+        if told == _checksum(values) and tuple(values.shape) == shape:
+            return values
+    except (OSError, SafetensorError):
+        pass
+    values = build()
+    content = save({"values": values.contiguous()}, {"sha256": _checksum(values)})
+    try:
+        _write(path, content)
+    except OSError as error:
+        warnings.warn(f"{path.name} could not be kept for later: {error}", stacklevel=2)
+    return values
+
+
+def _checksum(values: Tensor) -> str:
+    return hashlib.sha256(values.contiguous().numpy().tobytes()).hexdigest()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file so that no reader ever sees a part of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
+    try:
+        part.write_bytes(content)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
