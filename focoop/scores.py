@@ -1,0 +1,251 @@
+"""OOD scores: pure functions of cosines with an explicit temperature; HIGHER MEANS MORE OOD.
+
+Shapes: ``id_cos`` (N,C), ``ood_cos`` (N,U), ``patch_cos`` (N,P,C); ``scale`` multiplies cosines
+(the logit scale), ``temperature`` divides them. All scores are computed and returned in float64 and
+in log form where probabilities would saturate: at a scale of 100 most maxima of a softmax round to
+1.0 in float32 and tie, which changes FPR95; at temperature 1 they differ in the last digits only.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from focoop.errors import ConfigError, MethodError
+from focoop.seeds import torch_generator
+
+# Images whose patch similarities are widened to float64 at a time.
+_CHUNK = 256
+
+
+def mcm(id_cos: Tensor, temperature: float = 1.0) -> Tensor:
+    """MCM as -log max_c softmax_c(cos / T), in [0, log C]; the order is that of 1 - MCM.
+
+    >>> mcm(torch.tensor([[1.0, 1.0], [1.0, -1.0]])).round(decimals=4).tolist()
+    [0.6931, 0.1269]
+    """
+    return _surprise(_logits(id_cos, 1.0 / _positive("temperature", temperature)))
+
+
+def msp(id_cos: Tensor, scale: float) -> Tensor:
+    """MSP at the logit scale as -log max_c softmax_c(s cos), in [0, log C].
+
+    >>> msp(torch.tensor([[0.3, 0.1]]), 10.0).round(decimals=4).tolist()
+    [0.1269]
+    """
+    return _surprise(_logits(id_cos, _positive("scale", scale)))
+
+
+def max_softmax_all(id_cos: Tensor, ood_cos: Tensor, scale: float) -> Tensor:
+    """-log max over ID classes of the softmax over C+U entries: the paper's p(y=c|x).
+
+    >>> same = torch.full((1, 2), 0.1)
+    >>> max_softmax_all(same, same, 30.0).exp().round(decimals=6).tolist()
+    [4.0]
+    """
+    joint, classes = _joint(id_cos, ood_cos, scale), id_cos.shape[-1]
+    return _surprise(joint, among=classes)
+
+
+def parity_msp(id_cos: Tensor, ood_cos: Tensor, scale: float) -> Tensor:
+    """-log max over all C+U entries of their softmax, as the authors' code scores (methods 1.9).
+
+    An image that matches one OOD prompt well counts as ID here; only for comparison.
+
+    >>> id_cos, ood_cos = torch.tensor([[0.1]]), torch.tensor([[0.9]])
+    >>> bool(parity_msp(id_cos, ood_cos, 100.0) < max_softmax_all(id_cos, ood_cos, 100.0))
+    True
+    """
+    return _surprise(_joint(id_cos, ood_cos, scale))
+
+
+def id_mass(id_cos: Tensor, ood_cos: Tensor, scale: float) -> Tensor:
+    """Log-odds of OOD, log((1 - p_ID) / p_ID) = lse(s ood) - lse(s id); sigmoid gives 1 - p_ID.
+
+    >>> score = id_mass(torch.tensor([[0.2, 0.2, 0.2]]), torch.tensor([[0.2]]), 30.0)
+    >>> torch.sigmoid(score).round(decimals=6).tolist()
+    [0.25]
+    """
+    joint, classes = _joint(id_cos, ood_cos, scale), id_cos.shape[-1]
+    return joint[:, classes:].logsumexp(-1) - joint[:, :classes].logsumexp(-1)
+
+
+def energy(id_cos: Tensor, scale: float) -> Tensor:
+    """-logsumexp_c(s cos).
+
+    >>> energy(torch.tensor([[0.0, 0.0]]), 30.0).exp().tolist()
+    [0.5]
+    """
+    return -_logits(id_cos, _positive("scale", scale)).logsumexp(-1)
+
+
+def neglabel(
+    id_cos: Tensor, ood_cos: Tensor, scale: float, groups: int = 1, seed: int = 0
+) -> Tensor:
+    """Grouped NegLabel as the log-odds of 1 - mean_g p_ID(ID against group g) (methods 0.6).
+
+    The OOD prompts are permuted by ``seed`` and cut into equal groups; the remainder is dropped.
+    One group gives ``id_mass``.
+
+    >>> id_cos, ood_cos = torch.tensor([[0.2, 0.1]]), torch.tensor([[0.1, 0.3, 0.0]])
+    >>> torch.testing.assert_close(
+    ...     neglabel(id_cos, ood_cos, 30.0), id_mass(id_cos, ood_cos, 30.0)
+    ... )
+    """
+    joint, classes = _joint(id_cos, ood_cos, scale), id_cos.shape[-1]
+    count = ood_cos.shape[-1]
+    if not 1 <= groups <= count:
+        raise ConfigError(f"cannot form {groups} groups of {count} OOD prompts; use 1 to {count}")
+    order = torch.randperm(count, generator=torch_generator(seed, "neglabel"))
+    size = count // groups
+    negatives = joint[:, classes:][:, order[: groups * size].to(joint.device)]
+    grouped = negatives.reshape(len(joint), groups, size).logsumexp(-1)
+    odds = grouped - joint[:, :classes].logsumexp(-1, keepdim=True)
+    return F.logsigmoid(odds).logsumexp(-1) - F.logsigmoid(-odds).logsumexp(-1)
+
+
+def gl_mcm(
+    id_cos: Tensor, patch_cos: Tensor, temperature: float = 1.0, weight: float = 1.0
+) -> Tensor:
+    """(1 - MCM) + weight * (1 - L-MCM), L-MCM the maximum over patches and classes.
+
+    >>> id_cos, patch_cos = torch.zeros(1, 2), torch.zeros(1, 3, 2)
+    >>> gl_mcm(id_cos, patch_cos, weight=0.5).tolist()
+    [0.75]
+    """
+    if patch_cos.ndim != 3 or patch_cos.shape[::2] != id_cos.shape or not patch_cos.shape[1]:
+        raise ValueError(
+            f"patch cosines must be (N,P,C) with P > 0 for ID cosines {tuple(id_cos.shape)}, "
+            f"got {tuple(patch_cos.shape)}"
+        )
+    if not 0.0 <= weight < float("inf"):
+        raise ConfigError(f"weight must be 0 or more and finite, got {weight}; try 1.0")
+    whole = mcm(id_cos, temperature)
+    local = [
+        _surprise(_logits(patch_cos[first : first + _CHUNK], 1.0 / temperature)).amin(-1)
+        for first in range(0, len(patch_cos), _CHUNK)
+    ]
+    return -torch.expm1(-whole) - weight * torch.expm1(-torch.cat([whole[:0], *local]))
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a named score needs beyond ID cosines; ``compute`` takes the arguments of `score`."""
+
+    meaning: str
+    needs_ood: bool
+    needs_patches: bool
+    compute: Callable[["Inputs"], Tensor]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Cosines and constants from which any score is computed; absent kinds are None."""
+
+    id_cos: Tensor
+    scale: float
+    ood_cos: Tensor | None = None
+    patch_cos: Tensor | None = None
+    temperature: float = 1.0
+    groups: int = 1
+    seed: int = 0
+    weight: float = 1.0
+
+    @property
+    def ood(self) -> Tensor:
+        """OOD cosines, or an error that says what to do."""
+        if self.ood_cos is None:
+            raise MethodError("this score needs OOD prompts, which the method has not; use mcm")
+        return self.ood_cos
+
+    @property
+    def patches(self) -> Tensor:
+        """Patch cosines, or an error that says what to do."""
+        if self.patch_cos is None:
+            raise MethodError("this score needs patch features, which the data lack; use mcm")
+        return self.patch_cos
+
+
+SCORES: Mapping[str, Score] = MappingProxyType(
+    {
+        "mcm": Score(
+            "maximum of the softmax of raw cosines (T=1)", False, False,
+            lambda x: mcm(x.id_cos, x.temperature),
+        ),
+        "msp": Score(
+            "maximum of the softmax at the logit scale", False, False,
+            lambda x: msp(x.id_cos, x.scale),
+        ),
+        "energy": Score(
+            "free energy of the ID logits", False, False,
+            lambda x: energy(x.id_cos, x.scale),
+        ),
+        "id_mass": Score(
+            "probability mass of all ID classes among C+U", True, False,
+            lambda x: id_mass(x.id_cos, x.ood, x.scale),
+        ),
+        "max_softmax_all": Score(
+            "largest ID entry of the softmax over C+U", True, False,
+            lambda x: max_softmax_all(x.id_cos, x.ood, x.scale),
+        ),
+        "parity_msp": Score(
+            "largest of all C+U entries, as the authors' code has it", True, False,
+            lambda x: parity_msp(x.id_cos, x.ood, x.scale),
+        ),
+        "neglabel": Score(
+            "ID mass against groups of OOD prompts, averaged", True, False,
+            lambda x: neglabel(x.id_cos, x.ood, x.scale, x.groups, x.seed),
+        ),
+        "gl_mcm": Score(
+            "MCM of the image plus that of its best patch", False, True,
+            lambda x: gl_mcm(x.id_cos, x.patches, x.temperature, x.weight),
+        ),
+    }
+)  # fmt: skip
+
+
+def score(name: str, inputs: Inputs) -> Tensor:
+    """Compute the named score of ``SCORES`` (N,).
+
+    >>> score("mcm", Inputs(torch.zeros(1, 4), scale=30.0)).exp().round(decimals=6).tolist()
+    [4.0]
+    """
+    if name not in SCORES:
+        near = get_close_matches(name, SCORES, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(SCORES)}"
+        raise ConfigError(f"unknown score {name!r}; {hint}")
+    return SCORES[name].compute(inputs)
+
+
+def _surprise(logits: Tensor, among: int | None = None) -> Tensor:
+    """-log of the largest softmax entry (of the first ``among``), exact also where it is near 1."""
+    top, index = logits[..., :among].max(-1, keepdim=True)
+    others = logits.scatter(-1, index, float("-inf")).logsumexp(-1)
+    odds = others - top[..., 0]
+    return torch.logaddexp(torch.zeros_like(odds), odds)
+
+
+def _logits(cosines: Tensor, scale: float) -> Tensor:
+    if cosines.ndim < 2 or not cosines.shape[-1]:
+        raise ValueError(f"cosines must be (N,C) with C > 0, got {tuple(cosines.shape)}")
+    return cosines.double() * scale
+
+
+def _joint(id_cos: Tensor, ood_cos: Tensor, scale: float) -> Tensor:
+    """Logits of ID then OOD entries (N,C+U)."""
+    if ood_cos.ndim != 2 or len(ood_cos) != len(id_cos):
+        raise ValueError(f"cosines {tuple(id_cos.shape)}, {tuple(ood_cos.shape)} do not fit")
+    if not ood_cos.shape[1]:
+        raise MethodError("this score needs OOD prompts, got none; use mcm, msp or energy")
+    _positive("scale", scale)
+    return torch.cat([_logits(id_cos, scale), _logits(ood_cos, scale)], dim=-1)
+
+
+def _positive(name: str, value: float) -> float:
+    if not 0.0 < value < float("inf"):
+        raise ConfigError(f"{name} must be positive and finite, got {value}")
+    return value
