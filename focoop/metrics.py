@@ -1,0 +1,194 @@
+"""Metrics of accuracy and OOD detection, in float64 and as shares of 1; higher score = more OOD.
+
+One decision rule throughout: an image is kept as ID when its score is at most the threshold, and
+flagged as OOD when it is above. Images that tie with a threshold always count against the detector.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from focoop.errors import ConfigError, DataError, MethodError
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Direction and meaning of one metric key."""
+
+    higher_is_better: bool
+    meaning: str
+
+
+METRICS: Mapping[str, Metric] = MappingProxyType(
+    {
+        "accuracy_own": Metric(True, "accuracy on test images of the client's own classes"),
+        "accuracy_all": Metric(True, "accuracy of each client's model on test images of all"),
+        "accuracy_corrupted": Metric(True, "accuracy on corrupted images of the own classes"),
+        "auroc": Metric(True, "chance that an OOD image scores above an ID image"),
+        "aupr_in": Metric(True, "average precision at finding ID images"),
+        "aupr_out": Metric(True, "average precision at finding OOD images"),
+        "fpr95": Metric(False, "share of OOD images accepted when 95% of ID images are kept"),
+        "fpr95_oodpos": Metric(False, "share of ID images flagged when 95% of OOD are caught"),
+        "cross_alarm": Metric(
+            False, "share of other clients' ID images flagged when 95% of the own are kept"
+        ),
+    }
+)
+
+
+def accuracy(predicted: ArrayLike, labels: ArrayLike) -> float:
+    """Share of predictions that equal their label.
+
+    >>> accuracy([1, 2, 2, 0], [1, 2, 0, 0])
+    0.75
+    """
+    found, wanted = np.asarray(predicted), np.asarray(labels)
+    if found.shape != wanted.shape or found.ndim != 1:
+        raise ValueError(f"predictions {found.shape} and labels {wanted.shape} must be equal (N,)")
+    if not len(wanted):
+        raise DataError("accuracy of no images: the test set of this client or split is empty")
+    return float(np.mean(found == wanted))
+
+
+def auroc(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
+    """Chance that a random OOD image scores above a random ID image, ties counting one half.
+
+    >>> auroc([0.1, 0.2, 0.3], [0.3, 0.4])
+    0.9166666666666666
+    """
+    inside, outside = _pair(id_scores, ood_scores)
+    inside = np.sort(inside)
+    below = np.searchsorted(inside, outside, side="left").sum(dtype=np.int64)
+    not_above = np.searchsorted(inside, outside, side="right").sum(dtype=np.int64)
+    return float(below + not_above) / (2.0 * len(inside) * len(outside))
+
+
+def aupr_in(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
+    """Average precision with ID images as positives, most ID-like first (tied images as one step).
+
+    >>> aupr_in([0.1, 0.3], [0.2])
+    0.8333333333333333
+    """
+    inside, outside = _pair(id_scores, ood_scores)
+    return _average_precision(-inside, -outside)
+
+
+def aupr_out(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
+    """Average precision with OOD images as positives, most OOD-like first.
+
+    >>> aupr_out([0.1, 0.3], [0.2])
+    0.5
+    """
+    inside, outside = _pair(id_scores, ood_scores)
+    return _average_precision(outside, inside)
+
+
+def threshold_at(id_scores: ArrayLike, keep: float = 0.95) -> float:
+    """Smallest score such that at least ``keep`` of the ID images score at most as much.
+
+    >>> threshold_at([0.4, 0.1, 0.3, 0.2], keep=0.75)
+    0.3
+    """
+    inside = np.sort(_checked(id_scores, "ID"))
+    return float(inside[_needed(len(inside), keep) - 1])
+
+
+def fpr95(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
+    """Share of OOD images accepted when at least 95% of the ID images are kept.
+
+    The convention of MCM, LoCoOp and NegLabel (ID positive); the paper's is ``fpr95_oodpos``.
+
+    >>> fpr95(range(20), [10, 18, 19, 30])
+    0.5
+    """
+    inside, outside = _pair(id_scores, ood_scores)
+    return float(np.mean(outside <= threshold_at(inside)))
+
+
+def fpr95_oodpos(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
+    """Share of ID images flagged when at least 95% of the OOD images are caught.
+
+    The convention of the paper's code and of OpenOOD (OOD positive).
+
+    >>> fpr95_oodpos([0, 1, 2, 30], range(1, 21))
+    0.5
+    """
+    inside, outside = _pair(id_scores, ood_scores)
+    return float(np.mean(-inside <= threshold_at(-outside)))
+
+
+def alarm(own_scores: ArrayLike, other_scores: ArrayLike, keep: float = 0.95) -> float:
+    """Share of other clients' ID images flagged as OOD when ``keep`` of the own are kept.
+
+    >>> alarm(range(20), [5, 18, 19, 20])
+    0.5
+    """
+    own = _checked(own_scores, "the client's own ID")
+    other = _checked(other_scores, "the other clients' ID")
+    return float(np.mean(other > threshold_at(own, keep)))
+
+
+def detection(id_scores: ArrayLike, ood_scores: ArrayLike) -> dict[str, float]:
+    """All detection metrics of one ID and one OOD set under their keys in ``METRICS``.
+
+    >>> detection([0.0, 0.1], [0.9, 1.0])
+    {'auroc': 1.0, 'aupr_in': 1.0, 'aupr_out': 1.0, 'fpr95': 0.0, 'fpr95_oodpos': 0.0}
+    """
+    functions = (auroc, aupr_in, aupr_out, fpr95, fpr95_oodpos)
+    return {function.__name__: function(id_scores, ood_scores) for function in functions}
+
+
+def average(values: Sequence[float], weights: Sequence[float] | None = None) -> float:
+    """Mean over clients: plain (macro), or weighted, e.g. by their numbers of images.
+
+    >>> average([0.5, 1.0]), average([0.5, 1.0], weights=[3, 1])
+    (0.75, 0.625)
+    """
+    if not len(values):
+        raise DataError("no client has a value for this metric")
+    if weights is not None and (len(weights) != len(values) or not sum(weights) > 0):
+        raise ValueError(f"{len(values)} values need as many weights with a positive sum")
+    return float(np.average(np.asarray(values, dtype=np.float64), weights=weights))
+
+
+def _average_precision(positive: Floats, negative: Floats) -> float:
+    """Sum over distinct scores, highest first, of recall gained times precision."""
+    scores, where = np.unique(np.concatenate([positive, negative]), return_inverse=True)
+    hits = np.bincount(where[: len(positive)], minlength=len(scores))[::-1]
+    misses = np.bincount(where[len(positive) :], minlength=len(scores))[::-1]
+    found = np.cumsum(hits)
+    precision = found / (found + np.cumsum(misses))
+    return float((hits * precision).sum() / len(positive))
+
+
+def _needed(count: int, keep: float) -> int:
+    """Smallest number of ``count`` images that is at least the share ``keep``."""
+    if not 0.0 < keep <= 1.0:
+        raise ConfigError(f"the share to keep must be above 0 and at most 1, got {keep}; try 0.95")
+    # 0.95 * count can exceed a whole number by a rounding error.
+    return max(1, ceil(keep * count - 1e-9))
+
+
+def _pair(id_scores: ArrayLike, ood_scores: ArrayLike) -> tuple[Floats, Floats]:
+    return _checked(id_scores, "ID"), _checked(ood_scores, "OOD")
+
+
+def _checked(scores: ArrayLike, name: str) -> Floats:
+    values = np.asarray(scores, dtype=np.float64)
+    if values.ndim != 1:
+        raise ValueError(f"{name} scores must be a vector, got shape {values.shape}")
+    if not len(values):
+        raise DataError(f"there are no {name} scores: that set of images is empty")
+    broken = int(np.isnan(values).sum())
+    if broken:
+        raise MethodError(
+            f"{broken} of {len(values)} {name} scores are NaN: the model diverged; "
+            "lower the learning rate"
+        )
+    return values
