@@ -162,7 +162,7 @@ def read_into(model: nn.Module, path: Path) -> None:
                 warnings.simplefilter("ignore", FutureWarning)  # TorchScript is deprecated
                 archive = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
             state = archive.state_dict()
-            for key in ("input_resolution", "context_length", "vocab_size"):
+            for key in ("input_resolution", "context_length", "vocab_size", "attn_mask"):
                 state.pop(key, None)
             model.load_state_dict(state)
         else:
