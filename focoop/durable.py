@@ -1,0 +1,112 @@
+"""Files that survive a crash: written whole or not at all, and on the disk when a call returns."""
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+from typing import IO
+
+from focoop.errors import RunError
+
+DRAFT = ".draft"
+
+
+def write(path: Path, content: bytes) -> None:
+    """Replace `path` in one step; a reader sees the old content or the new, never a part."""
+    draft = path.with_name(path.name + DRAFT)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(draft, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise _refusal(path, error) from error
+
+
+def append(path: Path, content: bytes) -> None:
+    """Add to the end of `path`; a crash leaves a beginning of `content` at worst."""
+    try:
+        with open(path, "ab") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise _refusal(path, error) from error
+
+
+def remove(path: Path) -> None:
+    """Remove a file that may be gone already."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise _refusal(path, error) from error
+
+
+class Lock:
+    """One process at a time: a kernel lock on a file, which ends however its process ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: IO[str] | None = None
+
+    def take(self) -> None:
+        """Take the lock or say who holds it."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = open(self.path, "a+", encoding="utf-8")  # noqa: SIM115 - held until `release`
+        except OSError as error:
+            raise _refusal(self.path, error) from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                file.seek(0)
+                holder = file.read().strip() or "unknown"
+                file.close()
+                raise RunError(
+                    f"{self.path.parent} is in use by another process (id {holder}): "
+                    "wait for it, or choose another folder with --out"
+                ) from error
+            # A file system without locks: the run goes on unguarded.
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        self._file = file
+
+    def release(self) -> None:
+        """Give the lock back; harmless when it is not held."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    @property
+    def free(self) -> bool:
+        """Whether no living process holds it."""
+        try:
+            with open(self.path, encoding="utf-8") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
+        return True
+
+
+def _sync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _refusal(path: Path, error: OSError) -> RunError:
+    advice = (
+        "free some space, then continue with --resume"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT)
+        else "check the folder and its permissions, or choose another with --out"
+    )
+    return RunError(f"cannot write {path}: {error.strerror or error}; {advice}")
