@@ -40,7 +40,9 @@ class ToyBackbone(Backbone):
             scale = 1.0 if name.startswith("tok.") else 0.3
             noise = torch.randn(weight.shape, generator=generator)
             # Norm gains stay near one, so that random towers do not saturate.
-            weight.data = 1 + 0.1 * noise if ".ln" in f".{name}" and "weight" in name else scale * noise
+            weight.data = (
+                1 + 0.1 * noise if ".ln" in f".{name}" and "weight" in name else scale * noise
+            )
         self.pixels = torch.randn(48, dim, generator=generator)
         self.name = "toy"
         self.tokenize = toy_tokenize

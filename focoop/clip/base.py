@@ -1,0 +1,81 @@
+"""The interface every backbone offers: a frozen image tower and a frozen, promptable text tower."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from focoop.clip.text import Names, TextTower
+
+
+@dataclass(frozen=True)
+class ImageFeatures:
+    """Unit image features: `pooled` (N, D) and, where asked for, `patches` (N, P, D)."""
+
+    pooled: Tensor
+    patches: Tensor | None
+
+
+class Backbone(ABC):
+    """A frozen vision-language model.
+
+    Attributes:
+        name: how a user names it, for example `mini` or `openclip:ViT-B-16:openai`.
+        text: the frozen text tower.
+        tokenize: texts -> (N, context_length) int64 tokens with SOT and EOT, zero padded.
+        logit_scale: multiplies cosines in training losses (mini 30, released CLIP 100).
+        fingerprint: hash of weights, architecture and preprocessing; part of every cache key.
+        patch_kinds: the patch features offered, default first (`lf_a`, `lf_b`, `lf_c`).
+        image_size: side of the square input in pixels.
+    """
+
+    name: str
+    text: TextTower
+    tokenize: Callable[[Sequence[str]], Tensor]
+    logit_scale: float
+    fingerprint: str
+    patch_kinds: tuple[str, ...]
+    image_size: int
+
+    @property
+    def dim(self) -> int:
+        """Width D of the joint space."""
+        return self.text.dim
+
+    @property
+    def width(self) -> int:
+        """Width d_t of the text tower's token embeddings, hence of contexts."""
+        return self.text.width
+
+    @property
+    def device(self) -> torch.device:
+        """Where the towers live."""
+        return self.text.device
+
+    @abstractmethod
+    def preprocess(self, image: Any) -> Tensor:
+        """PIL image -> (3, image_size, image_size) float32, ready for `encode_images`."""
+
+    @abstractmethod
+    def encode_images(self, batch: Tensor, patches: str | None = None) -> ImageFeatures:
+        """(N, 3, H, W) preprocessed images -> unit features on the CPU in float32.
+
+        `patches` is one of `patch_kinds`, or None for pooled features alone.
+        """
+
+    def names(self, names: Sequence[str], *, period: bool = True) -> Names:
+        """Prepare class names or words for `encode_prompts`; underscores become spaces."""
+        return self.text.prepare(self.tokenize, names, period=period)
+
+    def encode_prompts(self, contexts: Tensor, names: Names) -> Tensor:
+        """(N, n, d_t) or (n, d_t) contexts + N names -> (N, D) unit, differentiable in contexts."""
+        tower: TextTower = self.text
+        out: Tensor = tower(contexts, names)
+        return out
+
+    def encode_texts(self, texts: Sequence[str], batch_size: int = 1024) -> Tensor:
+        """Plain texts -> (N, D) unit features without gradient."""
+        return self.text.encode_tokens(self.tokenize(texts), batch_size=batch_size)
