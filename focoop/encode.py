@@ -25,13 +25,13 @@ from focoop.data.corruptions import CORRUPTIONS, check, corrupt
 from focoop.errors import ConfigError, DataError
 from focoop.featurefile import (
     ALL,
-    FeatureSet,
     load_split,
     quantise,
     read_file,
     write_atomic,
     write_file,
 )
+from focoop.featureset import FeatureSet
 
 FORMAT = 1  # part of every key: raise it when the same inputs give other features
 Progress = Callable[[int, int], None]
@@ -106,7 +106,8 @@ def encode(
         job.run(progress or (lambda done, total: None))
     elif progress is not None:
         progress(len(images), len(images))
-    return load_split(final, ALL, with_patches=patches is not None)
+    origin = {"source": str(images.root), "split": images.split}
+    return load_split(final, ALL, with_patches=patches is not None, provenance=origin)
 
 
 def data_hash(images: ImageSet, cache_dir: Path | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Unit image features in memory (`FeatureSet`) and on disk (safetensors, plain or gzipped).
+"""Features on disk: safetensors, plain or gzipped.
 
 A file holds N rows: `pooled` (N, D) float16, or `pooled_q` (N, D) int8 times `pooled_scale` (N,);
 `labels` (N,) into the metadata's JSON list `classes`; `split` (N,) into the JSON list `splits`, or
@@ -7,13 +7,12 @@ int8, `patches_scale` (M, P), `patches_index` (M,). Loading makes every vector u
 """
 
 import gzip
-import hashlib
 import json
 import os
 import uuid
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -23,93 +22,12 @@ from safetensors.torch import load as parse_tensors
 from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
-from focoop.data.names import nearest, plain
 from focoop.errors import DataError
+from focoop.featureset import FeatureSet
 
 Metadata = dict[str, str]
 DEFAULT_SPLITS = ("train", "test")
 ALL = "all"
-
-
-@dataclass(frozen=True)
-class FeatureSet:
-    """Images as frozen features.
-
-    Attributes:
-        pooled: (N, D) float32 unit vectors.
-        patches: (N, P, D) float32 unit vectors, or None.
-        labels: (N,) int64 into `classes`.
-        classes: class names, in the order of the labels.
-        domains: (N,) int64 into `domain_names`, or None.
-        domain_names: names of the domains; empty without domains.
-        provenance: where the rows come from.
-    """
-
-    pooled: Tensor
-    patches: Tensor | None
-    labels: Tensor
-    classes: tuple[str, ...]
-    domains: Tensor | None = None
-    domain_names: tuple[str, ...] = ()
-    provenance: dict[str, str] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def dim(self) -> int:
-        """Width D of the joint space."""
-        return self.pooled.shape[1]
-
-    def sha256(self) -> str:
-        """Hash of the content, for a run's manifest; provenance is no part of it."""
-        whole = hashlib.sha256(json.dumps([self.classes, self.domain_names]).encode())
-        for tensor in (self.pooled, self.patches, self.labels, self.domains):
-            if tensor is not None:
-                whole.update(tensor.contiguous().numpy().tobytes())
-        return whole.hexdigest()
-
-    def select(self, index: Tensor | Sequence[int]) -> "FeatureSet":
-        """The rows at `index` (integers, or a boolean mask); classes stay as they are."""
-        rows = torch.as_tensor(index)
-        rows = rows.nonzero()[:, 0] if rows.dtype == torch.bool else rows.long()
-        return replace(
-            self,
-            pooled=self.pooled[rows],
-            patches=None if self.patches is None else self.patches[rows],
-            labels=self.labels[rows],
-            domains=None if self.domains is None else self.domains[rows],
-        )
-
-    def drop_classes(self, names: Sequence[str]) -> "FeatureSet":
-        """Without these classes and their rows; the others are renumbered in their order."""
-        for name in names:
-            if name not in self.classes:
-                raise DataError(
-                    f"cannot drop class {name!r}: it is no class{nearest(name, self.classes)}"
-                )
-        kept = tuple(name for name in self.classes if name not in names)
-        stays = torch.tensor([name in kept for name in self.classes])
-        return self.select(stays[self.labels]).with_classes(kept)
-
-    def with_classes(self, classes: Sequence[str]) -> "FeatureSet":
-        """The same rows numbered by `classes`, matched by name (underscores read as spaces).
-
-        Use it to give a test or corrupted set the class order of the training set.
-        """
-        place = {plain(name): i for i, name in enumerate(classes)}
-        used = set(self.labels.tolist())
-        strangers = [
-            name for i, name in enumerate(self.classes) if i in used and plain(name) not in place
-        ]
-        if strangers:
-            raise DataError(
-                f"{len(strangers)} classes have images but are not among the {len(classes)} "
-                f"expected ones, first {strangers[0]!r}{nearest(strangers[0], classes)}: "
-                "compare the class names of the two sets, or drop the extra classes"
-            )
-        table = torch.tensor([place.get(plain(name), -1) for name in self.classes])
-        return replace(self, labels=table[self.labels], classes=tuple(classes))
 
 
 def quantise(vectors: Tensor, step: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -183,13 +101,20 @@ def write_file(path: Path, tensors: Mapping[str, Tensor], metadata: Metadata) ->
 
 def write_atomic(path: Path, raw: bytes) -> None:
     """All or nothing: a reader never sees a part, and of two writers the last one wins."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         draft.write_bytes(raw)
         os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+    except FileNotFoundError:
+        raise  # the folder went away in between: the caller knows whether that is right
+    except OSError as error:
+        with suppress(OSError):
+            draft.unlink()
+        raise DataError(
+            f"cannot write {path} ({error.strerror}): make room or give write access there, or "
+            "choose another folder (caches: environment variable FOCOOP_CACHE)"
+        ) from error
 
 
 def save_splits(

@@ -14,7 +14,8 @@ from focoop.data import corruptions, demo, read_folder
 from focoop.data.names import nearest
 from focoop.encode import Progress, encode
 from focoop.errors import DataError
-from focoop.featurefile import FeatureSet, load_split, save_splits
+from focoop.featurefile import load_split, save_splits
+from focoop.featureset import FeatureSet
 
 __all__ = [
     "FeatureSet",

@@ -24,7 +24,8 @@ from focoop.clip.base import Backbone
 from focoop.data import read_folder
 from focoop.data.corruptions import SEVERITIES
 from focoop.encode import encode
-from focoop.featurefile import FeatureSet, load_split, quantise, read_file, write_file
+from focoop.featurefile import load_split, quantise, read_file, write_file
+from focoop.featureset import FeatureSet
 
 TRAIN_PER_CLASS, TEST_PER_CLASS = 16, 20
 OOD_ROWS, OOD_PATCH_ROWS = 1000, 250
