@@ -216,7 +216,7 @@ def two_means(mass: Tensor) -> Tensor:
 
 
 def _first_plan(start: Plan | Tensor | None, b: Tensor, a: Tensor) -> Tensor:
-    """``b a^T`` (rows sum to b), or the start with its rows rescaled and no column left empty."""
+    """``b a^T`` (rows sum to b), or the start with its rows rescaled (rows without mass: ``b a^T``)."""
     product = b[:, None] * (a / a.sum())
     if start is None:
         return product
@@ -227,10 +227,8 @@ def _first_plan(start: Plan | Tensor | None, b: Tensor, a: Tensor) -> Tensor:
     rows = given.sum(1, keepdim=True)
     if not bool(torch.isfinite(given).all()) or bool((given < 0).any()):
         raise ValueError("start has negative or non-finite entries")
-    plan = torch.where(
-        rows > 0, given / rows.clamp_min(torch.finfo(b.dtype).tiny) * b[:, None], product
-    )
-    return plan if bool((plan.sum(0) > 0).all()) else torch.lerp(plan, product, 1e-3)
+    shares = given / rows.clamp_min(torch.finfo(b.dtype).tiny)
+    return torch.where(rows > 0, shares * b[:, None], product)
 
 
 def _assemble(first: Tensor, b: Tensor, vertices: list[Tensor], betas: list[Tensor]) -> Tensor:

@@ -124,6 +124,11 @@ def test_the_threshold_keeps_the_least_number_that_is_enough(count):
     assert kept * 100 >= 95 * count > (kept - 1) * 100
 
 
+def test_rounding_does_not_keep_one_image_more():
+    assert 0.55 * 100 > 55
+    assert threshold_at(np.arange(1, 101), keep=0.55) == 55
+
+
 @given(tied, st.sampled_from([0.05, 0.5, 0.8, 0.95, 1.0]))
 def test_the_threshold_is_the_smallest_score_that_keeps_enough(scores, keep):
     threshold = threshold_at(scores, keep)

@@ -162,6 +162,11 @@ def test_temperature_one_keeps_images_apart_that_float32_ties():
     assert len(coarse.unique()) < len(values.unique()) == 20_000
 
 
+def test_hopeless_images_do_not_overflow():
+    value = max_softmax_all(torch.tensor([[-1.0]]), torch.tensor([[1.0]]), 1000.0)
+    assert float(value) == pytest.approx(2000.0)
+
+
 @settings(deadline=None)
 @given(
     st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=6),

@@ -228,6 +228,9 @@ def test_a_bad_start_is_left_behind(step):
     assert result.converged
     assert bool(torch.isfinite(result.plan).all())
     torch.testing.assert_close(result.plan.sum(1), b)
+    best = semi_unbalanced_entropic(cost, tau=0.1, row_mass=b, col_prior=a).objective
+    assert result.objective - result.gap <= best
+    assert result.objective == pytest.approx(best, abs=4e-3)
 
 
 def test_half_the_bits_give_the_same_answer():
