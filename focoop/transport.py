@@ -216,7 +216,7 @@ def two_means(mass: Tensor) -> Tensor:
 
 
 def _first_plan(start: Plan | Tensor | None, b: Tensor, a: Tensor) -> Tensor:
-    """``b a^T`` (rows sum to b), or the start with its rows rescaled (rows without mass: ``b a^T``)."""
+    """``b a^T``, or the start with its rows rescaled to b (those without mass replaced)."""
     product = b[:, None] * (a / a.sum())
     if start is None:
         return product
