@@ -1,0 +1,114 @@
+"""The client's side of a round: local SGD on a method's loss, the same for every method."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from focoop.errors import ConfigError, MethodError
+from focoop.methods._base import Batch, ClientUpdate, Method, Params, State, Task
+
+SCHEDULES = ("constant", "cosine")
+
+
+@dataclass(frozen=True)
+class LocalSettings:
+    """How a client trains in one round."""
+
+    epochs: int
+    batch_size: int
+    lr: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """One client's training images as features: pooled (n, D), patches or None, labels (n,)."""
+
+    pooled: Tensor
+    patches: Tensor | None
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, index: Tensor, device: torch.device) -> Batch:
+        """The rows at `index`, on `device`."""
+        patches = None if self.patches is None else self.patches[index].to(device)
+        return Batch(self.pooled[index].to(device), patches, self.labels[index].to(device))
+
+
+def train(
+    method: Method,
+    state: State,
+    data: ClientData,
+    task: Task,
+    settings: LocalSettings,
+    generator: torch.Generator,
+) -> tuple[State, float]:
+    """Train all floating tensors of `state` on `data`; returns the new state and the mean loss.
+
+    The optimiser starts anew each round: nothing but `state` survives between rounds.
+    """
+    if len(data) == 0:
+        return state, math.nan
+    params: Params = {**state.shared, **state.private}
+    leaves = {
+        name: value.detach().clone().requires_grad_(True) if value.is_floating_point() else value
+        for name, value in params.items()
+    }
+    optimiser = torch.optim.SGD(
+        [value for value in leaves.values() if value.requires_grad],
+        lr=settings.lr,
+        momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+    )
+    losses = []
+    for _ in range(settings.epochs):
+        order = torch.randperm(len(data), generator=generator)
+        for index in order.split(settings.batch_size):
+            loss = method.loss(leaves, data.batch(index, task.device), task, generator)
+            optimiser.zero_grad(set_to_none=True)
+            torch.autograd.backward(loss)
+            optimiser.step()
+            losses.append(loss.detach())
+    mean_loss = float(torch.stack(losses).mean()) if losses else math.nan
+    if losses and not math.isfinite(mean_loss):
+        raise MethodError(
+            f"training diverged (loss {mean_loss}): lower federation.lr (now {settings.lr:g})"
+        )
+    trained = {name: value.detach() for name, value in leaves.items()}
+    return State(
+        shared={name: trained[name] for name in state.shared},
+        private={name: trained[name] for name in state.private},
+    ), mean_loss
+
+
+def make_update(
+    client: int, state: State, data: ClientData, num_classes: int, loss: float
+) -> ClientUpdate:
+    """What leaves the client after training: shared tensors and counts."""
+    return ClientUpdate(
+        client=client,
+        shared=state.shared,
+        num_examples=len(data),
+        class_counts=torch.bincount(data.labels, minlength=num_classes),
+        loss=loss,
+    )
+
+
+def learning_rate(base: float, schedule: str, round_index: int, rounds: int) -> float:
+    """Rate of round `round_index` of `rounds` (from 1): constant, or a half cosine to zero.
+
+    >>> learning_rate(2.0, "cosine", 1, 10)
+    2.0
+    >>> round(learning_rate(2.0, "cosine", 6, 10), 6)
+    1.0
+    """
+    if schedule == "constant":
+        return base
+    if schedule == "cosine":
+        return base * 0.5 * (1.0 + math.cos(math.pi * (round_index - 1) / rounds))
+    raise ConfigError(f"no schedule is called {schedule!r}: choose from {', '.join(SCHEDULES)}")

@@ -1,0 +1,52 @@
+"""One round: who takes part, what travels, and the order in which updates are summed."""
+
+from collections.abc import Mapping, Sequence
+
+from focoop.errors import ConfigError, MethodError
+from focoop.methods._base import ClientUpdate, Method, Params, Server, Task
+from focoop.seeds import numpy_generator
+
+
+def sample_clients(num_clients: int, participation: float, seed: int, round_index: int) -> list[int]:
+    """Clients of a round, sorted: max(1, round(K * participation)) without replacement.
+
+    >>> sample_clients(4, 1.0, seed=0, round_index=1)
+    [0, 1, 2, 3]
+    >>> len(sample_clients(100, 0.1, seed=0, round_index=1))
+    10
+    """
+    if not 0.0 < participation <= 1.0:
+        raise ConfigError(f"federation.participation must lie in (0, 1], not {participation}")
+    count = max(1, round(num_clients * participation))
+    generator = numpy_generator(seed, "participants", round_index)
+    return sorted(int(k) for k in generator.choice(num_clients, size=count, replace=False))
+
+
+def aggregate(
+    method: Method, server: Server, updates: Sequence[ClientUpdate], task: Task
+) -> Server:
+    """The method's server step over updates sorted by client; empty clients do not count.
+
+    A round in which nobody held an image leaves the server as it was.
+    """
+    present = sorted((u for u in updates if u.num_examples > 0), key=lambda u: u.client)
+    clients = [update.client for update in present]
+    if len(set(clients)) != len(clients):
+        raise MethodError(f"a client sent two updates in one round: {clients}")
+    if not present:
+        return Server(server.shared, server.memory)
+    result = method.aggregate(server, present, task)
+    changed = set(result.shared) ^ set(server.shared)
+    if changed:
+        raise MethodError(f"the server step changed the set of shared tensors: {sorted(changed)}")
+    return result
+
+
+def num_bytes(params: Mapping[str, object] | Params) -> int:
+    """Bytes of named tensors on the wire.
+
+    >>> import torch
+    >>> num_bytes({"a": torch.zeros(2, 3)})
+    24
+    """
+    return sum(v.numel() * v.element_size() for v in params.values())  # type: ignore[attr-defined]

@@ -1,0 +1,195 @@
+"""The contract of a federated prompt-learning method: one class, both sides of the wire.
+
+A method is pure: it sees tensors and names, never files, configuration, logging or a transport.
+Everything it must remember is in `State` (client) or in a server's `memory`; nothing is on `self`
+but its settings. Copy `promptfl.py` to start a new one: its file name is its name everywhere.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from focoop.clip.text import Names
+from focoop.errors import MethodError
+
+Params = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What every party knows before training.
+
+    Attributes:
+        classes: the C class names, in label order.
+        encode: the frozen text tower, (contexts, names) -> (N, D) unit features.
+        id_names: the classes, ready to be prompted.
+        ood_names: the U negative words, ready to be prompted; None when U = 0.
+        anchors: (C, D) unit features of the classes in the hand-written template.
+        logit_scale: multiplies cosines in losses (the paper's 1/tau).
+        width: width d_t of a context token.
+    """
+
+    classes: tuple[str, ...]
+    encode: Callable[[Tensor, Names], Tensor]
+    id_names: Names
+    ood_names: Names | None
+    anchors: Tensor
+    logit_scale: float
+    width: int
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tower and all prompts live."""
+        return self.anchors.device
+
+
+@dataclass(frozen=True)
+class State:
+    """Named tensors: `shared` travel every round, `private` never leave their client."""
+
+    shared: Params
+    private: Params = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Server:
+    """What the server keeps: `shared` is sent to clients, `memory` is its own.
+
+    `report` holds numbers about the last aggregation for the run's log.
+    """
+
+    shared: Params
+    memory: Params = field(default_factory=dict)
+    report: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Image features: pooled (B, D), patches (B, P, D) or None, labels (B,)."""
+
+    pooled: Tensor
+    patches: Tensor | None
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text features of a prompted model: id (C, D) and, where a method has them, ood (U, D)."""
+
+    id: Tensor
+    ood: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Logits:
+    """Cosines, unscaled: id (N, C), ood (N, U) or None, patches (N, P, C) or None."""
+
+    id: Tensor
+    ood: Tensor | None = None
+    patches: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class ClientUpdate:
+    """What a client sends back: its shared tensors and counts, nothing private.
+
+    `class_counts` (C,) int64 are |D_{k,c}|, `loss` is the mean training loss of the round.
+    """
+
+    client: int
+    shared: Params
+    num_examples: int
+    class_counts: Tensor
+    loss: float
+
+
+class Method(ABC):
+    """One federated method. Subclasses are final; nothing here is overridden twice.
+
+    Class attributes:
+        paper: short citation, shown by `focoop methods`.
+        shares, keeps, scores_by: one phrase each for the table of methods.
+        needs_patches, needs_ood: what the task must provide.
+        trains: False for methods without rounds (zero-shot).
+    """
+
+    @dataclass(frozen=True)
+    class Config:
+        """A method's own settings; each subclass defines its own."""
+
+    paper: ClassVar[str] = ""
+    shares: ClassVar[str] = "nothing"
+    keeps: ClassVar[str] = "nothing"
+    scores_by: ClassVar[str] = ""
+    needs_patches: ClassVar[bool] = False
+    needs_ood: ClassVar[bool] = False
+    trains: ClassVar[bool] = True
+
+    def __init__(self, config: Any = None) -> None:
+        self.config = self.Config() if config is None else config
+
+    @abstractmethod
+    def init(self, task: Task, generator: torch.Generator) -> State:
+        """Draw the starting prompts; every client starts from the same draw."""
+
+    @abstractmethod
+    def text(self, params: Params, task: Task) -> Text:
+        """Text features of a client's model, computed once per evaluation."""
+
+    @abstractmethod
+    def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
+        """Cosines of images (N, D) with all prompts."""
+
+    @abstractmethod
+    def loss(self, params: Params, batch: Batch, task: Task, generator: torch.Generator) -> Tensor:
+        """Scalar training loss, differentiable in every floating tensor of `params`."""
+
+    @abstractmethod
+    def score(self, logits: Logits, task: Task) -> Tensor:
+        """(N,) scores in fp32; a higher score always means more OOD."""
+
+    @abstractmethod
+    def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
+        """Server step over updates sorted by client; clients without images are not among them."""
+
+
+def draw_context(shape: Sequence[int], task: Task, generator: torch.Generator) -> Tensor:
+    """Contexts from N(0, 0.02^2), drawn on the CPU so that every device starts alike."""
+    return (torch.randn(*shape, generator=generator) * 0.02).to(task.device)
+
+
+def cosines(text: Text, pooled: Tensor) -> Logits:
+    """Cosines of unit image features (N, D) with unit text features."""
+    ood = None if text.ood is None else pooled @ text.ood.T
+    return Logits(pooled @ text.id.T, ood)
+
+
+def weighted_mean(updates: Sequence[ClientUpdate], name: str) -> Tensor:
+    """sum_k n_k t_k / sum_k n_k over samples (FedAvg), summed in float64."""
+    stacked = torch.stack([update.shared[name] for update in updates])  # (K, ...)
+    weights = torch.tensor([float(u.num_examples) for u in updates], dtype=torch.float64)
+    weights = (weights / weights.sum()).to(stacked.device)
+    mean = torch.tensordot(weights, stacked.double(), dims=1)
+    return mean.to(stacked.dtype)
+
+
+def class_weighted_mean(updates: Sequence[ClientUpdate], name: str, previous: Tensor) -> Tensor:
+    """t_c = sum_k |D_kc| t_kc / sum_k |D_kc|; a class nobody holds keeps its `previous` row."""
+    stacked = torch.stack([update.shared[name] for update in updates])  # (K, C, ...)
+    counts = torch.stack([u.class_counts for u in updates]).double().to(stacked.device)  # (K, C)
+    total = counts.sum(dim=0)
+    weights = counts / total.clamp(min=1.0)
+    mean = torch.einsum("kc,kc...->c...", weights, stacked.double()).to(stacked.dtype)
+    held = (total > 0).view(-1, *[1] * (mean.dim() - 1))
+    return torch.where(held, mean, previous)
+
+
+def require_patches(patches: Tensor | None, method: str) -> Tensor:
+    """The patches, or a refusal that says where to get them."""
+    if patches is None:
+        raise MethodError(f"{method} needs patch features: set data.with_patches = true")
+    return patches

@@ -1,0 +1,76 @@
+"""Distributionally robust ascent: the worst perturbation of a set of rows, within a price."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Ascent:
+    """How perturbations are explored (Alg. 2).
+
+    Attributes:
+        step_size: length of a step.
+        normalised: unit row gradients; otherwise raw gradients.
+        radius: cap on each row's norm; 0 for none.
+        sigma: scale of the starting Gaussian noise.
+        gamma: L1 price of a perturbation.
+    """
+
+    step_size: float
+    normalised: bool
+    radius: float
+    sigma: float
+    gamma: float
+
+    def explore(
+        self,
+        objective: Callable[[Tensor], Tensor],
+        like: Tensor,
+        *,
+        steps: int,
+        tau: float,
+        generator: torch.Generator,
+    ) -> Tensor:
+        """Noise shaped `like`, (R, ...), after `steps` of ascent on `priced(objective)`."""
+        start = torch.randn(*like.shape, generator=generator, dtype=like.dtype) * self.sigma
+        noise = start.to(like.device)
+        for _ in range(steps):
+            noise.requires_grad_(True)
+            value = objective(noise) - self.price(noise, tau)
+            (gradient,) = torch.autograd.grad(value, noise)
+            noise = self.step(noise.detach(), gradient)
+        return noise
+
+    def price(self, noise: Tensor, tau: float) -> Tensor:
+        """tau mean_r |eps_r|_2 + gamma mean_r |eps_r|_1: the expected transport cost."""
+        rows = noise.flatten(1)
+        price: Tensor = tau * rows.norm(dim=1).mean()
+        if self.gamma > 0:
+            price = price + self.gamma * rows.abs().sum(dim=1).mean()
+        return price
+
+    def step(self, noise: Tensor, gradient: Tensor) -> Tensor:
+        """One step of ascent, then back into the radius."""
+        if self.normalised:
+            gradient = gradient / row_norms(gradient).clamp(min=1e-12)
+        noise = noise + self.step_size * gradient
+        if self.radius > 0:
+            noise = noise * (self.radius / row_norms(noise).clamp(min=1e-12)).clamp(max=1.0)
+        return noise
+
+
+def row_norms(rows: Tensor) -> Tensor:
+    """(R, ...) -> (R, 1, ...) Euclidean norm of each row."""
+    return rows.flatten(1).norm(dim=1).view(-1, *[1] * (rows.dim() - 1))
+
+
+def soft_maximum(losses: Tensor, sharpness: float) -> Tensor:
+    """(B,) -> scalar sharpness * log mean_b exp(loss_b / sharpness): the outer loss of Eq. sol_dro.
+
+    Tends to the mean for large and to the maximum for small `sharpness` (tau_2 mu).
+    """
+    count = torch.tensor(float(len(losses)), dtype=losses.dtype, device=losses.device)
+    return sharpness * ((losses / sharpness).logsumexp(dim=0) - count.log())

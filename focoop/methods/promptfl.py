@@ -1,0 +1,86 @@
+"""PromptFL: clients learn one context together by federated averaging. The template for methods.
+
+Paper: Guo et al., PromptFL, IEEE TMC 2023 (CoOp, Zhou et al., IJCV 2022, on each client).
+Objective: CE(s * cos(h, e_c)), e_c = Text([v_1..v_n] name_c), s -> `task.logit_scale`,
+v -> `context` (n, d_t), or (C, n, d_t) with `class_specific`.
+
+Shared: `context`. Private: nothing.
+Server: mean weighted by samples; with class-specific contexts, per class by class counts.
+Score: MCM at T -> `temperature` over the C classes.
+
+Differs from the authors' code: weights are samples, not mini-batches; fp32 prompts; MCM where the
+FOCoOp code computes the softmax at s = 100 and calls it MSP.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from focoop import scores
+from focoop.methods._base import (
+    Batch,
+    ClientUpdate,
+    Logits,
+    Method,
+    Params,
+    Server,
+    State,
+    Task,
+    Text,
+    class_weighted_mean,
+    cosines,
+    draw_context,
+    weighted_mean,
+)
+
+
+class PromptFL(Method):
+    """One context for all classes and all clients."""
+
+    @dataclass(frozen=True)
+    class Config:
+        """Settings of PromptFL."""
+
+        context_tokens: int = field(default=16, metadata={"doc": "n, length of the context"})
+        class_specific: bool = field(default=False, metadata={"doc": "one context per class"})
+        temperature: float = field(default=1.0, metadata={"doc": "T of MCM, on raw cosines"})
+
+    config: Config
+    paper = "Guo et al. 2023"
+    shares = "context"
+    scores_by = "MCM"
+
+    def init(self, task: Task, generator: torch.Generator) -> State:
+        """context (n, d_t) or (C, n, d_t)."""
+        shape = [self.config.context_tokens, task.width]
+        if self.config.class_specific:
+            shape.insert(0, len(task.classes))
+        return State(shared={"context": draw_context(shape, task, generator)})
+
+    def text(self, params: Params, task: Task) -> Text:
+        """(C, D) features of the prompted classes."""
+        return Text(task.encode(params["context"], task.id_names))
+
+    def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
+        """Cosines with the classes."""
+        return cosines(text, pooled)
+
+    def loss(self, params: Params, batch: Batch, task: Task, generator: torch.Generator) -> Tensor:
+        """Cross-entropy over the C classes."""
+        logits = self.logits(self.text(params, task), batch.pooled, batch.patches)
+        return F.cross_entropy(task.logit_scale * logits.id, batch.labels)
+
+    def score(self, logits: Logits, task: Task) -> Tensor:
+        """MCM."""
+        return scores.mcm(logits.id, temperature=self.config.temperature)
+
+    def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
+        """Federated averaging."""
+        if self.config.class_specific:
+            mean = class_weighted_mean(updates, "context", server.shared["context"])
+        else:
+            mean = weighted_mean(updates, "context")
+        return Server({"context": mean})

@@ -1,0 +1,69 @@
+"""Zero-shot CLIP: the frozen model with a hand-written template, no training and no federation.
+
+Paper: Radford et al., ICML 2021; detection by maximum concept matching (Ming et al., NeurIPS 2022).
+Prediction argmax_c cos(h, e_c) with e_c the text feature of the template (`data.template`);
+score MCM, minus the largest softmax_c(cos / T) with T = 1 -> `temperature`.
+
+Shared: nothing. Private: nothing.
+Differs from the authors' code: it has no zero-shot row; without one the tables have no floor.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from focoop import scores
+from focoop.errors import MethodError
+from focoop.methods._base import (
+    Batch,
+    ClientUpdate,
+    Logits,
+    Method,
+    Params,
+    Server,
+    State,
+    Task,
+    Text,
+    cosines,
+)
+
+
+class ZeroShot(Method):
+    """The floor every trained method must pass."""
+
+    @dataclass(frozen=True)
+    class Config:
+        """Settings of the score."""
+
+        temperature: float = field(default=1.0, metadata={"doc": "T of MCM, on raw cosines"})
+
+    config: Config
+    paper = "Radford et al. 2021; Ming et al. 2022"
+    scores_by = "MCM"
+    trains = False
+
+    def init(self, task: Task, generator: torch.Generator) -> State:
+        """Nothing to learn."""
+        return State(shared={})
+
+    def text(self, params: Params, task: Task) -> Text:
+        """The template's features (C, D)."""
+        return Text(task.anchors)
+
+    def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
+        """Cosines with the template's features."""
+        return cosines(text, pooled)
+
+    def loss(self, params: Params, batch: Batch, task: Task, generator: torch.Generator) -> Tensor:
+        """Zero-shot does not train."""
+        raise MethodError("zeroshot has no training loss: run it with federation.rounds = 0")
+
+    def score(self, logits: Logits, task: Task) -> Tensor:
+        """MCM."""
+        return scores.mcm(logits.id, temperature=self.config.temperature)
+
+    def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
+        """Nothing to average."""
+        return server

@@ -1,0 +1,123 @@
+"""Evaluation against hand-counted answers of a model whose logits the test writes."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from focoop.errors import DataError
+from focoop.evaluation import EvaluationSets, Images, Owned, evaluate
+from focoop.methods._base import (
+    Batch,
+    ClientUpdate,
+    Logits,
+    Method,
+    Params,
+    Server,
+    State,
+    Task,
+    Text,
+)
+
+
+class Written(Method):
+    """Pooled features are read as logits: the first C columns classes, the last the score.
+
+    A client's parameter `shift` is added to class 0, so that clients differ.
+    """
+
+    def init(self, task: Task, generator: torch.Generator) -> State:
+        return State({})
+
+    def text(self, params: Params, task: Task) -> Text:
+        return Text(params["shift"])
+
+    def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
+        cosines = pooled[:, :3].clone()
+        cosines[:, 0] += text.id
+        return Logits(cosines, pooled[:, 3:])
+
+    def loss(self, params: Params, batch: Batch, task: Task, generator: torch.Generator) -> Tensor:
+        raise AssertionError
+
+    def score(self, logits: Logits, task: Task) -> Tensor:
+        assert logits.ood is not None
+        return logits.ood[:, 0]
+
+    def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
+        raise AssertionError
+
+
+TASK = Task(("a", "b", "c"), None, None, None, torch.zeros(3, 4), 1.0, 4)  # type: ignore[arg-type]
+
+
+def images(rows: list[tuple[int, int, float]]) -> Images:
+    """(label, predicted, score) per image."""
+    pooled = torch.zeros(len(rows), 4)
+    for i, (_, predicted, score) in enumerate(rows):
+        pooled[i, predicted] = 1.0
+        pooled[i, 3] = score
+    return Images(pooled, None, np.array([label for label, _, _ in rows]))
+
+
+# Client 0 owns rows 0-2 (3 of 3 right), client 1 rows 3-4 (1 of 2 right).
+TEST = images([(0, 0, 0.0), (1, 1, 0.1), (1, 1, 0.2), (2, 2, 0.9), (2, 1, 0.5)])
+OWNED = Owned(TEST, [np.array([0, 1, 2]), np.array([3, 4])])
+OOD = images([(0, 0, 1.0), (0, 0, 0.15), (0, 0, 0.6)])
+
+
+def test_counts_by_hand() -> None:
+    corrupted = {
+        "noise@1": Owned(images([(0, 0, 0), (2, 0, 0)]), [np.array([0]), np.array([1])]),
+        "noise@2": Owned(images([(0, 0, 0), (2, 2, 0)]), [np.array([0]), np.array([1])]),
+    }
+    sets = EvaluationSets(OWNED, corrupted, {"x": OOD})
+    result = evaluate(Written(), TASK, lambda k: {"shift": torch.zeros(())}, sets)
+    assert result.summary["accuracy_own"] == pytest.approx(4 / 5)
+    assert result.summary["accuracy_own_macro"] == pytest.approx((1 + 0.5) / 2)
+    assert result.summary["accuracy_all"] == pytest.approx(4 / 5)
+    assert result.summary["corrupted"] == {"noise@1": 0.5, "noise@2": 1.0}
+    assert result.summary["accuracy_corrupted"] == pytest.approx(0.75)
+    assert result.summary["corrupted_by_type"] == {"noise": pytest.approx(0.75)}
+    # Client 0 keeps scores <= 0.2: both others (0.9, 0.5) are flagged. Client 1 keeps <= 0.9.
+    assert [row["cross_alarm"] for row in result.clients] == [1.0, 0.0]
+    assert result.summary["cross_alarm"] == pytest.approx(0.5)
+    # OOD at or below the threshold is accepted: 1 of 3, then 2 of 3.
+    assert [row["ood"]["x"]["fpr95"] for row in result.clients] == [
+        pytest.approx(1 / 3),
+        pytest.approx(2 / 3),
+    ]
+    # Client 0: of 9 pairs OOD above ID in 3 + 2 + 3 of them.
+    assert result.clients[0]["ood"]["x"]["auroc"] == pytest.approx(8 / 9)
+    pooled = result.summary["ood"]["x"]["pooled"]
+    assert pooled["fpr95"] == pytest.approx(4 / 6)  # threshold 0.9 over all five own scores
+
+
+def test_each_client_is_judged_by_its_own_model() -> None:
+    sets = EvaluationSets(OWNED, {}, {"x": OOD})
+    shift = {0: 0.0, 1: 5.0}  # client 1 answers class 0 always
+    result = evaluate(Written(), TASK, lambda k: {"shift": torch.tensor(shift[k])}, sets)
+    assert [row["accuracy_own"] for row in result.clients] == [1.0, 0.0]
+    assert [row["accuracy_all"] for row in result.clients] == [0.8, 0.2]
+    assert result.summary["accuracy_corrupted"] is None
+
+
+def test_one_model_for_all_gives_the_same_as_one_by_one() -> None:
+    sets = EvaluationSets(OWNED, {}, {"x": OOD})
+    params = {"shift": torch.zeros(())}
+    one = evaluate(Written(), TASK, lambda k: params, sets)
+    other = evaluate(Written(), TASK, lambda k: params, sets, same_for_all=True)
+    assert one == other
+
+
+def test_clients_without_test_images_are_left_out_and_none_at_all_is_refused() -> None:
+    empty = np.zeros(0, dtype=np.int64)
+    sets = EvaluationSets(Owned(TEST, [np.arange(5), empty]))
+    result = evaluate(Written(), TASK, lambda k: {"shift": torch.zeros(())}, sets)
+    assert result.summary["num_clients"] == 1
+    assert result.summary["cross_alarm"] is None  # nobody else owns an image
+    nobody = EvaluationSets(Owned(TEST, [empty, empty]))
+    with pytest.raises(DataError, match="no client has a test image"):
+        evaluate(Written(), TASK, lambda k: {"shift": torch.zeros(())}, nobody)
