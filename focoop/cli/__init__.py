@@ -1,0 +1,55 @@
+"""The command line: `focoop run`, `evaluate`, `features`, `data`, `methods`, `doctor`, `demo`.
+
+Results go to standard output, messages to standard error. Exit codes: 0 done, 2 wrong usage or
+configuration, 3 data, 4 backbone, 5 method, 6 run folder, 130 interrupted.
+"""
+
+from typing import Annotated
+
+import typer
+
+from focoop import __version__
+from focoop.cli import data, info, run
+from focoop.cli.screen import Commands
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="focoop",
+    cls=Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(data.app, name="data")
+app.command()(run.run)
+app.command()(run.evaluate)
+app.command()(run.demo)
+app.command()(data.features)
+app.command()(info.methods)
+app.command()(info.config)
+app.command("runs")(info.runs)
+app.command()(info.doctor)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"focoop {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Learn prompts for a frozen CLIP together, without sharing images, and detect what is foreign.
+
+    Start with: focoop demo
+    """
+
+
+def main() -> None:
+    """Entry point of the `focoop` command."""
+    app()

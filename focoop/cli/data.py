@@ -1,0 +1,194 @@
+"""Commands about data: encode images, list what there is, show who holds what."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+
+from focoop.cli.screen import (
+    AsJson,
+    ConfigFile,
+    Device,
+    Overrides,
+    image_progress,
+    load_config,
+    messages,
+    out,
+    print_json,
+)
+from focoop.errors import ConfigError
+
+if TYPE_CHECKING:
+    from focoop.clip import Backbone
+    from focoop.features import FeatureSet
+
+app = typer.Typer(no_args_is_help=True, help="List datasets; show how clients share one.")
+
+
+@app.command("list")
+def list_(as_json: AsJson = False) -> None:
+    """List the packaged datasets and corruptions, and how to name your own."""
+    from focoop.data import demo
+    from focoop.data.corruptions import CORRUPTIONS
+
+    files = demo.files()
+    rows: list[dict[str, Any]] = [
+        {
+            "dataset": f"demo:{name}",
+            "images": files[name].details.get("rows", {}),
+            "corrupted": [
+                other.removeprefix(f"{name}.").replace(".", "@")
+                for other in files
+                if other.startswith(f"{name}.")
+            ],
+            "bytes": files[name].size,
+        }
+        for name in demo.names()
+    ]
+    if as_json:
+        return print_json({"datasets": rows, "corruptions": sorted(CORRUPTIONS)})
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in ("dataset", "images", "corrupted versions", "MB"):
+        table.add_column(name)
+    for row in rows:
+        images = row["images"]
+        shown = (
+            ", ".join(f"{split} {count}" for split, count in images.items())
+            if isinstance(images, dict)
+            else str(images)
+        )
+        table.add_row(
+            row["dataset"], shown, ", ".join(row["corrupted"]) or "-", f"{row['bytes'] / 1e6:.1f}"
+        )
+    console = out()
+    console.print(table)
+    console.print(
+        "your own: folder:PATH (images as PATH/SPLIT/CLASS/*.jpg) or file:PATH.safetensors "
+        "(made by focoop features)\n"
+        f"corruptions of image folders: {', '.join(sorted(CORRUPTIONS))}, "
+        "written as folder:PATH#NAME@SEVERITY with severity 1 to 5",
+        markup=False,
+        soft_wrap=True,
+    )
+    return None
+
+
+@app.command()
+def show(
+    file: ConfigFile = None,
+    overrides: Overrides = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Also draw it with matplotlib.")
+    ] = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show which client holds which classes, as a run with these settings would see it."""
+    from focoop.experiment import describe_partition
+    from focoop.show import partition_table, plot_partition
+
+    config = load_config(file, overrides, device)
+    found = describe_partition(config)
+    if plot is not None:
+        plot_partition(found.train, found.classes, plot)
+    if as_json:
+        return print_json(
+            {
+                "classes": list(found.classes),
+                "train": found.train.tolist(),
+                "test": found.test.tolist(),
+                "repeated": found.repeated,
+            }
+        )
+    console = out()
+    unicode = (console.encoding or "").lower().startswith("utf")
+    table = partition_table(
+        found.train, console.width - 36, unicode=unicode, held_out=found.test.sum(1).tolist()
+    )
+    console.print(f"{config.data.id}, {config.partition.kind}, {config.partition.shots} shots")
+    console.print(table)
+    if found.repeated:
+        console.print(f"{found.repeated} of these images are repeats: too few for the shots asked")
+    if plot is not None:
+        console.print(f"plot: {plot}", markup=False)
+    return None
+
+
+def features(
+    dataset: Annotated[str, typer.Argument(help="folder:PATH, file:PATH.safetensors, demo:NAME")],
+    backbone: Annotated[str, typer.Option(help="mini, or openclip:MODEL:PRETRAINED.")] = "mini",
+    weights: Annotated[Path | None, typer.Option(help="Local weights for openclip.")] = None,
+    split: Annotated[str, typer.Option(help="A split, or all.")] = "all",
+    corruption: Annotated[
+        str | None, typer.Option(metavar="NAME[@SEVERITY]", help="All five without @SEVERITY.")
+    ] = None,
+    patches: Annotated[bool, typer.Option("--patches", help="Patch features too.")] = False,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE.safetensors", help="Also write a file: dataset.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="Torch device, such as cpu or cuda.")] = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Encode images once with a frozen backbone; later runs read the cache."""
+    from focoop.clip import load_backbone
+
+    model = load_backbone(backbone, weights=weights, device=device)
+    rows = []
+    for spec, suffix in _variants(dataset, corruption):
+        found = _encoded(spec, split, model, patches)
+        target = None if save is None else _beside(save, suffix)
+        if target is not None:
+            _save(found, split, target)
+        rows.append(
+            {
+                "dataset": spec,
+                "images": len(found),
+                "classes": len(found.classes),
+                "dim": found.dim,
+                "patches": None if found.patches is None else int(found.patches.shape[1]),
+                "sha256": found.sha256(),
+                "file": None if target is None else str(target),
+            }
+        )
+    if as_json:
+        return print_json(rows)
+    console = out()
+    for row in rows:
+        kept = f" in {row['file']}" if row["file"] else ""
+        console.print(
+            f"{row['dataset']}: {row['images']} images, {row['classes']} classes, "
+            f"{row['dim']} dimensions, patches {row['patches'] or 'none'}{kept}",
+            markup=False,
+            soft_wrap=True,
+        )
+    return None
+
+
+def _variants(dataset: str, corruption: str | None) -> list[tuple[str, str]]:
+    """(dataset name, suffix of its file) of the clean set or of the corrupted ones."""
+    if corruption is None:
+        return [(dataset, "")]
+    if "#" in dataset:
+        raise ConfigError(f"{dataset} names a corruption already: drop --corruption")
+    name, at, severity = corruption.partition("@")
+    severities = [severity] if at else ["1", "2", "3", "4", "5"]
+    return [(f"{dataset}#{name}@{s}", f".{name}.{s}") for s in severities]
+
+
+def _encoded(spec: str, split: str, backbone: "Backbone", patches: bool) -> "FeatureSet":
+    from focoop.features import open_features
+
+    with image_progress(messages(), spec) as progress:
+        return open_features(spec, split, backbone, patches, progress=progress)
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(f"{path.name.removesuffix('.safetensors')}{suffix}.safetensors")
+
+
+def _save(found: "FeatureSet", split: str, path: Path) -> None:
+    from focoop.features import save_splits
+
+    save_splits(path, {split: found})

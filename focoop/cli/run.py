@@ -1,0 +1,147 @@
+"""Commands that compute: run, evaluate, demo."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from focoop.cli.screen import (
+    AsJson,
+    ConfigFile,
+    Device,
+    Overrides,
+    Rounds,
+    load_config,
+    messages,
+    out,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    from focoop.schema import RunConfig
+
+DEMO_METHODS = {"zeroshot": "zero-shot", "promptfl": "PromptFL", "focoop": "FOCoOp"}
+DEMO_SETTINGS = ("federation.evaluate_every=5",)
+
+
+def run(
+    file: ConfigFile = None,
+    overrides: Overrides = None,
+    folder: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Run folder; default runs/TITLE.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue a run that was stopped or killed.")
+    ] = False,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train and evaluate one federation; everything about it is kept in a run folder."""
+    config = load_config(file, overrides, device)
+    path = folder or Path("runs") / config.title
+    summary = train(config, path, resume=resume, quiet=as_json)
+    if as_json:
+        return print_json({"folder": str(path), "status": "finished", "summary": summary})
+    _print_results([(config.method.name, summary)], [path])
+    return None
+
+
+def evaluate(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate the last state of a run again, client by client."""
+    from focoop.experiment import evaluate_run
+    from focoop.runs import RunFolder
+    from focoop.show import clients_table
+
+    found = RunFolder.open(folder)
+    result = evaluate_run(found, device=device)
+    if as_json:
+        return print_json(
+            {
+                "folder": str(folder),
+                "status": found.status,
+                "round": found.last_round(),
+                "summary": result.summary,
+                "clients": result.clients,
+            }
+        )
+    out().print(clients_table(result.clients))
+    _print_results([(found.config.method.name, result.summary)], [folder])
+    return None
+
+
+def demo(
+    folder: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder of the three runs.")
+    ] = Path("runs/demo"),
+    overrides: Overrides = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ten clients learn CIFAR-100 prompts together: zero-shot, PromptFL and FOCoOp compared."""
+    rows, paths = [], []
+    for method, label in DEMO_METHODS.items():
+        config = demo_config(method, overrides, device)
+        path = folder / method
+        summary = train(config, path, resume=True, quiet=as_json, label=label)
+        rows.append((label, summary))
+        paths.append(path)
+    if as_json:
+        return print_json(
+            [
+                {"method": label, "folder": str(path), "summary": summary}
+                for (label, summary), path in zip(rows, paths, strict=True)
+            ]
+        )
+    _print_results(rows, paths)
+    return None
+
+
+def demo_config(
+    method: str, overrides: list[str] | None = None, device: str | None = None
+) -> "RunConfig":
+    """The settings of one of the demo's runs."""
+    return load_config(None, [f"method.name={method}", *DEMO_SETTINGS, *(overrides or [])], device)
+
+
+def train(
+    config: "RunConfig", path: Path, *, resume: bool, quiet: bool, label: str = ""
+) -> dict[str, Any]:
+    """Run in a folder and show it; the summary of the last evaluated round."""
+    from focoop.experiment import run_experiment
+    from focoop.manifest import collect
+    from focoop.runs import start
+
+    console = messages() if quiet else out()
+    folder = start(path, config, collect(config), resume=resume)
+    if folder.status == "finished":
+        messages().print(f"{path} is finished: nothing left to do", markup=False)
+        return folder.metrics()[-1]
+    done = folder.last_round()
+    if done >= 0:
+        messages().print(f"{path}: going on after round {done}", markup=False)
+    try:
+        with folder, Rounds(console, config.federation.rounds, label or config.method.name) as bar:
+            summary = run_experiment(config, folder, bar.show)
+            folder.finish("finished")
+    except KeyboardInterrupt:
+        messages().print(
+            f"stopped after round {max(folder.last_round(), 0)}; "
+            f"continue with the same command and --resume --out {path}",
+            markup=False,
+            soft_wrap=True,
+        )
+        raise
+    return summary
+
+
+def _print_results(rows: list[tuple[str, dict[str, Any]]], paths: list[Path]) -> None:
+    from focoop.show import results_table
+
+    console = out()
+    console.print(results_table(rows))
+    for path in paths:
+        console.print(f"run folder: {path}", markup=False, soft_wrap=True)

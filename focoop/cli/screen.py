@@ -1,0 +1,152 @@
+"""What the commands share: consoles, errors and exit codes, live progress, options."""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from typer.core import TyperGroup
+
+from focoop.errors import FocoopError
+
+if TYPE_CHECKING:
+    from focoop.schema import RunConfig
+
+PLAIN_WIDTH = 160  # tables in files and pipes are not folded at 80 columns
+INTERRUPTED = 130
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="CONFIG.toml", help="Settings; what is left out has its default."),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be repeated."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+Device = Annotated[str | None, typer.Option(help="Torch device, such as cpu or cuda.")]
+
+
+class Commands(TyperGroup):
+    """Turns errors a user can mend into a message and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except FocoopError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(error.exit_code) from error
+        except KeyboardInterrupt as error:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from error
+
+
+def out() -> Console:
+    """Standard output; wide where it is not a terminal."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=PLAIN_WIDTH)
+    return console
+
+
+def messages() -> Console:
+    """Standard error."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def print_json(document: Any) -> None:
+    """The one JSON document of a command."""
+    sys.stdout.write(json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
+def load_config(path: Path | None, overrides: list[str] | None, device: str | None) -> "RunConfig":
+    """The configuration of a command's file, `--set` and `--device`."""
+    from focoop.config import load
+
+    return load(path, [*(overrides or []), *([f"backbone.device={device}"] if device else [])])
+
+
+class Rounds:
+    """Progress of a run: a live bar on a terminal, plain lines elsewhere."""
+
+    def __init__(self, console: Console, total: int, label: str) -> None:
+        self.console = console
+        self.total = total
+        self.label = label
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[shown]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task(label, total=total, shown="")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def show(self, round_index: int, loss: float | None, summary: Mapping[str, Any] | None) -> None:
+        """Report a finished round; `summary` where it was evaluated."""
+        parts = [] if loss is None or loss != loss else [f"loss {loss:.3f}"]
+        self._bar.update(self._task, completed=round_index, shown=" ".join(parts))
+        if summary is not None:
+            from focoop.show import headline
+
+            parts += [f"{name} {value}" for name, value in headline(summary).items()]
+        if summary is not None or not self.console.is_terminal:
+            width = len(str(self.total))
+            line = f"{self.label}  round {round_index:>{width}}/{self.total}  {'  '.join(parts)}"
+            self.console.print(line, soft_wrap=True, markup=False)
+
+
+@contextmanager
+def image_progress(console: Console, label: str) -> Iterator[Any]:
+    """A callback (done, total) shown as a bar on a terminal and at each tenth elsewhere."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task(label, total=None)
+    reached = -1
+
+    def update(done: int, total: int) -> None:
+        nonlocal reached
+        bar.update(task, completed=done, total=total)
+        tenth = 10 * done // max(1, total)
+        if not console.is_terminal and tenth > reached:
+            reached = tenth
+            console.print(f"{label}: {done} of {total} images", markup=False)
+
+    with bar:
+        yield update
