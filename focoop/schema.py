@@ -56,6 +56,7 @@ class BackboneConfig(Section):
     name: str = setting("mini", "mini, or openclip:MODEL:PRETRAINED")
     weights: str = setting("", "local weights file for openclip; empty: its hub")
     device: str = setting("cpu", "torch device, such as cpu or cuda")
+    logit_scale: float = setting(0.0, "factor of cosines in losses; 0: the backbone's own", low=0)
 
 
 @dataclass(frozen=True)

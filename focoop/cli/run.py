@@ -113,6 +113,7 @@ def train(
     """Run in a folder and show it; the summary of the last evaluated round."""
     from focoop.experiment import run_experiment
     from focoop.manifest import collect
+    from focoop.methods import lookup
     from focoop.runs import start
 
     console = messages() if quiet else out()
@@ -123,8 +124,9 @@ def train(
     done = folder.last_round()
     if done >= 0:
         messages().print(f"{path}: going on after round {done}", markup=False)
+    rounds = config.federation.rounds if lookup(config.method.name).trains else 0
     try:
-        with folder, Rounds(console, config.federation.rounds, label or config.method.name) as bar:
+        with folder, Rounds(console, rounds, label or config.method.name) as bar:
             summary = run_experiment(config, folder, bar.show)
             folder.finish("finished")
     except KeyboardInterrupt:
