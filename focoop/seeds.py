@@ -1,4 +1,4 @@
-"""Named random generators: the same (seed, names) gives the same draws in any order of execution."""
+"""Named random generators: the same (seed, names) gives the same draws in any order of calls."""
 
 import hashlib
 

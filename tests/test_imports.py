@@ -19,11 +19,12 @@ LAYERS = (
     ("tensorcache", "linesearch", "words"),
     ("transport", "scores", "metrics"),
     ("data",),
+    ("settings",),
     ("clip",),
     ("featureset", "featurefile", "encode", "features"),
     ("partition", "negatives"),
     ("methods",),
-    ("federation", "settings"),
+    ("federation",),
     ("schema",),
     ("config",),
     ("evaluation",),
@@ -106,7 +107,16 @@ def test_methods_are_pure(path: Path) -> None:
     names = imported(path, anywhere=True)
     assert {name.split(".")[0] for name in names} & FORBIDDEN_IN_METHODS == set()
     inside = {name.split(".")[1] for name in names if name.startswith("focoop.")}
-    assert inside <= {"clip", "errors", "methods", "scores", "transport", "metrics", "seeds"}
+    assert inside <= {
+        "clip",
+        "errors",
+        "methods",
+        "scores",
+        "transport",
+        "metrics",
+        "seeds",
+        "settings",
+    }
 
 
 def test_core_imports_where_nothing_else_is_installed() -> None:

@@ -68,7 +68,7 @@ def train(
     losses = []
     for _ in range(settings.epochs):
         order = torch.randperm(len(data), generator=generator)
-        for index in order.split(settings.batch_size):
+        for index in torch.split(order, settings.batch_size):
             loss = method.loss(leaves, data.batch(index, task.device), task, generator)
             optimiser.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)

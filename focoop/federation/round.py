@@ -7,7 +7,9 @@ from focoop.methods._base import ClientUpdate, Method, Params, Server, Task
 from focoop.seeds import numpy_generator
 
 
-def sample_clients(num_clients: int, participation: float, seed: int, round_index: int) -> list[int]:
+def sample_clients(
+    num_clients: int, participation: float, seed: int, round_index: int
+) -> list[int]:
     """Clients of a round, sorted: max(1, round(K * participation)) without replacement.
 
     >>> sample_clients(4, 1.0, seed=0, round_index=1)

@@ -68,7 +68,10 @@ def start(method: Method, task: Task, seed: int) -> State:
 def client_state(initial: State, server: Server, store: PrivateStore, client: int) -> State:
     """A client's model now: the server's shared tensors and its own private ones."""
     private = store.load(client) if initial.private else None
-    return State(server.shared, initial.private if private is None else private)
+    if private is None:
+        return State(server.shared, initial.private)
+    where = {name: value.device for name, value in initial.private.items()}
+    return State(server.shared, {name: v.to(where[name]) for name, v in private.items()})
 
 
 def simulate(

@@ -173,7 +173,7 @@ def weighted_mean(updates: Sequence[ClientUpdate], name: str) -> Tensor:
     stacked = torch.stack([update.shared[name] for update in updates])  # (K, ...)
     weights = torch.tensor([float(u.num_examples) for u in updates], dtype=torch.float64)
     weights = (weights / weights.sum()).to(stacked.device)
-    mean = torch.tensordot(weights, stacked.double(), dims=1)
+    mean: Tensor = torch.einsum("k,k...->...", weights, stacked.double())
     return mean.to(stacked.dtype)
 
 

@@ -1,6 +1,6 @@
 """Distributionally robust ascent: the worst perturbation of a set of rows, within a price."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,16 +12,17 @@ class Ascent:
     """How perturbations are explored (Alg. 2).
 
     Attributes:
-        step_size: length of a step.
-        normalised: unit row gradients; otherwise raw gradients.
         radius: cap on each row's norm; 0 for none.
+        step_size: of a normalised step, as a share of the radius (of 1 without a radius);
+            otherwise the factor of the raw gradient.
+        normalised: unit row gradients; otherwise raw gradients.
         sigma: scale of the starting Gaussian noise.
         gamma: L1 price of a perturbation.
     """
 
+    radius: float
     step_size: float
     normalised: bool
-    radius: float
     sigma: float
     gamma: float
 
@@ -45,7 +46,7 @@ class Ascent:
         return noise
 
     def price(self, noise: Tensor, tau: float) -> Tensor:
-        """tau mean_r |eps_r|_2 + gamma mean_r |eps_r|_1: the expected transport cost."""
+        """Tau mean_r |eps_r|_2 + gamma mean_r |eps_r|_1: the expected transport cost."""
         rows = noise.flatten(1)
         price: Tensor = tau * rows.norm(dim=1).mean()
         if self.gamma > 0:
@@ -54,9 +55,10 @@ class Ascent:
 
     def step(self, noise: Tensor, gradient: Tensor) -> Tensor:
         """One step of ascent, then back into the radius."""
+        step = self.step_size * gradient
         if self.normalised:
-            gradient = gradient / row_norms(gradient).clamp(min=1e-12)
-        noise = noise + self.step_size * gradient
+            step = step * (self.radius or 1.0) / row_norms(gradient).clamp(min=1e-12)
+        noise = noise + step
         if self.radius > 0:
             noise = noise * (self.radius / row_norms(noise).clamp(min=1e-12)).clamp(max=1.0)
         return noise
@@ -64,7 +66,8 @@ class Ascent:
 
 def row_norms(rows: Tensor) -> Tensor:
     """(R, ...) -> (R, 1, ...) Euclidean norm of each row."""
-    return rows.flatten(1).norm(dim=1).view(-1, *[1] * (rows.dim() - 1))
+    norms: Tensor = rows.flatten(1).norm(dim=1)
+    return norms.view(-1, *[1] * (rows.dim() - 1))
 
 
 def soft_maximum(losses: Tensor, sharpness: float) -> Tensor:
@@ -73,4 +76,5 @@ def soft_maximum(losses: Tensor, sharpness: float) -> Tensor:
     Tends to the mean for large and to the maximum for small `sharpness` (tau_2 mu).
     """
     count = torch.tensor(float(len(losses)), dtype=losses.dtype, device=losses.device)
-    return sharpness * ((losses / sharpness).logsumexp(dim=0) - count.log())
+    total: Tensor = sharpness * ((losses / sharpness).logsumexp(dim=0) - count.log())
+    return total

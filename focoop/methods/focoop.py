@@ -26,7 +26,8 @@ halves T^g every round) and words that keep their slot (the code collapses 100 w
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -34,7 +35,7 @@ from torch import Tensor
 
 from focoop import scores, transport
 from focoop.clip.text import Names
-from focoop.errors import ConfigError, MethodError
+from focoop.errors import MethodError
 from focoop.methods._base import (
     Batch,
     ClientUpdate,
@@ -51,74 +52,58 @@ from focoop.methods._base import (
     weighted_mean,
 )
 from focoop.methods._robust import Ascent, soft_maximum
+from focoop.settings import setting
 
-SCORES = ("id_mass", "msp_all", "mcm")
+# Frank-Wolfe leaves a remnant of its start in every cell: below this share of a row it is no mass.
+RESIDUE = 0.01
 
 
 @dataclass(frozen=True)
 class FOCoOpConfig:
     """Settings of FOCoOp, with the paper's symbol in each line."""
 
-    context_tokens: int = field(default=16, metadata={"doc": "n, length of each context"})
-    global_share: float = field(default=0.2, metadata={"doc": "rho, share of the global prompt"})
-    bos: bool = field(default=True, metadata={"doc": "robust separations; false: CE over C + U"})
-    goc: bool = field(default=True, metadata={"doc": "transport on the server; false: averages"})
-    detection_weight: float = field(default=1.0, metadata={"doc": "weight of -log p(ID|x)"})
-    space: str = field(default="feature", metadata={"doc": "perturb `feature` or `prompt` space"})
-    id_steps: int = field(default=4, metadata={"doc": "N, ascent steps on global prompts"})
-    ood_steps: int = field(default=4, metadata={"doc": "M, ascent steps on OOD prompts"})
-    step_size: float = field(default=0.02, metadata={"doc": "lr, length of an ascent step"})
-    normalised_steps: bool = field(
-        default=True, metadata={"doc": "unit row gradients; false: raw gradients as in Alg. 2"}
+    context_tokens: int = setting(16, "n, length of each context", low=1)
+    global_share: float = setting(0.2, "rho, share of the global prompt", low=0, high=1)
+    bos: bool = setting(True, "robust separations; false: CE over C + U")
+    goc: bool = setting(True, "transport on the server; false: averages")
+    detection_weight: float = setting(1.0, "weight of -log p(ID|x)", low=0)
+    space: Literal["feature", "prompt"] = setting(
+        "feature", "perturb `feature` or, as in the paper, `prompt` space"
     )
-    radius: float = field(default=0.1, metadata={"doc": "cap on a row's perturbation; 0: none"})
-    sigma: float = field(default=1e-3, metadata={"doc": "sigma, scale of the starting noise"})
-    tau_id: float = field(default=10.0, metadata={"doc": "tau_1, price of moving ID prompts"})
-    tau_ood: float = field(default=10.0, metadata={"doc": "tau_2, price of moving OOD prompts"})
-    mu: float = field(default=0.1, metadata={"doc": "mu, KL regularisation of the outer loss"})
-    gamma: float = field(default=0.0, metadata={"doc": "gamma, L1 price of a perturbation"})
-    transport_tau: float = field(default=0.1, metadata={"doc": "tau of SemiUOT's loose marginal"})
-    transport_steps: int = field(default=300, metadata={"doc": "Frank-Wolfe iterations at most"})
-    transport_gap: float = field(default=5e-3, metadata={"doc": "stop at this duality gap"})
-    transport_rule: str = field(default="open_loop", metadata={"doc": "`open_loop` or `armijo`"})
-    seemly: str = field(default="top", metadata={"doc": "seemly OOD: `top` M or `kmeans2`"})
-    seemly_count: int = field(default=0, metadata={"doc": "M of top-M; 0: as many as U"})
-    alpha: float = field(default=0.5, metadata={"doc": "alpha, share of T^g kept in calibration"})
-    keep: str = field(
-        default="slot", metadata={"doc": "`slot`: best copy of each word; `paper`: top-U of all"}
+    id_steps: int = setting(4, "N, ascent steps on global prompts", low=0)
+    ood_steps: int = setting(4, "M, ascent steps on OOD prompts", low=0)
+    id_radius: float = setting(0.05, "cap on |eps^g|; 0: none", low=0)
+    ood_radius: float = setting(1.0, "cap on |eps^o|; 0: none", low=0)
+    step_size: float = setting(0.4, "lr of the ascent, in radii", low=0)
+    normalised_steps: bool = setting(True, "unit row gradients; false: raw gradients as in Alg. 2")
+    sigma: float = setting(1e-3, "sigma, scale of the starting noise", low=0)
+    tau_id: float = setting(10.0, "tau_1, price of moving ID prompts", low=0)
+    tau_ood: float = setting(10.0, "tau_2, price of moving OOD prompts", above=0)
+    mu: float = setting(1.0, "mu, KL regularisation of the outer loss", above=0)
+    gamma: float = setting(0.0, "gamma, L1 price of a perturbation", low=0)
+    transport_tau: float = setting(0.1, "tau of SemiUOT's loose marginal", above=0)
+    transport_steps: int = setting(300, "Frank-Wolfe iterations at most", low=1)
+    transport_gap: float = setting(5e-3, "stop at this duality gap", low=0)
+    transport_rule: Literal["armijo", "open_loop"] = setting(
+        "armijo", "step size: `armijo`, or the paper's 1/(i+2), `open_loop`"
     )
-    score: str = field(default="id_mass", metadata={"doc": "`id_mass`, `msp_all` or `mcm`"})
-    score_scale: float = field(default=0.0, metadata={"doc": "scale of the score; 0: logit scale"})
-
-    def __post_init__(self) -> None:
-        """Refuse values outside the method's definition."""
-        choices = {
-            "space": ("feature", "prompt"),
-            "transport_rule": ("open_loop", "armijo"),
-            "seemly": ("top", "kmeans2"),
-            "keep": ("slot", "paper"),
-            "score": SCORES,
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ConfigError(
-                    f"method.{name} = {getattr(self, name)!r}: choose from {', '.join(allowed)}"
-                )
-        for name in ("global_share", "alpha"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"method.{name} must lie in [0, 1], not {getattr(self, name)}")
-        for name in ("tau_ood", "mu", "transport_tau", "context_tokens", "transport_steps"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"method.{name} must be positive, not {getattr(self, name)}")
-        for name in ("id_steps", "ood_steps", "radius", "sigma", "tau_id", "gamma", "step_size"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"method.{name} must not be negative, not {getattr(self, name)}")
+    cost_scale: Literal["range", "max"] = setting(
+        "range", "costs brought to [0, 1] by their `range`, or divided by their `max`"
+    )
+    seemly: Literal["top", "kmeans2"] = setting("top", "seemly OOD: `top` M or `kmeans2`")
+    seemly_count: int = setting(0, "M of top-M; 0: as many as U", low=0)
+    alpha: float = setting(0.5, "alpha, share of T^g kept in calibration", low=0, high=1)
+    keep: Literal["slot", "paper"] = setting(
+        "slot", "OOD prompts kept: best copy of each word, or `paper`: top-U of all"
+    )
+    score: Literal["id_mass", "msp_all", "mcm"] = setting("id_mass", "which score detects")
+    score_scale: float = setting(0.0, "scale of the score; 0: the logit scale", low=0)
 
 
 class FOCoOp(Method):
     """Global, local and OOD prompts with robust client training and transport on the server."""
 
-    Config = FOCoOpConfig
+    Config = FOCoOpConfig  # type: ignore[assignment]
     config: FOCoOpConfig
     paper = "Zhou et al. 2025"
     shares = "global prompts, OOD prompts"
@@ -169,9 +154,6 @@ class FOCoOp(Method):
     ) -> Text:
         """Text features under the worst perturbations: eps^g first, then eps^o given eps^g."""
         config = self.config
-        ascent = Ascent(
-            config.step_size, config.normalised_steps, config.radius, config.sigma, config.gamma
-        )
         still = Text(text.id.detach(), None if text.ood is None else text.ood.detach())
         fixed = {name: value.detach() for name, value in params.items()}
         like = self.perturbed(still, fixed)
@@ -181,7 +163,7 @@ class FOCoOp(Method):
             moved = Text(self.move_id(still, fixed, noise, task), still.ood)
             return separation_loss(moved, batch, scale, weight).mean()
 
-        noise_id = ascent.explore(
+        noise_id = self.ascent(config.id_radius).explore(
             id_objective, like[0], steps=config.id_steps, tau=config.tau_id, generator=generator
         )
         worst_id = self.move_id(text, params, noise_id, task)
@@ -190,10 +172,15 @@ class FOCoOp(Method):
             moved = Text(worst_id.detach(), self.move_ood(still, fixed, noise, task))
             return separation_loss(moved, batch, scale, weight).mean()
 
-        noise_ood = ascent.explore(
+        noise_ood = self.ascent(config.ood_radius).explore(
             ood_objective, like[1], steps=config.ood_steps, tau=config.tau_ood, generator=generator
         )
         return Text(worst_id, self.move_ood(text, params, noise_ood, task))
+
+    def ascent(self, radius: float) -> Ascent:
+        """How perturbations are explored within `radius`."""
+        config = self.config
+        return Ascent(radius, config.step_size, config.normalised_steps, config.sigma, config.gamma)
 
     def perturbed(self, text: Text, params: Params) -> tuple[Tensor, Tensor]:
         """What eps^g and eps^o are added to: unit features, or contexts as in the paper."""
@@ -244,30 +231,35 @@ class FOCoOp(Method):
         config = self.config
         ood = torch.cat([update.shared["ood"] for update in updates])  # (KU, n, d_t)
         flat_id, flat_ood = prompts.flatten(1), ood.flatten(1)
-        cost = transport.squared_cost(flat_id, flat_ood, normalise=True)
+        cost = self.cost(flat_id, flat_ood)
         previous = server.memory.get("plan")
-        warm = config.transport_rule == "armijo" and previous is not None
         plan = transport.semi_unbalanced(
             cost,
             tau=config.transport_tau,
             step=config.transport_rule,
             max_steps=config.transport_steps,
             tolerance=config.transport_gap,
-            start=previous if warm and previous.shape == cost.shape else None,
+            start=previous if previous is not None and previous.shape == cost.shape else None,
         )
+        # Columns that drew alike differ by rounding alone: ties must not depend on it.
+        mass = (plan.mass.double() * len(ood)).round(decimals=6)
         if config.seemly == "top":
             count = min(config.seemly_count or len(words), len(ood))
-            seemly = transport.select_by_mass(plan.mass, count, largest=True)
+            seemly = transport.select_by_mass(mass, count, largest=True)
         else:
-            seemly = transport.two_means(plan.mass).nonzero().squeeze(1)
-        target = transport.barycentre(plan.plan[:, seemly], flat_ood[seemly], fallback=flat_id)
+            seemly = transport.two_means(mass).nonzero().squeeze(1)
+        target = transport.barycentre(
+            plan.plan[:, seemly], flat_ood[seemly], flat_id, min_mass=RESIDUE / len(prompts)
+        )
         calibrated = config.alpha * flat_id + (1.0 - config.alpha) * target
-
-        mass = plan.mass.view(len(updates), len(words))  # (K, U)
         if config.keep == "slot":
-            rows = mass.argmin(dim=0) * len(words) + torch.arange(len(words), device=mass.device)
+            # Of copies with equal mass the one farthest from every class prompt is kept.
+            copies = mass.view(len(updates), len(words))  # (K, U)
+            order = torch.sort(-cost.amin(dim=0).view_as(copies), dim=0, stable=True).indices
+            best = order.gather(0, copies.gather(0, order).argmin(dim=0, keepdim=True)).squeeze(0)
+            rows = best * len(words) + torch.arange(len(words), device=mass.device)
         else:
-            rows = transport.select_by_mass(plan.mass, len(words), largest=False)
+            rows = transport.select_by_mass(mass, len(words), largest=False)
         return Server(
             shared={
                 "global": calibrated.view_as(prompts),
@@ -277,6 +269,17 @@ class FOCoOp(Method):
             memory={"plan": plan.plan} if config.transport_rule == "armijo" else {},
             report={"transport_gap": plan.gap, "transport_steps": float(plan.steps)},
         )
+
+    def cost(self, flat_id: Tensor, flat_ood: Tensor) -> Tensor:
+        """(C, KU) squared distances of contexts, brought to a scale that tau can be set for.
+
+        Class marginals are hard, so that a constant changes nothing: with `range` the nearest pair
+        costs 0 and the farthest 1, whatever length the contexts have grown to.
+        """
+        cost = transport.squared_cost(flat_id, flat_ood)
+        lowest = cost.amin() if self.config.cost_scale == "range" else torch.zeros_like(cost[0, 0])
+        spread = cost.amax() - lowest
+        return (cost - lowest) / torch.where(spread > 0, spread, torch.ones_like(spread))
 
 
 def separation_loss(text: Text, batch: Batch, scale: float, detection_weight: float) -> Tensor:

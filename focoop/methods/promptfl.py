@@ -13,7 +13,7 @@ FOCoOp code computes the softmax at s = 100 and calls it MSP.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +35,7 @@ from focoop.methods._base import (
     draw_context,
     weighted_mean,
 )
+from focoop.settings import setting
 
 
 class PromptFL(Method):
@@ -44,9 +45,9 @@ class PromptFL(Method):
     class Config:
         """Settings of PromptFL."""
 
-        context_tokens: int = field(default=16, metadata={"doc": "n, length of the context"})
-        class_specific: bool = field(default=False, metadata={"doc": "one context per class"})
-        temperature: float = field(default=1.0, metadata={"doc": "T of MCM, on raw cosines"})
+        context_tokens: int = setting(16, "n, length of the context", low=1)
+        class_specific: bool = setting(False, "one context per class")
+        temperature: float = setting(1.0, "T of MCM, on raw cosines", above=0)
 
     config: Config
     paper = "Guo et al. 2023"
@@ -54,7 +55,7 @@ class PromptFL(Method):
     scores_by = "MCM"
 
     def init(self, task: Task, generator: torch.Generator) -> State:
-        """context (n, d_t) or (C, n, d_t)."""
+        """Context (n, d_t) or (C, n, d_t)."""
         shape = [self.config.context_tokens, task.width]
         if self.config.class_specific:
             shape.insert(0, len(task.classes))

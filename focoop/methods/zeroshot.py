@@ -9,7 +9,7 @@ Differs from the authors' code: it has no zero-shot row; without one the tables 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from focoop.methods._base import (
     Text,
     cosines,
 )
+from focoop.settings import setting
 
 
 class ZeroShot(Method):
@@ -37,7 +38,7 @@ class ZeroShot(Method):
     class Config:
         """Settings of the score."""
 
-        temperature: float = field(default=1.0, metadata={"doc": "T of MCM, on raw cosines"})
+        temperature: float = setting(1.0, "T of MCM, on raw cosines", above=0)
 
     config: Config
     paper = "Radford et al. 2021; Ming et al. 2022"

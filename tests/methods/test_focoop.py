@@ -1,6 +1,8 @@
 """FOCoOp's losses, ascent and server step against slow float64 references."""
 
 import math
+import re
+from typing import Literal
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from focoop.clip.text import Names
+from focoop.config import load
 from focoop.errors import ConfigError, MethodError
 from focoop.methods._base import Batch, ClientUpdate, Server, Task, Text
 from focoop.methods._robust import Ascent, soft_maximum
@@ -77,6 +80,7 @@ def slow_losses(text: Text, batch: Batch, scale: float, weight: float) -> list[f
     out = []
     assert text.ood is not None
     for h, y in zip(batch.pooled.tolist(), batch.labels.tolist(), strict=True):
+
         def similarity(e: list[float], h: list[float] = h) -> float:
             return math.exp(scale * sum(a * b for a, b in zip(h, e, strict=True)))
 
@@ -125,7 +129,7 @@ def test_without_bos_the_loss_is_cross_entropy_over_all_prompts() -> None:
 @pytest.mark.parametrize("space", ["feature", "prompt"])
 def test_no_steps_and_no_noise_is_the_plain_robust_loss(space: str) -> None:
     task, params, batch = make_task(), make_params(), make_batch()
-    config = FOCoOpConfig(space=space, id_steps=0, ood_steps=0, sigma=0.0)
+    config = FOCoOpConfig(space=space, id_steps=0, ood_steps=0, sigma=0.0, mu=0.1)
     loss = FOCoOp(config).loss(params, batch, task, torch_generator(0))
     slow = slow_losses(FOCoOp().text(params, task), batch, task.logit_scale, 1.0)
     assert float(loss) == pytest.approx(
@@ -164,7 +168,7 @@ def test_gradients_by_finite_differences(space: str, bos: bool) -> None:
 def test_every_small_step_raises_the_inner_objective(normalised: bool, tau: float) -> None:
     task, batch = make_task(), make_batch()
     text = FOCoOp().text(make_params(), task)
-    ascent = Ascent(1e-3, normalised, radius=0.0, sigma=0.05, gamma=0.01)
+    ascent = Ascent(0.0, 1e-3, normalised, sigma=0.05, gamma=0.01)
 
     def objective(noise: Tensor) -> Tensor:
         moved = Text(F.normalize(text.id + noise, dim=-1), text.ood)
@@ -181,12 +185,12 @@ def test_every_small_step_raises_the_inner_objective(normalised: bool, tau: floa
 
 def test_price_is_the_mean_row_cost() -> None:
     noise = torch.tensor([[[3.0, 4.0]], [[0.0, -1.0]]])
-    ascent = Ascent(1.0, True, 0.0, 0.0, gamma=0.5)
+    ascent = Ascent(0.0, 1.0, True, 0.0, gamma=0.5)
     assert float(ascent.price(noise, 2.0)) == pytest.approx(2 * (5 + 1) / 2 + 0.5 * (7 + 1) / 2)
 
 
 def test_perturbations_stay_within_the_radius() -> None:
-    ascent = Ascent(step_size=1.0, normalised=True, radius=0.1, sigma=0.0, gamma=0.0)
+    ascent = Ascent(radius=0.1, step_size=1.0, normalised=True, sigma=0.0, gamma=0.0)
     like = torch.zeros(3, 2, 2)
     noise = ascent.explore(
         lambda n: (n * 5).sum(), like, steps=3, tau=0.0, generator=torch_generator(0)
@@ -204,7 +208,7 @@ def test_spaces_agree_for_a_linear_tower_without_mixing() -> None:
     batch = make_batch(dim=6)
     values = []
     for space in ("feature", "prompt"):
-        config = FOCoOpConfig(space=space, global_share=1.0, sigma=0.01)
+        config = FOCoOpConfig(space=space, global_share=1.0, sigma=0.01, ood_radius=0.3)
         values.append(float(FOCoOp(config).loss(params, batch, task, torch_generator(4))))
     assert values[0] == pytest.approx(values[1], rel=1e-12)
 
@@ -277,9 +281,16 @@ def slow_transport(cost: Tensor, tau: float, steps: int) -> Tensor:
     return plan
 
 
-def test_goc_is_the_written_out_server_step() -> None:
+@pytest.mark.parametrize("scale", ["range", "max"])
+def test_goc_is_the_written_out_server_step(scale: Literal["range", "max"]) -> None:
     config = FOCoOpConfig(
-        transport_steps=40, transport_gap=0.0, alpha=0.7, seemly_count=6, keep="slot"
+        transport_steps=40,
+        transport_gap=0.0,
+        transport_rule="open_loop",
+        cost_scale=scale,
+        alpha=0.7,
+        seemly_count=6,
+        keep="slot",
     )
     updates, server, task = make_updates(3), make_server(), make_task()
     result = FOCoOp(config).aggregate(server, updates, task)
@@ -287,18 +298,21 @@ def test_goc_is_the_written_out_server_step() -> None:
     prompts = slow_class_mean(updates, server.shared["global"]).flatten(1)
     ood = torch.cat([u.shared["ood"] for u in updates]).flatten(1)  # (KU, nd)
     cost = torch.stack([((prompts[c] - ood) ** 2).sum(1) for c in range(C)])
-    plan = slow_transport(cost / cost.max(), config.transport_tau, 40)
+    lowest = cost.min() if scale == "range" else 0.0
+    plan = slow_transport((cost - lowest) / (cost.max() - lowest), config.transport_tau, 40)
     mass = plan.sum(0)
     # Columns that were never chosen tie up to rounding; ties go to the lower index.
-    seemly = sorted(range(3 * U), key=lambda j: (-round(float(mass[j]), 12), j))[:6]
+    seemly = sorted(range(3 * U), key=lambda j: (-round(15 * float(mass[j]), 6), j))[:6]
     for c in range(C):
         weights = plan[c, seemly]
         target = (weights[:, None] * ood[seemly]).sum(0) / weights.sum()
         expected = 0.7 * prompts[c] + 0.3 * target
         assert torch.allclose(result.shared["global"][c].flatten(), expected, rtol=1e-9)
     for u in range(U):
-        copies = [mass[k * U + u] for k in range(3)]
-        best = min(range(3), key=lambda k: float(copies[k]))
+        copies = [
+            (round(15 * float(mass[k * U + u]), 6), -cost[:, k * U + u].min()) for k in range(3)
+        ]
+        best = min(range(3), key=lambda k: copies[k])
         assert torch.equal(result.shared["ood"][u].flatten(), ood[best * U + u])
     assert result.shared["ood_words"].tolist() == list(range(U))
     assert result.report["transport_steps"] == 40
@@ -332,6 +346,17 @@ def test_identical_updates_keep_ood_prompts_and_move_global_ones_only_towards_th
     assert torch.equal(moved.shared["ood"], server.shared["ood"])
 
 
+def test_equal_masses_keep_the_copy_farthest_from_every_class() -> None:
+    """Without a step all masses are equal; client 1's copies lie farther out than client 0's."""
+    counts = torch.ones(2, C, dtype=torch.int64)
+    updates, server = make_updates(2, counts=counts), make_server()
+    updates[1].shared["ood"] = 5.0 * updates[0].shared["ood"]
+    config = FOCoOpConfig(transport_gap=1e9)
+    result = FOCoOp(config).aggregate(server, updates, make_task())
+    assert result.report["transport_steps"] == 0
+    assert torch.equal(result.shared["ood"], updates[1].shared["ood"])
+
+
 def test_armijo_warm_start_needs_no_more_steps_than_a_cold_one() -> None:
     method = FOCoOp(FOCoOpConfig(transport_rule="armijo", transport_gap=1e-4))
     updates, server, task = make_updates(3), make_server(), make_task()
@@ -359,14 +384,22 @@ def test_scores_choose_the_probability_asked_for() -> None:
     assert orders["mcm"].argsort().tolist() == (-mcm).argsort().tolist()
 
 
-def test_refuses_a_task_without_words_and_settings_out_of_range() -> None:
+def test_refuses_a_task_without_words() -> None:
     task = make_task()
     empty = Task(task.classes, task.encode, task.id_names, None, task.anchors, 7.0, WIDTH)
     with pytest.raises(MethodError, match=r"negatives\.count"):
         FOCoOp().init(empty, torch_generator(0))
-    with pytest.raises(ConfigError, match="feature, prompt"):
-        FOCoOpConfig(space="pixel")
-    with pytest.raises(ConfigError, match=r"\[0, 1\]"):
-        FOCoOpConfig(alpha=1.5)
-    with pytest.raises(ConfigError, match="positive"):
-        FOCoOpConfig(mu=0.0)
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("method.space=pixel", "feature, prompt"),
+        ("method.alpha=1.5", "the most allowed is 1"),
+        ("method.mu=0.0", "more than 0"),
+        ("method.tau_odd=1.0", "method.tau_ood"),
+    ],
+)
+def test_settings_out_of_range_are_refused(override: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        load(None, ["method.name=focoop", override])

@@ -1,0 +1,155 @@
+"""Run, resume and re-evaluate a configuration in its run folder."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from focoop.errors import RunError
+from focoop.evaluation import Evaluation, evaluate
+from focoop.federation.client import LocalSettings
+from focoop.federation.simulator import (
+    PrivateStore,
+    RoundResult,
+    Schedule,
+    client_state,
+    simulate,
+    start,
+)
+from focoop.methods._base import Params, Server
+from focoop.runs import RunFolder
+from focoop.scenario import Scenario, build, make_split
+from focoop.schema import RunConfig
+
+OnRound = Callable[[int, float | None, dict[str, Any] | None], None]
+
+
+@dataclass(frozen=True)
+class PartitionView:
+    """Class-by-client counts of a configuration: (K, C) train after shots, (K, C) test."""
+
+    train: np.ndarray
+    test: np.ndarray
+    classes: tuple[str, ...]
+    repeated: int
+
+
+def describe_partition(config: RunConfig) -> PartitionView:
+    """The label-by-client picture of a run with these settings."""
+    split = make_split(config)
+    return PartitionView(split.counts(), split.counts(of_test=True), split.classes, split.repeated)
+
+
+def run_experiment(
+    config: RunConfig, folder: RunFolder, on_round: OnRound | None = None
+) -> dict[str, Any]:
+    """Train from the folder's last committed round to the end; returns the last evaluation.
+
+    `on_round(round, loss, evaluation or None)` is called after each commit; round 0 is the state
+    before training.
+    """
+    scenario = build(config)
+    folder.pin("backbone_fingerprint", scenario.backbone.fingerprint)
+    folder.pin("data_hashes", scenario.hashes)
+    folder.pin("repeated_shots", scenario.split.repeated)
+    schedule = _schedule(config, scenario)
+    committed = folder.resume_point()
+    if committed is None:
+        server = Server(start(scenario.method, scenario.task, config.seed).shared)
+        _commit(folder, scenario, config, schedule, 0, server, None, on_round)
+        done = 0
+    else:
+        done = committed.round_index
+        server = Server(
+            _on_device(committed.shared, scenario), _on_device(committed.memory, scenario)
+        )
+    rounds = simulate(
+        scenario.method,
+        scenario.task,
+        [lambda k=k: scenario.client(k) for k in range(scenario.num_clients)],  # type: ignore[misc]
+        schedule,
+        folder.private,
+        seed=config.seed,
+        resume=(done, server),
+    )
+    for result in rounds:
+        _commit(
+            folder, scenario, config, schedule, result.round_index, result.server, result, on_round
+        )
+    return folder.metrics()[-1]
+
+
+def evaluate_run(folder: RunFolder, device: str | None = None) -> Evaluation:
+    """Evaluate the last committed state of a run on the data its configuration names."""
+    committed = folder.resume_point()
+    if committed is None:
+        raise RunError(f"{folder.path} has no committed round yet: run it first")
+    scenario = build(folder.config, device=device)
+    server = Server(_on_device(committed.shared, scenario))
+    return _evaluate(scenario, server, folder.private, folder.config.seed)
+
+
+def _schedule(config: RunConfig, scenario: Scenario) -> Schedule:
+    settings = config.federation
+    return Schedule(
+        rounds=settings.rounds if scenario.method.trains else 0,
+        participation=settings.participation,
+        local=LocalSettings(
+            settings.epochs,
+            settings.batch_size,
+            settings.lr,
+            settings.momentum,
+            settings.weight_decay,
+        ),
+        lr_schedule=settings.lr_schedule,
+    )
+
+
+def _evaluate(scenario: Scenario, server: Server, store: PrivateStore, seed: int) -> Evaluation:
+    initial = start(scenario.method, scenario.task, seed)
+
+    def params(client: int) -> Params:
+        state = client_state(initial, server, store, client)
+        return {**state.shared, **state.private}
+
+    return evaluate(
+        scenario.method, scenario.task, params, scenario.sets, same_for_all=not initial.private
+    )
+
+
+def _commit(
+    folder: RunFolder,
+    scenario: Scenario,
+    config: RunConfig,
+    schedule: Schedule,
+    round_index: int,
+    server: Server,
+    result: RoundResult | None,
+    on_round: OnRound | None,
+) -> None:
+    """Evaluate where it is due, then commit the round."""
+    every = config.federation.evaluate_every
+    last = round_index == schedule.rounds
+    due = last or (every > 0 and round_index % every == 0)
+    line: dict[str, Any] | None = None
+    if due:
+        found = _evaluate(scenario, server, folder.private, config.seed)
+        line = {**found.summary, "clients": found.clients}
+        if result is not None:
+            line |= {"loss": result.loss, "server": dict(server.report)}
+    traffic: dict[str, Any] = {}
+    if result is not None:
+        traffic = {
+            "participants": list(result.participants),
+            "bytes_up": result.bytes_up,
+            "bytes_down": result.bytes_down,
+            "seconds": round(result.seconds, 3),
+        }
+    folder.commit(round_index, server.shared, line, traffic, server.memory)
+    if on_round is not None:
+        on_round(round_index, None if result is None else result.loss, line)
+
+
+def _on_device(params: Params, scenario: Scenario) -> Params:
+    return {name: value.to(scenario.task.device) for name, value in params.items()}
