@@ -16,7 +16,7 @@ from focoop.methods import available
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 
-finite = st.floats(allow_nan=False, allow_infinity=False)
+positive = st.floats(min_value=1e-300, allow_infinity=False)
 texts = st.text(max_size=12)
 
 
@@ -34,10 +34,10 @@ def trees(draw: st.DrawFn) -> dict[str, Any]:
         },
         "partition": {
             "kind": draw(st.sampled_from(schema.PARTITIONS)),
-            "alpha": draw(st.floats(min_value=1e-300, allow_infinity=False)),
+            "alpha": draw(positive),
         },
         "negatives": {"band": draw(st.lists(st.floats(0, 1), min_size=2, max_size=2))},
-        "method": {"name": "promptfl", "temperature": draw(finite)},
+        "method": {"name": "promptfl", "temperature": draw(positive)},
     }
 
 
