@@ -228,6 +228,24 @@ def test_demo_compares_three_methods(tmp_path: Path) -> None:
         assert f"run folder: {tmp_path / 'd' / method}" in result.stdout
 
 
+def test_demo_resumes_what_is_unfinished_and_repeats_what_is_finished() -> None:
+    settings = [*TINY, "--set=federation.rounds=0"]
+    first = json.loads(call("demo", *settings, "--json").stdout)
+    assert [row["folder"] for row in first] == [
+        f"runs/demo/{method}" for method in ("zeroshot", "promptfl", "focoop")
+    ]
+    manifest = Path("runs/demo/focoop/manifest.json")
+    manifest.write_text(manifest.read_text().replace('"finished"', '"interrupted"'))
+    resumed = call("demo", *settings, "--json")
+    assert json.loads(resumed.stdout) == first
+    assert "runs/demo/zeroshot is finished" in resumed.stderr
+    second = json.loads(call("demo", *settings, "--json").stdout)
+    assert second[2]["folder"] == "runs/demo-2/focoop"
+    assert [row["summary"] for row in second] == [row["summary"] for row in first]
+    changed = json.loads(call("demo", *settings, "--set=seed=1", "--json").stdout)
+    assert changed[0]["folder"] == "runs/demo-3/zeroshot"
+
+
 def test_demo_file_is_what_the_demo_runs() -> None:
     assert config.load(ROOT / "configs" / "demo.toml") == demo_config("focoop")
 

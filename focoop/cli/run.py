@@ -1,5 +1,6 @@
 """Commands that compute: run, evaluate, demo."""
 
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,12 +17,15 @@ from focoop.cli.screen import (
     out,
     print_json,
 )
+from focoop.errors import RunError
 
 if TYPE_CHECKING:
     from focoop.schema import RunConfig
 
 DEMO_METHODS = {"zeroshot": "zero-shot", "promptfl": "PromptFL", "focoop": "FOCoOp"}
-DEMO_SETTINGS = ("federation.evaluate_every=5",)
+# About thirty local steps per client: a minute and a half on two cores.
+DEMO_SETTINGS = ("federation.rounds=10", "federation.epochs=1", "federation.evaluate_every=5")
+DEMO_FOLDER = Path("runs/demo")
 
 
 def run(
@@ -75,18 +79,20 @@ def evaluate(
 
 def demo(
     folder: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder of the three runs.")
-    ] = Path("runs/demo"),
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Folder of the runs; default runs/demo, demo-2."),
+    ] = None,
     overrides: Overrides = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
     """Ten clients learn CIFAR-100 prompts together: zero-shot, PromptFL and FOCoOp compared."""
+    configs = {method: demo_config(method, overrides, device) for method in DEMO_METHODS}
+    folder = folder or _demo_folder(configs)
     rows, paths = [], []
     for method, label in DEMO_METHODS.items():
-        config = demo_config(method, overrides, device)
         path = folder / method
-        summary = train(config, path, resume=True, quiet=as_json, label=label)
+        summary = train(configs[method], path, resume=True, quiet=as_json, label=label)
         rows.append((label, summary))
         paths.append(path)
     if as_json:
@@ -105,6 +111,28 @@ def demo_config(
 ) -> "RunConfig":
     """The settings of one of the demo's runs."""
     return load_config(None, [f"method.name={method}", *DEMO_SETTINGS, *(overrides or [])], device)
+
+
+def _demo_folder(configs: "dict[str, RunConfig]") -> Path:
+    """The first of runs/demo, runs/demo-2, ... that is free or holds this demo unfinished."""
+    from focoop.runs import RunFolder
+
+    for number in itertools.count(1):
+        folder = DEMO_FOLDER if number == 1 else Path(f"{DEMO_FOLDER}-{number}")
+        if not folder.exists():
+            return folder
+        try:
+            found = {name: RunFolder.open(folder / name) for name in _present(folder)}
+        except RunError:
+            continue
+        same = all(name in configs and run.config == configs[name] for name, run in found.items())
+        if same and any(name not in found or found[name].status != "finished" for name in configs):
+            return folder
+    raise AssertionError("itertools.count ended")
+
+
+def _present(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.is_dir())
 
 
 def train(
