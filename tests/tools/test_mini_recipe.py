@@ -17,6 +17,7 @@ from focoop.seeds import torch_generator
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools" / "mini"))
 
+import crossvalidate
 import evaluate
 import regression
 import space
@@ -135,6 +136,36 @@ def test_names_of_two_classes_get_the_mean(net):
     torch.testing.assert_close(words.targets[words.texts.index("husky")], expected)
 
 
+def fake_embed(texts, folder, **options):
+    return torch.stack([F.normalize(draw(16, name=text), dim=0) for text in texts])
+
+
+def test_a_word_says_its_classes_and_hypernyms(net, monkeypatch):
+    monkeypatch.setattr(targets, "embed", fake_embed)
+    directions = F.normalize(draw(2, 64), dim=1)
+    imagenet = targets.ImageNet(["n00000003", "n00000004"], ["pug", "sled dog"], directions)
+    texts = ["pug", "dog", "husky"]
+    words = targets.Words(texts, torch.empty(0), torch.ones(3))
+    pug, dog, husky = targets.sense_targets(net, imagenet, words, None, "cpu")
+    torch.testing.assert_close(pug, directions[0])
+    assert dog @ F.normalize(directions.sum(0), dim=0) > 0.95
+    assert husky @ directions[1] > 0.7 > husky @ directions[0]
+    found = crossvalidate.scores(torch.stack([pug, husky]), directions)
+    assert found[:2].tolist() == [1.0, 1.0]
+    assert found[2] == pytest.approx(((pug @ directions[0] + husky @ directions[1]) / 2).item())
+
+
+def test_unknown_words_lean_on_their_own_embedding(net, monkeypatch):
+    monkeypatch.setattr(targets, "embed", fake_embed)
+    directions = F.normalize(draw(2, 64), dim=1)
+    imagenet = targets.ImageNet(["n00000003", "n00000004"], ["pug", "sled dog"], directions)
+    words = targets.Words(["Pug", "entity"], torch.empty(0), torch.ones(2))
+    pug, entity = targets.plain_targets(net, imagenet, words, None, "cpu")
+    assert pug @ directions[0] > 0.98
+    span = torch.linalg.qr(directions.T).Q
+    assert (span.T @ entity).norm() == pytest.approx(1.25**-0.5, abs=0.05)
+
+
 @pytest.mark.parametrize(
     ("one", "many"), [("dog", "dogs"), ("bus", "buses"), ("fly", "flies"), ("key", "keys")]
 )
@@ -143,15 +174,29 @@ def test_plurals(one, many):
 
 
 def test_prompter_writes_what_the_tokenizer_would():
-    tokenizer, prompter = Tokenizer(), train.Prompter("cpu")
+    tokenizer, templates = Tokenizer(), train.TEMPLATES + train.LONG_TEMPLATES
+    prompter = train.Prompter("cpu", templates)
     words = ["dog", "american black bear", "zyzzyva"]
     tokens, lengths = train.padded([tokenizer.encode(word) for word in words])
-    for number, template in enumerate(train.TEMPLATES):
+    for number, template in enumerate(templates):
         made, ends = prompter(tokens, lengths, torch.full((3,), number))
         expected = tokenizer([template.format(word) for word in words])[:, : made.shape[1]]
         assert torch.equal(made, expected)
         assert torch.equal(ends, expected.argmax(1))
         assert (made[:, 0] == SOT).all() and (made.max(1).values == EOT).all()
+
+
+def test_rate_is_that_of_a_one_cycle_schedule():
+    optimiser = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], 2e-3)
+    oracle = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2e-3, total_steps=101)
+    rates = []
+    for _ in range(100):
+        rates.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        oracle.step()
+    ours = [train.one_cycle(step / 100, 2e-3) for step in range(100)]
+    # the warm-up of the oracle ends one step earlier
+    np.testing.assert_allclose(ours, rates, atol=8e-5)
 
 
 @pytest.mark.parametrize("contrast", [0.0, 0.1])
@@ -162,8 +207,17 @@ def test_training_learns_a_tiny_vocabulary_and_its_file_is_read(tmp_path, contra
     corpus = train.Corpus(tokens, lengths, directions, torch.ones(4), directions)
     tower = train.new_tower(torch_generator(0, "test", "tower"))
     history = train.train(
-        tower, corpus, steps=24, batch_size=16, rate=2e-3, contrast=contrast, seed=0, log_every=6
+        tower,
+        corpus,
+        steps=24,
+        batch_size=8,
+        rate=2e-3,
+        contrast=contrast,
+        seed=0,
+        log_every=6,
+        seconds=600.0,
     )
+    assert len(history) == 4
     assert history[-1] < 0.5 * history[0]
     tower.freeze()
     held = {word: i for i, word in enumerate(words)}

@@ -22,7 +22,7 @@ from wordnet import Synset, WordNet, read, vocabulary
 from focoop.clip.tokenizer import Tokenizer
 from focoop.seeds import torch_generator
 
-LONGEST_WORD = 10  # tokens
+LONGEST_WORD = 8  # tokens
 NOISE = 0.1
 LENGTH = 0.5
 TREE_SHARE, TREE_SCALE = 0.25, 0.1
@@ -118,10 +118,15 @@ def sense_targets(
     net: WordNet, imagenet: ImageNet, words: Words, folder: Path, device: str
 ) -> Tensor:
     """Targets of `words` as mixtures of their meanings' regressed directions."""
-    keys = list(net.synsets)
-    glosses = embed([describe(net.synsets[key]) for key in keys], folder, device=device,
-                    longest=32, progress=True).to(device)  # fmt: skip
     known, values = observations(net, imagenet)
+    keys = sorted({*known, *(key for word in words.texts for key in net.senses[word])})
+    glosses = embed(
+        [describe(net.synsets[key]) for key in keys],
+        folder,
+        device=device,
+        longest=32,
+        progress=True,
+    ).to(device)
     row = {key: i for i, key in enumerate(keys)}
     index = torch.tensor([row[key] for key in known], device=device)
     tree = ancestry(net, keys, known).to(device)

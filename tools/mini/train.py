@@ -7,6 +7,7 @@ the batch, so that what sets neighbouring words apart is learnt before what they
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from evaluate import load_tower
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -23,13 +25,31 @@ from focoop.clip.text import TextTower
 from focoop.clip.tokenizer import EOT, SOT, Tokenizer
 
 TEMPLATES = (
-    "{}", "{}.", "a {}.", "the {}.", "a photo of a {}.", "a photo of the {}.", "a photo of {}.",
-    "a picture of a {}.", "an image of a {}.", "a photo of a small {}.", "a photo of a large {}.",
-    "a blurry photo of a {}.", "a close-up of a {}.", "a drawing of a {}.", "a sketch of a {}.",
-    "a painting of a {}.", "a cartoon {}.", "a photo of one {}.", "this is a {}.",
-    "there is a {} here.", "a bright photo of a {}.", "a cropped photo of a {}.",
-)  # fmt: skip
+    "{}",
+    "{}.",
+    "a {}.",
+    "the {}.",
+    "some {}.",
+    "one {}.",
+    "a photo of a {}.",
+    "a photo of the {}.",
+    "a photo of {}.",
+    "a photo of one {}.",
+    "a picture of a {}.",
+    "an image of a {}.",
+    "a small {}.",
+    "a large {}.",
+    "a blurry photo of a {}.",
+    "a bright photo of a {}.",
+    "a drawing of a {}.",
+    "a sketch of a {}.",
+    "a painting of a {}.",
+    "a cartoon of a {}.",
+)
+# Learnt contexts take 16 positions: names must be read there too.
+LONG_TEMPLATES = ("x " * 16 + "{}.", "x " * 12 + "a photo of a {}.")
 WEIGHT_DECAY = 0.01
+WARM_UP = 0.3
 CONTRAST_SCALE = 20.0
 
 
@@ -99,6 +119,15 @@ def new_tower(generator: torch.Generator) -> TextTower:
     return tower
 
 
+def one_cycle(progress: float, rate: float) -> float:
+    """Rate at `progress` in (0, 1]: from rate / 25 up over 30%, then down to nearly nothing."""
+    if progress < WARM_UP:
+        low, high, part = rate / 25, rate, progress / WARM_UP
+    else:
+        low, high, part = rate, rate / 250_000, (progress - WARM_UP) / (1 - WARM_UP)
+    return high + (low - high) * (1 + math.cos(math.pi * part)) / 2
+
+
 def loss_of(features: Tensor, targets: Tensor, anchors: Tensor, contrast: float) -> Tensor:
     """Mean of 1 - cos, plus `contrast` x KL(target similarities || feature similarities)."""
     loss = (1 - (features * targets).sum(1)).mean()
@@ -118,21 +147,32 @@ def train(
     rate: float,
     contrast: float,
     seed: int,
+    seconds: float = 0.0,
     log_every: int = 1000,
 ) -> list[float]:
-    """AdamW with a one-cycle rate; returns the mean losses of each `log_every` steps."""
+    """AdamW with a one-cycle rate; returns the mean losses of each `log_every` steps.
+
+    With `seconds` the cycle is cut to end at that time if the steps would take longer.
+    """
     device = tower.device
     generator = torch.Generator(device).manual_seed(seed)
-    prompter = Prompter(str(device))
+    prompters = [Prompter(str(device), texts) for texts in (TEMPLATES, LONG_TEMPLATES)]
+    rare = (len(TEMPLATES) + len(LONG_TEMPLATES)) // len(LONG_TEMPLATES)
     optimiser = torch.optim.AdamW(
         tower.parameters(), rate, weight_decay=WEIGHT_DECAY, fused=device.type == "cuda"
     )
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=steps)
     cumulative = corpus.weights.double().cumsum(0)
     total, history, start = torch.zeros((), device=device), [], time.monotonic()
-    for step in range(1, steps + 1):
+    step, progress = 0, 0.0
+    while progress < 1:
+        elapsed = time.monotonic() - start
+        progress = max(progress, (step + 1) / steps, elapsed / seconds if seconds else 0.0)
+        step += 1
+        for group in optimiser.param_groups:
+            group["lr"] = one_cycle(min(progress, 1.0), rate)
         draws = torch.rand(batch_size, generator=generator, device=device, dtype=torch.double)
         rows = torch.searchsorted(cumulative, draws * cumulative[-1]).clamp_max(len(cumulative) - 1)
+        prompter = prompters[step % rare == 0]  # a batch has templates of like lengths
         template = torch.randint(
             len(prompter.heads), (batch_size,), generator=generator, device=device
         )
@@ -144,13 +184,12 @@ def train(
         loss.backward()
         nn.utils.clip_grad_norm_(tower.parameters(), 1.0, foreach=True)
         optimiser.step()
-        schedule.step()
         total += loss.detach()
-        if step % log_every == 0 or step == steps:
+        if step % log_every == 0 or progress >= 1:
             history.append(float(total) / (step % log_every or log_every))
             total.zero_()
-            seconds = time.monotonic() - start
-            print(f"step {step}: loss {history[-1]:.4f}, {seconds:.0f} s", flush=True)
+            spent = time.monotonic() - start
+            print(f"step {step}: loss {history[-1]:.4f}, {spent:.0f} s", flush=True)
     return history
 
 
@@ -202,16 +241,21 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=2048)
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--contrast", type=float, default=0.0)
+    parser.add_argument("--seconds", type=float, default=0.0, help="end the cycle by then")
+    parser.add_argument("--start", type=Path, help="tower file to start from")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     corpus, held = load_corpus(args.targets, args.device)
-    tower = new_tower(torch.Generator().manual_seed(args.seed)).to(args.device)
+    tower = new_tower(torch.Generator().manual_seed(args.seed))
+    if args.start:
+        tower = load_tower(args.start).train().requires_grad_(True)
+    tower = tower.to(args.device)
     if tower.device.type == "cuda":
         tower.autocast = torch.bfloat16
     history = train(tower, corpus, steps=args.steps, batch_size=args.batch_size, rate=args.rate,
-                    contrast=args.contrast, seed=args.seed)  # fmt: skip
+                    contrast=args.contrast, seed=args.seed, seconds=args.seconds,)  # fmt: skip
     tower.freeze().autocast = None
     save_tower(tower, args.out)
     scores = held_out_scores(tower, held, corpus.classes) if held else {}
