@@ -6,6 +6,8 @@ SETUP := .venv/.installed
 
 export UV_COMPILE_BYTECODE ?= 1
 export UV_PYTHON_DOWNLOADS ?= never
+# Threads that spin while they wait make a shared machine several times slower.
+export OMP_WAIT_POLICY ?= PASSIVE
 # A shell's own virtual environment must not be mistaken for ours.
 unexport VIRTUAL_ENV
 

@@ -1,6 +1,11 @@
 """Entry point of `focoop` and `python -m focoop`."""
 
+import os
 import sys
+
+# Threads that wait asleep: spinning makes a shared machine several times slower. Read by OpenMP
+# when torch is first imported, which no command does before this line.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 MISSING = """focoop's command line needs typer and rich, which a plain install brings along:
   pip install typer rich"""

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from focoop.schema import RunConfig
 
 DEMO_METHODS = {"zeroshot": "zero-shot", "promptfl": "PromptFL", "focoop": "FOCoOp"}
-# About thirty local steps per client: a minute and a half on two cores.
-DEMO_SETTINGS = ("federation.rounds=10", "federation.epochs=1", "federation.evaluate_every=5")
+# 24 local steps per client: about a minute and a half on two cores.
+DEMO_SETTINGS = ("federation.rounds=8", "federation.epochs=1", "federation.evaluate_every=4")
 DEMO_FOLDER = Path("runs/demo")
 
 
