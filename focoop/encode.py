@@ -60,7 +60,7 @@ class View:
         strength = None
         if self.corruption is not None:
             strength = CORRUPTIONS[self.corruption].strengths[self.severity - 1]
-        parts = [FORMAT, backbone.fingerprint, self.patches]
+        parts = [FORMAT, backbone.image_fingerprint, self.patches]
         parts += [self.corruption, self.severity, strength, data]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
@@ -247,7 +247,7 @@ class _Job:
                 images.domain_names or [images.split]
             ),
             "backbone": self.backbone.name,
-            "fingerprint": self.backbone.fingerprint,
+            "fingerprint": self.backbone.image_fingerprint,
             "patches": view.patches or "none",
             "corruption": f"{view.corruption}@{view.severity}" if view.corruption else "none",
             "source": str(images.root),

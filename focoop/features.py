@@ -161,8 +161,8 @@ def _demo(source: Source) -> Path:
 
 def _fits(spec: str, features: FeatureSet, backbone: Backbone) -> None:
     """Refuse features of another backbone, as far as the file tells."""
-    made_by = features.provenance.get("fingerprint", backbone.fingerprint)
-    if features.dim != backbone.dim or made_by != backbone.fingerprint:
+    made_by = features.provenance.get("fingerprint", backbone.image_fingerprint)
+    if features.dim != backbone.dim or made_by != backbone.image_fingerprint:
         raise DataError(
             f"{spec} holds features of {features.dim} dimensions made by "
             f"{features.provenance.get('backbone', 'another backbone')}; {backbone.name} is "

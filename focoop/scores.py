@@ -63,15 +63,18 @@ def parity_msp(id_cos: Tensor, ood_cos: Tensor, scale: float) -> Tensor:
     return _surprise(_joint(id_cos, ood_cos, scale))
 
 
-def id_mass(id_cos: Tensor, ood_cos: Tensor, scale: float) -> Tensor:
+def id_mass(id_cos: Tensor, ood_cos: Tensor, scale: float, ood_weight: float = 1.0) -> Tensor:
     """Log-odds of OOD, log((1 - p_ID) / p_ID) = lse(s ood) - lse(s id); sigmoid gives 1 - p_ID.
+
+    ``ood_weight`` discounts the evidence of the OOD prompts, w lse(s ood) - lse(s id): at 0 the
+    score is ``energy``.
 
     >>> score = id_mass(torch.tensor([[0.2, 0.2, 0.2]]), torch.tensor([[0.2]]), 30.0)
     >>> torch.sigmoid(score).round(decimals=6).tolist()
     [0.25]
     """
     joint, classes = _joint(id_cos, ood_cos, scale), id_cos.shape[-1]
-    return joint[:, classes:].logsumexp(-1) - joint[:, :classes].logsumexp(-1)
+    return ood_weight * joint[:, classes:].logsumexp(-1) - joint[:, :classes].logsumexp(-1)
 
 
 def energy(id_cos: Tensor, scale: float) -> Tensor:

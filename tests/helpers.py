@@ -48,6 +48,7 @@ class ToyBackbone(Backbone):
         self.tokenize = toy_tokenize
         self.logit_scale = 10.0
         self.fingerprint = f"toy-{seed}-{width}-{dim}-{layers}"
+        self.image_fingerprint = f"toy-{seed}-{dim}"
         self.patch_kinds = ("grid",)
         self.image_size = 8
 

@@ -76,7 +76,7 @@ def test_encoding_agrees_with_one_image_at_a_time(images: ImageSet, tmp_path: Pa
     torch.testing.assert_close(got.pooled, want.pooled, atol=1e-3, rtol=0)
     assert float((got.patches * want.patches).sum(-1).min()) > 0.9999
     assert got.labels.tolist() == list(images.labels) and got.classes == images.classes
-    assert got.provenance["fingerprint"] == backbone.fingerprint
+    assert got.provenance["fingerprint"] == backbone.image_fingerprint
 
 
 def test_corruption_comes_before_preprocessing(tmp_path: Path) -> None:

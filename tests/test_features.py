@@ -252,7 +252,7 @@ def test_unknown_names_say_what_there_is(spec: str, says: str) -> None:
 def test_features_of_another_backbone_are_refused(tmp_path: Path) -> None:
     backbone = toy_backbone(dim=8)
     path = tmp_path / "x.safetensors"
-    save_splits(path, {"test": toy_set()}, {"fingerprint": backbone.fingerprint})
+    save_splits(path, {"test": toy_set()}, {"fingerprint": backbone.image_fingerprint})
     assert len(open_features(f"file:{path}", "test", backbone)) == 9
     for other in (toy_backbone(seed=1, dim=8), toy_backbone(dim=12)):
         with pytest.raises(DataError, match="another joint space"):

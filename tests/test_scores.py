@@ -238,3 +238,16 @@ def test_impossible_arguments_are_refused():
         gl_mcm(id_cos, patch_cos[..., 1:])
     with pytest.raises(ValueError, match="cosines"):
         mcm(id_cos[0])
+
+
+def test_discounted_id_mass_runs_from_energy_to_id_mass() -> None:
+    generator = torch.Generator().manual_seed(0)
+    id_cos = torch.rand(6, 4, generator=generator)
+    ood_cos = torch.rand(6, 3, generator=generator)
+    none = id_mass(id_cos, ood_cos, 30.0, ood_weight=0.0)
+    assert torch.equal(none, energy(id_cos, 30.0))
+    for row in range(6):
+        ood = math.log(sum(math.exp(30.0 * float(c)) for c in ood_cos[row]))
+        own = math.log(sum(math.exp(30.0 * float(c)) for c in id_cos[row]))
+        found = id_mass(id_cos, ood_cos, 30.0, ood_weight=0.3)[row]
+        assert float(found) == pytest.approx(0.3 * ood - own, rel=1e-12)

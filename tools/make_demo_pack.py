@@ -211,7 +211,7 @@ def make(shared: Path, out: Path, device: str, cache: Path | None) -> dict[str, 
         raise SystemExit(f"the pack has {total} bytes, more than {MAX_BYTES}")
     return {
         "made_by": "tools/make_demo_pack.py",
-        "backbone": {"name": backbone.name, "fingerprint": backbone.fingerprint},
+        "backbone": {"name": backbone.name, "fingerprint": backbone.image_fingerprint},
         "licence": "features of research datasets, computed by our own backbone; no images",
         "bytes": total,
         "zero_shot_accuracy": accuracy,

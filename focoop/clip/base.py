@@ -27,7 +27,9 @@ class Backbone(ABC):
         text: the frozen text tower.
         tokenize: texts -> (N, context_length) int64 tokens with SOT and EOT, zero padded.
         logit_scale: multiplies cosines in training losses (mini 30, released CLIP 100).
-        fingerprint: hash of weights, architecture and preprocessing; part of every cache key.
+        fingerprint: hash of weights, architecture and preprocessing; part of every run's record.
+        image_fingerprint: the same of all that image features depend on, the joint space included;
+            features are cached and checked by it, so that they outlive a better text tower.
         patch_kinds: the patch features offered, default first (`lf_a`, `lf_b`, `lf_c`).
         image_size: side of the square input in pixels.
     """
@@ -37,6 +39,7 @@ class Backbone(ABC):
     tokenize: Callable[[Sequence[str]], Tensor]
     logit_scale: float
     fingerprint: str
+    image_fingerprint: str
     patch_kinds: tuple[str, ...]
     image_size: int
 

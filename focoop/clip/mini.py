@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ VOCABULARY, TOKEN_RANK = 49408, 96
 IMAGE_SIZE = 224
 GRID = 4  # patches per side
 PREPROCESSING = f"centre square, torch bicubic {IMAGE_SIZE}, clamp, (x-127)/128, grid {GRID}, v1"
+
+# What image features depend on: the head defines the joint space.
+IMAGE_FILES = ("mini/image_head.safetensors", "mini/trunk.safetensors")
 
 
 class FactorisedEmbedding(nn.Module):
@@ -50,6 +54,7 @@ class Mini(Backbone):
         self.patch_kinds = ("grid",)
         self.image_size = IMAGE_SIZE
         self.fingerprint = fingerprint(assets)
+        self.image_fingerprint = fingerprint(assets, IMAGE_FILES)
         self.tokenize = Tokenizer(SHAPE.context_length)
         with torch.device("meta"):  # no memory and no random draws before the weights are there
             tower = TextTower(SHAPE, FactorisedEmbedding(VOCABULARY, TOKEN_RANK, SHAPE.width))
@@ -102,8 +107,8 @@ def load_mini(device: str = "cpu") -> Backbone:
     return Mini(ASSETS, device)
 
 
-def fingerprint(assets: Path) -> str:
-    """Hash of the packaged files and the preprocessing.
+def fingerprint(assets: Path, among: Sequence[str] = ()) -> str:
+    """Hash of the packaged files, or of those `among` them, and of the preprocessing.
 
     The files' own hashes are those of the manifest, as 22 MB need not be read again at every start;
     sizes are compared, so that a damaged installation is found.
@@ -115,7 +120,8 @@ def fingerprint(assets: Path) -> str:
         raise damaged(error) from error
     if wrong := [name for name in files if sizes[name] != files[name]["bytes"]]:
         raise damaged(f"{wrong[0]} has {sizes[wrong[0]]} bytes")
-    parts = [PREPROCESSING, *(f"{name} {files[name]['sha256']}" for name in sorted(files))]
+    names = sorted(among or files)
+    parts = [PREPROCESSING, *(f"{name} {files[name]['sha256']}" for name in names)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 

@@ -53,6 +53,7 @@ class OpenClipBackbone(Backbone):
         self.logit_scale = logit_scale
         self.patch_kinds = patch_features.offered(visual)
         self.fingerprint = fingerprint(visual, text, self.preprocessing, name)
+        self.image_fingerprint = self.fingerprint  # its towers were trained together
         self.visual = visual.eval().requires_grad_(False).to(device)
         self.text = text.freeze().to(device)
 

@@ -51,7 +51,7 @@ def names() -> tuple[str, ...]:
 
 
 def fingerprint() -> str:
-    """Fingerprint of the backbone whose joint space the pack lives in."""
+    """Image fingerprint of the backbone whose joint space the pack lives in."""
     return str(manifest()["backbone"]["fingerprint"])
 
 

@@ -16,7 +16,7 @@ Server (Global-view OOD Consistency, GOC):
 
 Shared: `global` (C, n, d_t), `ood` (U, n, d_t), `ood_words` (U,), the word of each OOD slot.
 Private: `local` (C, n, d_t).
-Score: ID mass by default, log sum_u S - log sum_c S.
+Score: ID mass, w log sum_u S - log sum_c S, w -> `ood_weight`; at w = 1 the log-odds of p(ID|x).
 
 Differs from the authors' code: perturbs on purpose what the paper perturbs (prompts) or, cheaper,
 normalised text features inside a radius, where the code adds noise of norm up to 4; -log p(ID|x)
@@ -72,8 +72,8 @@ class FOCoOpConfig:
     )
     id_steps: int = setting(4, "N, ascent steps on global prompts", low=0)
     ood_steps: int = setting(4, "M, ascent steps on OOD prompts", low=0)
-    id_radius: float = setting(0.05, "cap on |eps^g|; 0: none", low=0)
-    ood_radius: float = setting(1.0, "cap on |eps^o|; 0: none", low=0)
+    id_radius: float = setting(0.01, "cap on |eps^g|; 0: none", low=0)
+    ood_radius: float = setting(4.0, "cap on |eps^o|; 0: none", low=0)
     step_size: float = setting(0.4, "lr of the ascent, in radii", low=0)
     normalised_steps: bool = setting(True, "unit row gradients; false: raw gradients as in Alg. 2")
     sigma: float = setting(1e-3, "sigma, scale of the starting noise", low=0)
@@ -98,6 +98,7 @@ class FOCoOpConfig:
     )
     score: Literal["id_mass", "msp_all", "mcm"] = setting("id_mass", "which score detects")
     score_scale: float = setting(0.0, "scale of the score; 0: the logit scale", low=0)
+    ood_weight: float = setting(1.0, "weight of OOD prompts in id_mass; 1: p(ID|x)", low=0)
 
 
 class FOCoOp(Method):
@@ -210,7 +211,7 @@ class FOCoOp(Method):
         scale = self.config.score_scale or task.logit_scale
         assert logits.ood is not None
         if self.config.score == "id_mass":
-            return scores.id_mass(logits.id, logits.ood, scale=scale)
+            return scores.id_mass(logits.id, logits.ood, scale, self.config.ood_weight)
         if self.config.score == "msp_all":
             return scores.max_softmax_all(logits.id, logits.ood, scale=scale)
         return scores.mcm(logits.id, temperature=1.0)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from focoop.clip.base import Backbone
-from focoop.clip.mini import ASSETS, Mini, fingerprint, load_mini
+from focoop.clip.mini import ASSETS, IMAGE_FILES, Mini, fingerprint, load_mini
 from focoop.errors import BackboneError, ConfigError
 from focoop.seeds import numpy_generator, torch_generator
 
@@ -52,9 +52,13 @@ def test_fingerprint_follows_the_weights(mini: Backbone, tmp_path: Path) -> None
     assert fingerprint(tmp_path) == mini.fingerprint
     manifest = tmp_path / "mini" / "manifest.json"
     content = json.loads(manifest.read_text())
-    content["files"]["mini/trunk.safetensors"]["sha256"] = "0" * 64
+    content["files"]["mini/text_tower.safetensors"]["sha256"] = "0" * 64
     manifest.write_text(json.dumps(content))
     assert fingerprint(tmp_path) != mini.fingerprint
+    assert fingerprint(tmp_path, IMAGE_FILES) == mini.image_fingerprint
+    content["files"]["mini/trunk.safetensors"]["sha256"] = "0" * 64
+    manifest.write_text(json.dumps(content))
+    assert fingerprint(tmp_path, IMAGE_FILES) != mini.image_fingerprint
 
 
 @pytest.mark.parametrize("file", ["mini/trunk.safetensors", "bpe_merges.npy", "mini/manifest.json"])
