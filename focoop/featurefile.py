@@ -8,11 +8,8 @@ int8, `patches_scale` (M, P), `patches_index` (M,). Loading makes every vector u
 
 import gzip
 import json
-import os
-import uuid
 import zlib
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -22,6 +19,7 @@ from safetensors.torch import load as parse_tensors
 from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
+from focoop import atomic
 from focoop.errors import DataError
 from focoop.featureset import FeatureSet
 
@@ -100,17 +98,12 @@ def write_file(path: Path, tensors: Mapping[str, Tensor], metadata: Metadata) ->
 
 
 def write_atomic(path: Path, raw: bytes) -> None:
-    """All or nothing: a reader never sees a part, and of two writers the last one wins."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
+    """Write a cache or feature file whole, or say what to do."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_bytes(raw)
-        os.replace(draft, path)
+        atomic.replace(path, raw)
     except FileNotFoundError:
         raise  # the folder went away in between: the caller knows whether that is right
     except OSError as error:
-        with suppress(OSError):
-            draft.unlink()
         raise DataError(
             f"cannot write {path} ({error.strerror}): make room or give write access there, or "
             "choose another folder (caches: environment variable FOCOOP_CACHE)"

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,8 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
+
+from focoop import atomic
 
 
 def cache_folder(given: Path | None, name: str) -> Path:
@@ -36,7 +37,7 @@ def stored(path: Path, shape: tuple[int, ...], build: Callable[[], Tensor]) -> T
     values = build()
     content = save({"values": values.contiguous()}, {"sha256": _checksum(values)})
     try:
-        _write(path, content)
+        atomic.replace(path, content)
     except OSError as error:
         warnings.warn(f"{path.name} could not be kept for later: {error}", stacklevel=2)
     return values
@@ -44,14 +45,3 @@ def stored(path: Path, shape: tuple[int, ...], build: Callable[[], Tensor]) -> T
 
 def _checksum(values: Tensor) -> str:
     return hashlib.sha256(values.contiguous().numpy().tobytes()).hexdigest()
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file so that no reader ever sees a part of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
-    try:
-        part.write_bytes(content)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)

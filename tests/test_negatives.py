@@ -257,8 +257,9 @@ def test_demo_ranking_equals_mining(
     given = mine(mini, entry["classes"], 1000, cache_dir=tmp_path)
     monkeypatch.setattr(negatives, "PACKAGED", tmp_path / "none.json")
     mined = mine(mini, entry["classes"], 1000, cache_dir=tmp_path)
-    # Other processors round differently in the last bits, which may swap near ties.
-    torch.testing.assert_close(given.distances, mined.distances, atol=2e-5, rtol=0)
+    # Candidates are kept in float16: where another processor's last bit differs, an entry of about
+    # 0.3 moves by 2**-12, its product with a class's by less than 1e-4, and near ties may swap.
+    torch.testing.assert_close(given.distances, mined.distances, atol=1e-4, rtol=0)
     assert len(set(given.words) & set(mined.words)) >= 995
     full = rank(mini, entry["classes"], cache_dir=tmp_path)
     for kind in ("adjectives", "nouns"):

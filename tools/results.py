@@ -100,7 +100,9 @@ def table(rows: list[tuple[str, list[dict[str, Any]]]]) -> str:
     labels = [f"{label} ({len(summaries)})" for label, summaries in rows]
     lines = ["| percent (runs) | " + " | ".join(labels) + " |", "|---" * (len(rows) + 1) + "|"]
     for name, by_label in cells.items():
-        lines.append(f"| {name} | " + " | ".join(by_label.get(label, "-") for label, _ in rows) + " |")
+        lines.append(
+            f"| {name} | " + " | ".join(by_label.get(label, "-") for label, _ in rows) + " |"
+        )
     return "\n".join(lines)
 
 

@@ -23,8 +23,23 @@ if TYPE_CHECKING:
     from focoop.schema import RunConfig
 
 DEMO_METHODS = {"zeroshot": "zero-shot", "promptfl": "PromptFL", "focoop": "FOCoOp"}
-# 24 local steps per client: about a minute and a half on two cores.
-DEMO_SETTINGS = ("federation.rounds=8", "federation.epochs=1", "federation.evaluate_every=4")
+# Few rounds of whole-client batches: about a minute and a half on two cores.
+DEMO_SETTINGS = (
+    "federation.rounds=6",
+    "federation.batch_size=80",
+    "federation.lr_schedule=cosine",
+    "federation.evaluate_every=2",
+)
+# Each method with the settings that serve it; those of configs/cifar100-*.toml, fewer rounds.
+DEMO_TUNED = {
+    "promptfl": ("federation.lr=1.0",),
+    "focoop": (
+        "backbone.logit_scale=10.0",
+        "federation.lr=6.0",
+        "method.score_scale=30.0",
+        "method.ood_weight=0.3",
+    ),
+}
 DEMO_FOLDER = Path("runs/demo")
 
 
@@ -110,7 +125,8 @@ def demo_config(
     method: str, overrides: list[str] | None = None, device: str | None = None
 ) -> "RunConfig":
     """The settings of one of the demo's runs."""
-    return load_config(None, [f"method.name={method}", *DEMO_SETTINGS, *(overrides or [])], device)
+    settings = [f"method.name={method}", *DEMO_SETTINGS, *DEMO_TUNED.get(method, ())]
+    return load_config(None, [*settings, *(overrides or [])], device)
 
 
 def _demo_folder(configs: "dict[str, RunConfig]") -> Path:

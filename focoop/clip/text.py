@@ -87,7 +87,7 @@ class Block(nn.Module):
         rows = torch.arange(n, device=x.device)
         q = q[rows, :, position].unsqueeze(2)  # (N, heads, 1, d/heads)
         seen = torch.arange(length, device=x.device) <= position[:, None]
-        # Written out: fused attention and softmax divide one query among threads, which changes bits.
+        # Written out: the fused kernels divide one query among threads, which changes bits.
         match = (q @ k.transpose(-2, -1)) * (q.shape[-1] ** -0.5)
         match = match.masked_fill(~seen[:, None, None, :], float("-inf"))
         weights = (match - match.detach().amax(dim=-1, keepdim=True)).exp()
