@@ -26,7 +26,13 @@ def load_backbone(name: str, *, weights: Path | None = None, device: str = "cpu"
         return load_mini(device)
     model, _, pretrained = rest.partition(":")
     if family == "openclip" and model and pretrained:
-        from focoop.clip.openclip import load_openclip
+        try:
+            from focoop.clip.openclip import load_openclip
+        except ModuleNotFoundError as error:
+            raise BackboneError(
+                f"the backbone {name!r} needs open_clip (no module {error.name!r}): "
+                "pip install 'focoop[openclip]'"
+            ) from error
 
         return load_openclip(model, pretrained, weights=weights, device=device)
     raise BackboneError(

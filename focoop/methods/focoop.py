@@ -73,7 +73,7 @@ class FOCoOpConfig:
     id_steps: int = setting(4, "N, ascent steps on global prompts", low=0)
     ood_steps: int = setting(4, "M, ascent steps on OOD prompts", low=0)
     id_radius: float = setting(0.01, "cap on |eps^g|; 0: none", low=0)
-    ood_radius: float = setting(4.0, "cap on |eps^o|; 0: none", low=0)
+    ood_radius: float = setting(1.0, "cap on |eps^o|; 0: none", low=0)
     step_size: float = setting(0.4, "lr of the ascent, in radii", low=0)
     normalised_steps: bool = setting(True, "unit row gradients; false: raw gradients as in Alg. 2")
     sigma: float = setting(1e-3, "sigma, scale of the starting noise", low=0)

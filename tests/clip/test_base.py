@@ -68,3 +68,11 @@ assert backbone.encode_images(torch.zeros(1, 3, 224, 224), "grid").patches.shape
 """
     root = Path(__file__).resolve().parents[2]
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=60)
+
+
+def test_without_open_clip_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "open_clip", None)
+    monkeypatch.delitem(sys.modules, "focoop.clip.openclip", raising=False)
+    monkeypatch.delitem(sys.modules, "focoop.clip.weights", raising=False)
+    with pytest.raises(BackboneError, match=r"pip install 'focoop\[openclip\]'"):
+        load_backbone("openclip:ViT-B-16:openai")

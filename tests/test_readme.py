@@ -1,0 +1,43 @@
+"""The README stays short and its commands run."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from focoop.cli import app
+from focoop.methods import available
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [
+    shlex.split(line.split("#")[0])[1:]
+    for line in TEXT.splitlines()
+    if line.startswith(".venv/bin/focoop ")
+]
+
+
+def test_it_is_short_and_its_links_lead_somewhere() -> None:
+    assert len(TEXT.splitlines()) <= 150
+    links = re.findall(r"\]\(([^)#]+)\)", TEXT)
+    assert links
+    for link in links:
+        assert (ROOT / link).exists(), link
+
+
+def test_every_method_is_in_its_table() -> None:
+    assert set(available()) <= set(re.findall(r"^\| `(\w+)` \|", TEXT, flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda c: c[0])
+def test_its_commands_run(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    if command[0] == "run":  # the settings are read and the run starts; training is not awaited
+        command = [*command, "--set", "federation.rounds=0"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
