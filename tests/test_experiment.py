@@ -1,6 +1,7 @@
 """Whole runs on the packaged features: bits, threads, resume points and memory."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from focoop.experiment import describe_partition, evaluate_run, run_experiment
 from focoop.manifest import collect
 from focoop.runs import RunFolder, start
 
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 # Two of ten clients with twenty images each: a round in a few seconds.
 SMALL = (
     "partition.shots=2",
@@ -54,6 +56,22 @@ def test_same_seed_same_bits_with_any_number_of_threads(tmp_path: Path) -> None:
 def test_another_seed_gives_another_run(tmp_path: Path) -> None:
     folders = [run(tmp_path / str(s), "method.name=promptfl", f"seed={s}") for s in (0, 1)]
     assert folders[0].metrics() != folders[1].metrics()
+
+
+def test_the_paper_to_the_letter_runs(tmp_path: Path) -> None:
+    letter = config.load(CONFIGS / "cifar100-focoop-paper.toml").method.settings
+    settings = [f"method.{one.name}={getattr(letter, one.name)}" for one in fields(letter)]
+    settings = [text.replace("True", "true").replace("False", "false") for text in settings]
+    folder = run(
+        tmp_path / "run",
+        *settings,
+        "federation.epochs=1",
+        "method.id_steps=1",
+        "method.ood_steps=1",
+        "negatives.count=10",
+    )
+    line = folder.metrics()[-1]
+    assert line["loss"] > 0 and line["server"]["transport_gap"] >= 0
 
 
 def test_evaluating_again_gives_the_committed_line(tmp_path: Path) -> None:
