@@ -25,10 +25,9 @@ if TYPE_CHECKING:
 DEMO_METHODS = {"zeroshot": "zero-shot", "promptfl": "PromptFL", "focoop": "FOCoOp"}
 # Few rounds of whole-client batches: about a minute and a half on two cores.
 DEMO_SETTINGS = (
-    "federation.rounds=6",
+    "federation.rounds=10",
     "federation.batch_size=80",
-    "federation.lr_schedule=cosine",
-    "federation.evaluate_every=2",
+    "federation.evaluate_every=5",
 )
 # Each method with the settings that serve it; those of configs/cifar100-*.toml, fewer rounds.
 DEMO_TUNED = {
@@ -36,6 +35,7 @@ DEMO_TUNED = {
     "focoop": (
         "backbone.logit_scale=10.0",
         "federation.lr=6.0",
+        "federation.lr_schedule=cosine",
         "method.score_scale=30.0",
         "method.ood_weight=0.3",
     ),
