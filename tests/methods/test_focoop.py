@@ -1,78 +1,20 @@
-"""FOCoOp's losses, ascent and server step against slow float64 references."""
+"""FOCoOp's losses, ascent and scores against slow float64 references."""
 
 import math
 import re
-from typing import Literal
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop.clip.text import Names
 from focoop.config import load
 from focoop.errors import ConfigError, MethodError
-from focoop.methods._base import Batch, ClientUpdate, Server, Task, Text
+from focoop.methods._base import Batch, Task, Text
 from focoop.methods._robust import Ascent, soft_maximum
 from focoop.methods.focoop import FOCoOp, FOCoOpConfig, separation_loss
 from focoop.seeds import torch_generator
-
-C, U, N_TOKENS, WIDTH, DIM = 4, 5, 2, 3, 6
-
-
-def make_names(count: int, prefix: str) -> Names:
-    """Names whose single embedding differs, so that a tower can tell them apart."""
-    rows = torch.arange(count, dtype=torch.float64)[:, None, None]
-    return Names(
-        tuple(f"{prefix}{i}" for i in range(count)),
-        torch.cat([torch.sin(rows + i) for i in range(WIDTH)], dim=2),
-        torch.ones(count, dtype=torch.int64),
-    )
-
-
-def make_task(*, linear: bool = False, width: int = WIDTH, dim: int = DIM) -> Task:
-    """A smooth float64 tower; `linear` returns the context itself, brought to unit length."""
-    generator = torch_generator(0, "tower")
-    mix = torch.randn(N_TOKENS * width, dim, generator=generator, dtype=torch.float64)
-    word = torch.randn(width, dim, generator=generator, dtype=torch.float64)
-
-    def encode(contexts: Tensor, names: Names) -> Tensor:
-        if linear:
-            return F.normalize(contexts.flatten(1), dim=-1)
-        hidden = torch.tanh(contexts.flatten(1) @ mix + names.embeddings[:, 0] @ word)
-        return F.normalize(hidden, dim=-1)
-
-    anchors = F.normalize(torch.randn(C, dim, generator=generator, dtype=torch.float64), dim=-1)
-    return Task(
-        classes=tuple(f"c{i}" for i in range(C)),
-        encode=encode,
-        id_names=make_names(C, "c"),
-        ood_names=make_names(U, "w"),
-        anchors=anchors,
-        logit_scale=7.0,
-        width=width,
-    )
-
-
-def make_params(seed: int = 0, width: int = WIDTH, tokens: int = N_TOKENS) -> dict[str, Tensor]:
-    generator = torch_generator(seed, "params")
-
-    def draw(count: int) -> Tensor:
-        return torch.randn(count, tokens, width, generator=generator, dtype=torch.float64)
-
-    return {
-        "global": draw(C),
-        "local": draw(C),
-        "ood": draw(U),
-        "ood_words": torch.arange(U),
-    }
-
-
-def make_batch(size: int = 8, seed: int = 0, dim: int = DIM) -> Batch:
-    generator = torch_generator(seed, "batch")
-    pooled = torch.randn(size, dim, generator=generator, dtype=torch.float64)
-    labels = torch.randint(C, (size,), generator=generator)
-    return Batch(F.normalize(pooled, dim=-1), None, labels)
+from tests.methods.toy import WIDTH, make_batch, make_params, make_task
 
 
 def slow_losses(text: Text, batch: Batch, scale: float, weight: float) -> list[float]:
@@ -219,150 +161,6 @@ def test_robust_loss_exceeds_the_plain_one() -> None:
     robust = FOCoOp(FOCoOpConfig(sigma=0.0, tau_id=0.0, tau_ood=10.0))
     generator = torch_generator(0)
     assert robust.loss(params, batch, task, generator) > plain.loss(params, batch, task, generator)
-
-
-def make_updates(count: int, seed: int = 0, counts: Tensor | None = None) -> list[ClientUpdate]:
-    generator = torch_generator(seed, "updates")
-    updates = []
-    for client in range(count):
-        params = make_params(seed=100 + client + seed)
-        held = torch.randint(0, 4, (C,), generator=generator) if counts is None else counts[client]
-        shared = {name: params[name] for name in ("global", "ood", "ood_words")}
-        updates.append(ClientUpdate(client, shared, int(held.sum()) or 1, held, 0.0))
-    return updates
-
-
-def make_server() -> Server:
-    params = make_params(seed=99)
-    return Server({name: params[name] for name in ("global", "ood", "ood_words")})
-
-
-def slow_class_mean(updates: list[ClientUpdate], previous: Tensor) -> Tensor:
-    rows = []
-    for c in range(C):
-        total = sum(int(u.class_counts[c]) for u in updates)
-        if total == 0:
-            rows.append(previous[c])
-            continue
-        rows.append(sum(int(u.class_counts[c]) * u.shared["global"][c] for u in updates) / total)
-    return torch.stack(rows)
-
-
-def test_without_goc_global_prompts_average_by_class_and_ood_prompts_by_samples() -> None:
-    updates, server, task = make_updates(3), make_server(), make_task()
-    result = FOCoOp(FOCoOpConfig(goc=False)).aggregate(server, updates, task)
-    expected = slow_class_mean(updates, server.shared["global"])
-    assert torch.allclose(result.shared["global"], expected, rtol=1e-12)
-    total = sum(u.num_examples for u in updates)
-    mean = sum(u.num_examples * u.shared["ood"] for u in updates) / total
-    assert torch.allclose(result.shared["ood"], mean, rtol=1e-12)
-
-
-def test_a_class_nobody_holds_keeps_its_prompt() -> None:
-    counts = torch.tensor([[2, 0, 1, 0], [3, 0, 0, 4]])
-    updates, server = make_updates(2, counts=counts), make_server()
-    result = FOCoOp(FOCoOpConfig(goc=False)).aggregate(server, updates, make_task())
-    assert torch.equal(result.shared["global"][1], server.shared["global"][1])
-    assert torch.equal(result.shared["global"][3], updates[1].shared["global"][3])
-
-
-def slow_transport(cost: Tensor, tau: float, steps: int) -> Tensor:
-    """Frank-Wolfe with 1/(i+2), loops and a dense vertex (spec 1.10e)."""
-    rows, columns = cost.shape
-    prior = torch.full((columns,), 1.0 / columns, dtype=cost.dtype)
-    plan = torch.full((rows, columns), 1.0 / (rows * columns), dtype=cost.dtype)
-    for i in range(steps):
-        gradient = cost + tau * torch.log(plan.sum(0) / prior)
-        vertex = torch.zeros_like(plan)
-        for c in range(rows):
-            vertex[c, gradient[c].argmin()] = 1.0 / rows
-        beta = 1.0 / (i + 2)
-        plan = (1 - beta) * plan + beta * vertex
-    return plan
-
-
-@pytest.mark.parametrize("scale", ["range", "max"])
-def test_goc_is_the_written_out_server_step(scale: Literal["range", "max"]) -> None:
-    config = FOCoOpConfig(
-        transport_steps=40,
-        transport_gap=0.0,
-        transport_rule="open_loop",
-        cost_scale=scale,
-        alpha=0.7,
-        seemly_count=6,
-        keep="slot",
-    )
-    updates, server, task = make_updates(3), make_server(), make_task()
-    result = FOCoOp(config).aggregate(server, updates, task)
-
-    prompts = slow_class_mean(updates, server.shared["global"]).flatten(1)
-    ood = torch.cat([u.shared["ood"] for u in updates]).flatten(1)  # (KU, nd)
-    cost = torch.stack([((prompts[c] - ood) ** 2).sum(1) for c in range(C)])
-    lowest = cost.min() if scale == "range" else 0.0
-    plan = slow_transport((cost - lowest) / (cost.max() - lowest), config.transport_tau, 40)
-    mass = plan.sum(0)
-    # Columns that were never chosen tie up to rounding; ties go to the lower index.
-    seemly = sorted(range(3 * U), key=lambda j: (-round(15 * float(mass[j]), 6), j))[:6]
-    for c in range(C):
-        weights = plan[c, seemly]
-        target = (weights[:, None] * ood[seemly]).sum(0) / weights.sum()
-        expected = 0.7 * prompts[c] + 0.3 * target
-        assert torch.allclose(result.shared["global"][c].flatten(), expected, rtol=1e-9)
-    for u in range(U):
-        copies = [
-            (round(15 * float(mass[k * U + u]), 6), -cost[:, k * U + u].min()) for k in range(3)
-        ]
-        best = min(range(3), key=lambda k: copies[k])
-        assert torch.equal(result.shared["ood"][u].flatten(), ood[best * U + u])
-    assert result.shared["ood_words"].tolist() == list(range(U))
-    assert result.report["transport_steps"] == 40
-
-
-def test_paper_literal_choice_carries_words_along() -> None:
-    config = FOCoOpConfig(keep="paper", transport_steps=50)
-    updates, server, task = make_updates(3), make_server(), make_task()
-    result = FOCoOp(config).aggregate(server, updates, task)
-    everything = torch.cat([u.shared["ood"] for u in updates])
-    for row, word in zip(result.shared["ood"], result.shared["ood_words"].tolist(), strict=True):
-        origin = [j for j in range(3 * U) if torch.equal(everything[j], row)]
-        assert [j % U for j in origin] == [word]
-
-
-def test_single_participant_skips_the_transport() -> None:
-    updates, server, task = make_updates(1), make_server(), make_task()
-    result = FOCoOp().aggregate(server, updates, task)
-    assert torch.equal(result.shared["ood"], updates[0].shared["ood"])
-    assert dict(result.report) == {}
-
-
-def test_identical_updates_keep_ood_prompts_and_move_global_ones_only_towards_them() -> None:
-    server, task = make_server(), make_task()
-    counts = torch.ones(C, dtype=torch.int64)
-    updates = [ClientUpdate(k, dict(server.shared), C, counts, 0.0) for k in range(3)]
-    kept = FOCoOp(FOCoOpConfig(alpha=1.0)).aggregate(server, updates, task)
-    assert torch.allclose(kept.shared["global"], server.shared["global"], rtol=1e-12)
-    assert torch.equal(kept.shared["ood"], server.shared["ood"])
-    moved = FOCoOp(FOCoOpConfig(alpha=0.5)).aggregate(server, updates, task)
-    assert torch.equal(moved.shared["ood"], server.shared["ood"])
-
-
-def test_equal_masses_keep_the_copy_farthest_from_every_class() -> None:
-    """Without a step all masses are equal; client 1's copies lie farther out than client 0's."""
-    counts = torch.ones(2, C, dtype=torch.int64)
-    updates, server = make_updates(2, counts=counts), make_server()
-    updates[1].shared["ood"] = 5.0 * updates[0].shared["ood"]
-    config = FOCoOpConfig(transport_gap=1e9)
-    result = FOCoOp(config).aggregate(server, updates, make_task())
-    assert result.report["transport_steps"] == 0
-    assert torch.equal(result.shared["ood"], updates[1].shared["ood"])
-
-
-def test_armijo_warm_start_needs_no_more_steps_than_a_cold_one() -> None:
-    method = FOCoOp(FOCoOpConfig(transport_rule="armijo", transport_gap=1e-4))
-    updates, server, task = make_updates(3), make_server(), make_task()
-    first = method.aggregate(server, updates, task)
-    second = method.aggregate(Server(server.shared, first.memory), updates, task)
-    assert second.report["transport_steps"] <= first.report["transport_steps"]
 
 
 def test_scores_choose_the_probability_asked_for() -> None:

@@ -1,0 +1,66 @@
+"""A smooth float64 task with prompts small enough to write every sum out."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from focoop.clip.text import Names
+from focoop.methods._base import Batch, Task
+from focoop.seeds import torch_generator
+
+C, U, N_TOKENS, WIDTH, DIM = 4, 5, 2, 3, 6
+
+
+def make_names(count: int, prefix: str) -> Names:
+    """Names whose single embedding differs, so that a tower can tell them apart."""
+    rows = torch.arange(count, dtype=torch.float64)[:, None, None]
+    return Names(
+        tuple(f"{prefix}{i}" for i in range(count)),
+        torch.cat([torch.sin(rows + i) for i in range(WIDTH)], dim=2),
+        torch.ones(count, dtype=torch.int64),
+    )
+
+
+def make_task(*, linear: bool = False, width: int = WIDTH, dim: int = DIM) -> Task:
+    """A smooth float64 tower; `linear` returns the context itself, brought to unit length."""
+    generator = torch_generator(0, "tower")
+    mix = torch.randn(N_TOKENS * width, dim, generator=generator, dtype=torch.float64)
+    word = torch.randn(width, dim, generator=generator, dtype=torch.float64)
+
+    def encode(contexts: Tensor, names: Names) -> Tensor:
+        if linear:
+            return F.normalize(contexts.flatten(1), dim=-1)
+        hidden = torch.tanh(contexts.flatten(1) @ mix + names.embeddings[:, 0] @ word)
+        return F.normalize(hidden, dim=-1)
+
+    anchors = F.normalize(torch.randn(C, dim, generator=generator, dtype=torch.float64), dim=-1)
+    return Task(
+        classes=tuple(f"c{i}" for i in range(C)),
+        encode=encode,
+        id_names=make_names(C, "c"),
+        ood_names=make_names(U, "w"),
+        anchors=anchors,
+        logit_scale=7.0,
+        width=width,
+    )
+
+
+def make_params(seed: int = 0, width: int = WIDTH, tokens: int = N_TOKENS) -> dict[str, Tensor]:
+    generator = torch_generator(seed, "params")
+
+    def draw(count: int) -> Tensor:
+        return torch.randn(count, tokens, width, generator=generator, dtype=torch.float64)
+
+    return {
+        "global": draw(C),
+        "local": draw(C),
+        "ood": draw(U),
+        "ood_words": torch.arange(U),
+    }
+
+
+def make_batch(size: int = 8, seed: int = 0, dim: int = DIM) -> Batch:
+    generator = torch_generator(seed, "batch")
+    pooled = torch.randn(size, dim, generator=generator, dtype=torch.float64)
+    labels = torch.randint(C, (size,), generator=generator)
+    return Batch(F.normalize(pooled, dim=-1), None, labels)
