@@ -198,7 +198,7 @@ def describe(config: RunConfig) -> list[tuple[str, Any, str]]:
 def _method(given: Mapping[str, Any]) -> MethodConfig:
     settings = dict(given)
     name = convert("method.name", settings.pop("name", MethodConfig.name), str)
-    return MethodConfig(name, build(lookup(name).Config, settings, "method."))
+    return MethodConfig(name, build(lookup(name).Config, settings, "method.", also=("name",)))
 
 
 def _doc(cls: type[Any], name: str) -> str:

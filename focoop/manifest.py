@@ -1,9 +1,11 @@
 """Where a run came from: code, versions, seeds, hardware and time, as plain JSON values."""
 
+import math
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -90,3 +92,18 @@ def _git(root: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def plain(value: Any) -> Any:
+    """JSON values; numbers that JSON lacks (nan, inf) become null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, str | int | bool) or value is None:
+        return value
+    if hasattr(value, "item"):  # numpy and torch scalars
+        return plain(value.item())
+    raise TypeError(f"a run's files hold no {type(value).__name__}")

@@ -13,7 +13,6 @@ killed at any moment goes on as if the unfinished round had never begun.
 
 import contextlib
 import json
-import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,9 +23,9 @@ from typing import Any, Self
 from torch import Tensor
 
 from focoop.config import differences, from_dict, to_toml
-from focoop.durable import DRAFT, Lock, append, write
+from focoop.durable import DRAFT, Lock, append, remove, write
 from focoop.errors import ConfigError, RunError
-from focoop.manifest import code, now
+from focoop.manifest import code, now, plain
 from focoop.runstore import Params, PrivateStore, dump, read, round_of
 from focoop.schema import RunConfig
 
@@ -121,11 +120,11 @@ class RunFolder:
         if round_index <= self.last_round():
             raise RunError(f"round {round_index} of {self.path} is committed already")
         if metrics is not None:
-            line = json.dumps(_plain({"round": round_index, **metrics}), allow_nan=False)
+            line = json.dumps(plain({"round": round_index, **metrics}), allow_nan=False)
             append(self.path / METRICS, line.encode() + b"\n")
         if traffic is not None:
             rounds = self.manifest.setdefault("rounds", [])
-            rounds.append(_plain({"round": round_index, **traffic}))
+            rounds.append(plain({"round": round_index, **traffic}))
         self.manifest["updated"] = now()
         self._write_manifest()
         tensors = {f"shared/{name}": tensor for name, tensor in shared.items()}
@@ -139,7 +138,7 @@ class RunFolder:
 
     def pin(self, key: str, value: Any) -> None:
         """Note a fact the results depend on, or refuse to go on when it has changed."""
-        value = _plain(value)
+        value = plain(value)
         if key in self.manifest and self.manifest[key] != value:
             raise RunError(
                 f"{key} is not what {self.path} was started with (then {self.manifest[key]}, now "
@@ -153,7 +152,7 @@ class RunFolder:
     def finish(self, status: str, **notes: Any) -> None:
         """Set the final status, add notes to the manifest and give the folder free."""
         self._require_writable()
-        self.manifest |= {"status": status, "ended": now(), **_plain(notes)}
+        self.manifest |= {"status": status, "ended": now(), **plain(notes)}
         try:
             self._write_manifest()
         finally:
@@ -229,7 +228,7 @@ def start(path: Path, config: RunConfig, manifest: Mapping[str, Any], *, resume:
 
     A finished run is opened for reading: its status says that nothing is left to do.
     """
-    if not (path / CONFIG).exists():
+    if not (path / CONFIG).exists() or _discarded(path):
         return RunFolder.create(path, config, manifest)
     changed = differences(read_config(path), config)
     if changed:
@@ -247,6 +246,18 @@ def start(path: Path, config: RunConfig, manifest: Mapping[str, Any], *, resume:
             "continue it with --resume, or choose another folder with --out"
         )
     return RunFolder.open(path, writable=True)
+
+
+def _discarded(path: Path) -> bool:
+    """Clear away a run that ended before its first commit: there is nothing in it to keep."""
+    found = RunFolder.open(path)
+    if found.last_round() >= 0 or found.status not in ("failed", "interrupted"):
+        return False
+    for name in (CONFIG, MANIFEST, METRICS):
+        for file in (path / name, path / (name + DRAFT)):
+            remove(file)
+    remove(path / (STATE + DRAFT))
+    return True
 
 
 def list_runs(root: Path) -> list[RunFolder]:
@@ -277,18 +288,3 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise RunError(f"{path / MANIFEST} is damaged: it holds no table")
     return content
-
-
-def _plain(value: Any) -> Any:
-    """JSON values; numbers that JSON lacks (nan, inf) become null."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, str | int | bool) or value is None:
-        return value
-    if hasattr(value, "item"):  # numpy and torch scalars
-        return _plain(value.item())
-    raise TypeError(f"a run's files hold no {type(value).__name__}")

@@ -10,7 +10,7 @@ import math
 import tomllib
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass
 from typing import Any, Literal, NoReturn, TypeVar
 
@@ -60,15 +60,18 @@ def fields_of(cls: Any) -> Iterator[tuple[Field[Any], Any]]:
         yield one, hints[one.name]
 
 
-def build(cls: type[Settings], tree: Tree, prefix: str) -> Settings:
-    """Make settings from plain values; a refusal names the key, the value and what is allowed."""
+def build(cls: type[Settings], tree: Tree, prefix: str, also: Sequence[str] = ()) -> Settings:
+    """Make settings from plain values; a refusal names the key, the value and what is allowed.
+
+    `also` are names valid beside the fields, for the nearest one to be named.
+    """
     known = {one.name: (one, kind) for one, kind in fields_of(cls)}
     values = {}
     for name, given in tree.items():
         key = prefix + name
         if name not in known:
             shown = given.raw if isinstance(given, Typed) else given
-            keys = [prefix + other for other in known]
+            keys = [prefix + other for other in (*also, *known)]
             raise ConfigError(f"there is no setting {key} (given: {shown!r}){nearest(key, keys)}")
         one, kind = known[name]
         values[name] = convert(key, given, kind)

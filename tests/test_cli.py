@@ -216,6 +216,15 @@ def test_interrupt_sets_the_status_and_tells_how_to_go_on(tmp_path: Path) -> Non
     assert runs.RunFolder.open(path).status == "interrupted"
 
 
+def test_a_run_that_never_began_does_not_stand_in_the_way(tmp_path: Path) -> None:
+    out = ["--out", str(tmp_path / "run")]
+    refused = call("run", *FAST, "--set=partition.clients=200", *out)
+    assert refused.exit_code == 2 and "at most 100 clients" in refused.stderr
+    assert call("run", *FAST, *out).exit_code == 0
+    again = call("run", *FAST, "--set=seed=7", *out)  # a run that did begin is kept
+    assert again.exit_code == 6 and "another configuration" in again.stderr
+
+
 def test_demo_compares_three_methods(tmp_path: Path) -> None:
     result = call("demo", *TINY, "--set=federation.rounds=1", "--out", str(tmp_path / "d"))
     assert result.exit_code == 0, result.stderr

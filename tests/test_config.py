@@ -83,6 +83,7 @@ REFUSED = {
     "federation.rounds=-1": ["federation.rounds", "-1", "0"],
     "federation.participation=0": ["federation.participation", "more than 0"],
     "federation.participation=1.5": ["federation.participation", "1.5", "most allowed is 1"],
+    "method.nam=focoop": ["method.nam", "method.name"],
     "federation.lr=nan": ["federation.lr", "nan", "finite"],
     "data.with_patches=yes": ["data.with_patches", "'yes'", "true or false"],
     "data.ood=demo:dtd": ["data.ood", "list"],
