@@ -14,6 +14,10 @@ from focoop.errors import DataError, FocoopError
 
 SHADES = " ░▒▓█"
 PLAIN_SHADES = " .:+#"
+NOTE = (
+    "percent; fpr95: OOD accepted when 95% of ID is kept, alarm: other clients' ID images "
+    "flagged (both: lower is better)"
+)
 PLOT_HINT = "plots need matplotlib: pip install matplotlib (or focoop[plot])"
 
 
@@ -37,21 +41,17 @@ def headline(summary: Mapping[str, Any]) -> dict[str, str]:
 
 
 def results_table(rows: Sequence[tuple[str, Mapping[str, Any]]], title: str = "") -> Table:
-    """One row per (label, evaluation summary); all numbers are percentages."""
-    table = Table(title=title or None, box=box.SIMPLE_HEAD, caption_justify="left")
-    table.caption = (
-        "percent; fpr95: OOD accepted when 95% of ID is kept (lower is better); alarm: other "
-        "clients' ID images flagged (lower is better)"
-    )
-    columns: dict[str, None] = {}
-    for _, summary in rows:
-        columns |= dict.fromkeys(headline(summary))
-    table.add_column("", style="bold", no_wrap=True)
-    for name in columns:
-        table.add_column(name, justify="right")
-    for label, summary in rows:
-        found = headline(summary)
-        table.add_row(label, *(found.get(name, "-") for name in columns))
+    """One line per metric and one column per (label, evaluation summary), in percent.
+
+    Metrics outnumber the runs that are compared: this way up the table fits 80 columns.
+    """
+    table = Table(title=title or None, box=box.SIMPLE_HEAD)
+    found = [headline(summary) for _, summary in rows]
+    table.add_column("", no_wrap=True)
+    for label, _ in rows:
+        table.add_column(label, justify="right")
+    for name in dict.fromkeys(name for one in found for name in one):
+        table.add_row(name, *(one.get(name, "-") for one in found))
     return table
 
 
@@ -66,7 +66,7 @@ def clients_table(clients: Sequence[Mapping[str, Any]]) -> Table:
         rows.append((row, headline({**row, "accuracy_corrupted": mean})))
         columns |= dict.fromkeys(rows[-1][1])
     for name in ("client", "classes", "test images", *columns):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     for row, found in rows:
         first = (row["client"], row["num_classes"], row["num_test"])
         table.add_row(*map(str, first), *(found.get(name, "-") for name in columns))

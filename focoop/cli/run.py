@@ -185,9 +185,10 @@ def train(
 
 
 def _print_results(rows: list[tuple[str, dict[str, Any]]], paths: list[Path]) -> None:
-    from focoop.show import results_table
+    from focoop.show import NOTE, results_table
 
     console = out()
     console.print(results_table(rows))
+    console.print(NOTE, markup=False, highlight=False)
     for path in paths:
         console.print(f"run folder: {path}", markup=False, soft_wrap=True)
