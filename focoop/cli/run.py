@@ -31,7 +31,7 @@ DEMO_SETTINGS = (
 )
 # Each method with the settings that serve it; those of configs/cifar100-*.toml, fewer rounds.
 DEMO_TUNED = {
-    "promptfl": ("federation.lr=1.0",),
+    "promptfl": ("federation.lr=0.3",),
     "focoop": (
         "backbone.logit_scale=10.0",
         "federation.lr=6.0",
