@@ -5,7 +5,6 @@ everybody's test images, accuracy under corruption, detection of each OOD set, a
 alarm, the share of other clients' ID images it flags when it keeps 95% of its own.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +17,6 @@ from focoop import metrics
 from focoop.errors import DataError
 from focoop.methods._base import Method, Params, Task, Text
 
-DETECTION = ("auroc", "fpr95", "fpr95_oodpos", "aupr_in", "aupr_out")
 CHUNK = 8192
 
 
@@ -160,12 +158,8 @@ def _client_row(
             value = metrics.accuracy(predicted, owned.images.labels[index])
             row["corrupted"][name] = {"accuracy": value, "count": len(index)}
     for name in sets.ood:
-        row["ood"][name] = _detection(own_scores, found[f"ood/{name}"].score)
+        row["ood"][name] = metrics.detection(own_scores, found[f"ood/{name}"].score)
     return row
-
-
-def _detection(id_scores: np.ndarray, ood_scores: np.ndarray) -> dict[str, float]:
-    return {name: float(getattr(metrics, name)(id_scores, ood_scores)) for name in DETECTION}
 
 
 def _summary(
@@ -176,7 +170,7 @@ def _summary(
     """Own-class accuracies weighted by samples; everything else the plain mean over clients."""
     weights = [float(row["num_test"]) for row in rows]
     corrupted = {
-        name: _mean(
+        name: metrics.average(
             [row["corrupted"][name]["accuracy"] for row in rows if name in row["corrupted"]],
             [row["corrupted"][name]["count"] for row in rows if name in row["corrupted"]],
         )
@@ -189,26 +183,17 @@ def _summary(
     own_scores = np.concatenate(pooled_scores[""])
     ood: dict[str, Any] = {}
     for name in sets.ood:
-        values = {key: _mean([row["ood"][name][key] for row in rows]) for key in DETECTION}
-        pooled = _detection(own_scores, np.concatenate(pooled_scores[name]))
-        ood[name] = {**values, "pooled": pooled}
+        pooled = metrics.detection(own_scores, np.concatenate(pooled_scores[name]))
+        macro = {key: metrics.average([row["ood"][name][key] for row in rows]) for key in pooled}
+        ood[name] = {**macro, "pooled": pooled}
     return {
         "num_clients": len(rows),
-        "accuracy_own": _mean([row["accuracy_own"] for row in rows], weights),
-        "accuracy_own_macro": _mean([row["accuracy_own"] for row in rows]),
-        "accuracy_all": _mean([row["accuracy_all"] for row in rows]),
-        "accuracy_corrupted": _mean(list(corrupted.values())) if corrupted else None,
-        "corrupted_by_type": {name: _mean(values) for name, values in by_type.items()},
+        "accuracy_own": metrics.average([row["accuracy_own"] for row in rows], weights),
+        "accuracy_own_macro": metrics.average([row["accuracy_own"] for row in rows]),
+        "accuracy_all": metrics.average([row["accuracy_all"] for row in rows]),
+        "accuracy_corrupted": metrics.average(list(corrupted.values())) if corrupted else None,
+        "corrupted_by_type": {name: metrics.average(values) for name, values in by_type.items()},
         "corrupted": corrupted,
-        "cross_alarm": _mean(alarms) if alarms else None,
+        "cross_alarm": metrics.average(alarms) if alarms else None,
         "ood": ood,
     }
-
-
-def _mean(values: Sequence[float], weights: Sequence[float] | None = None) -> float:
-    if weights is None:
-        weights = [1.0] * len(values)
-    total = math.fsum(weights)
-    if not total:
-        return math.nan
-    return math.fsum(w * v for w, v in zip(weights, values, strict=True)) / total
