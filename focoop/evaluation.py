@@ -48,11 +48,6 @@ class EvaluationSets:
     corrupted: Mapping[str, Owned] = field(default_factory=dict)
     ood: Mapping[str, Images] = field(default_factory=dict)
 
-    @property
-    def num_clients(self) -> int:
-        """Number of clients the test set is divided among."""
-        return len(self.test.index)
-
 
 @dataclass(frozen=True)
 class Outputs:
@@ -102,8 +97,6 @@ def evaluate(
     pooled_scores: dict[str, list[np.ndarray]] = {name: [] for name in ("", *sets.ood)}
     for client, found in _per_client(method, task, params, sets, same_for_all):
         own = sets.test.index[client]
-        if len(own) == 0:
-            continue
         rows.append(_client_row(client, own, found, sets))
         pooled_scores[""].append(found[""].score[own])
         for name in sets.ood:
@@ -120,8 +113,11 @@ def _per_client(
     sets: EvaluationSets,
     same_for_all: bool,
 ) -> Iterator[tuple[int, dict[str, Outputs]]]:
+    """Answers of every client that has test images."""
     found: dict[str, Outputs] | None = None
-    for client in range(sets.num_clients):
+    for client, own in enumerate(sets.test.index):
+        if len(own) == 0:
+            continue
         if found is None or not same_for_all:
             with torch.no_grad():
                 text = method.text(params(client), task)

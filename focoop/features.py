@@ -21,7 +21,6 @@ __all__ = [
     "FeatureSet",
     "Source",
     "load_split",
-    "open_corrupted",
     "open_features",
     "save_splits",
     "sibling",
@@ -106,31 +105,6 @@ def open_features(
     if backbone is not None:
         _fits(spec, features, backbone)
     return features.drop_classes(drop_classes) if drop_classes else features
-
-
-def open_corrupted(
-    spec: str,
-    split: str,
-    corruption: str,
-    severity: int,
-    backbone: Backbone | None = None,
-    with_patches: bool = False,
-    cache_dir: Path | None = None,
-    *,
-    drop_classes: Sequence[str] = (),
-    progress: Progress | None = None,
-) -> FeatureSet:
-    """One split of a dataset with every image corrupted: `open_features` of `#NAME@SEVERITY`."""
-    corruptions.check(corruption, severity)
-    return open_features(
-        f"{spec}#{corruption}@{severity}",
-        split,
-        backbone,
-        with_patches,
-        cache_dir,
-        drop_classes=drop_classes,
-        progress=progress,
-    )
 
 
 def sibling(path: Path, source: Source) -> Path:

@@ -1,6 +1,6 @@
 """A configuration made concrete: the task, every client's images and the sets to evaluate on."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,6 @@ from focoop.negatives import mine
 from focoop.schema import RunConfig
 from focoop.seeds import derive
 
-Progress = Callable[[int, int], None]
 # Share of a domain's images that is held out where a dataset has domains instead of splits.
 DOMAIN_TEST_SHARE = 0.2
 

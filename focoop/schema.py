@@ -4,11 +4,11 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar
 
 from focoop.errors import ConfigError
+from focoop.federation.client import SCHEDULES
 from focoop.methods import lookup
 from focoop.settings import build, check, convert, fields_of, plain, setting
 
 PARTITIONS = ("dirichlet", "pathological", "overlap", "domain", "iid")
-SCHEDULES = ("constant", "cosine")
 
 
 class Section:

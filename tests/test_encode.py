@@ -15,7 +15,7 @@ from focoop.data import ImageSet, read_folder
 from focoop.data.corruptions import corrupt
 from focoop.encode import data_hash, default_cache, encode
 from focoop.errors import ConfigError, DataError
-from focoop.features import open_corrupted, open_features
+from focoop.features import open_features
 from focoop.seeds import numpy_generator
 from tests.helpers import ToyBackbone, toy_backbone
 
@@ -83,9 +83,8 @@ def test_corruption_comes_before_preprocessing(tmp_path: Path) -> None:
     images = read_folder(plant_images(tmp_path / "images", side=20), "test")
     backbone = toy_backbone()
     for severity in (1, 5):
-        got = open_corrupted(
-            f"folder:{images.root}", "test", "brightness", severity, backbone, cache_dir=tmp_path
-        )
+        spec = f"folder:{images.root}#brightness@{severity}"
+        got = open_features(spec, "test", backbone, cache_dir=tmp_path)
         want = one_by_one(
             images, backbone, lambda pixels, s=severity: corrupt(pixels, "brightness", s)
         )

@@ -1,6 +1,6 @@
 """One round: who takes part, what travels, and the order in which updates are summed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from focoop.errors import ConfigError, MethodError
 from focoop.methods._base import ClientUpdate, Method, Params, Server, Task
@@ -44,11 +44,11 @@ def aggregate(
     return result
 
 
-def num_bytes(params: Mapping[str, object] | Params) -> int:
+def num_bytes(params: Params) -> int:
     """Bytes of named tensors on the wire.
 
     >>> import torch
     >>> num_bytes({"a": torch.zeros(2, 3)})
     24
     """
-    return sum(v.numel() * v.element_size() for v in params.values())  # type: ignore[attr-defined]
+    return sum(v.numel() * v.element_size() for v in params.values())

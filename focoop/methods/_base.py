@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from focoop.clip.text import Names
-from focoop.errors import MethodError
 
 Params = dict[str, Tensor]
 
@@ -186,10 +185,3 @@ def class_weighted_mean(updates: Sequence[ClientUpdate], name: str, previous: Te
     mean = torch.einsum("kc,kc...->c...", weights, stacked.double()).to(stacked.dtype)
     held = (total > 0).view(-1, *[1] * (mean.dim() - 1))
     return torch.where(held, mean, previous)
-
-
-def require_patches(patches: Tensor | None, method: str) -> Tensor:
-    """The patches, or a refusal that says where to get them."""
-    if patches is None:
-        raise MethodError(f"{method} needs patch features: set data.with_patches = true")
-    return patches

@@ -9,7 +9,7 @@ import torch
 from focoop.clip.base import Backbone
 from focoop.data import demo
 from focoop.errors import DataError
-from focoop.features import open_corrupted, open_features
+from focoop.features import open_features
 
 MEGABYTE = 1_000_000
 
@@ -47,7 +47,7 @@ def test_brightness_moves_the_same_images_further_at_each_severity() -> None:
     clean = open_features("demo:cifar100", "test")
     cosines = []
     for severity in range(1, 6):
-        bright = open_corrupted("demo:cifar100", "test", "brightness", severity)
+        bright = open_features(f"demo:cifar100#brightness@{severity}", "test")
         assert torch.equal(bright.labels, clean.labels) and bright.classes == clean.classes
         cosine = (bright.pooled * clean.pooled).sum(-1)
         # An image is nearer to its own brighter copy than to its neighbour in the list.

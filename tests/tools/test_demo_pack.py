@@ -13,7 +13,7 @@ from focoop.clip.base import Backbone
 from focoop.data import demo, read_folder
 from focoop.data.corruptions import corrupt
 from focoop.featurefile import load_split, read_file
-from focoop.features import open_corrupted, open_features
+from focoop.features import open_features
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_packed_brightness_is_what_mini_sees(mini: Backbone, shared_dir: Path) -
 
     images = read_folder(shared_dir / "images" / "cifar100", "test")
     for severity, label in ((1, 17), (5, 80)):
-        packed = open_corrupted("demo:cifar100", "test", "brightness", severity, mini)
+        packed = open_features(f"demo:cifar100#brightness@{severity}", "test", mini)
         row = int((packed.labels == label).nonzero()[3])
         with Image.open(images.root / f"test/{images.classes[label]}/003.png") as opened:
             pixels = corrupt(np.asarray(opened.convert("RGB")), "brightness", severity)
