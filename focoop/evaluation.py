@@ -120,7 +120,7 @@ def _per_client(
             continue
         if found is None or not same_for_all:
             with torch.no_grad():
-                text = method.text(params(client), task)
+                text = method.encode(params(client), task)
             found = {"": answers(method, text, sets.test.images, task)}
             for name, owned in sets.corrupted.items():
                 found[f"corrupted/{name}"] = answers(method, text, owned.images, task)

@@ -22,6 +22,8 @@ from focoop.runs import RunFolder
 from focoop.scenario import Scenario, build, make_split
 from focoop.schema import RunConfig
 
+# Clients trained as one batch on a GPU unless federation.together says otherwise.
+TOGETHER = 100
 OnRound = Callable[[int, float | None, dict[str, Any] | None], None]
 
 
@@ -67,7 +69,7 @@ def run_experiment(
     rounds = simulate(
         scenario.method,
         scenario.task,
-        [lambda k=k: scenario.client(k) for k in range(scenario.num_clients)],  # type: ignore[misc]
+        scenario.training_clients(),
         schedule,
         folder.private,
         seed=config.seed,
@@ -94,15 +96,17 @@ def _schedule(config: RunConfig, scenario: Scenario) -> Schedule:
     settings = config.federation
     return Schedule(
         rounds=settings.rounds if scenario.method.trains else 0,
-        participation=settings.participation,
+        participation=1.0 if scenario.method.pools_data else settings.participation,
         local=LocalSettings(
             settings.epochs,
             settings.batch_size,
             settings.lr,
             settings.momentum,
             settings.weight_decay,
+            settings.prox,
         ),
         lr_schedule=settings.lr_schedule,
+        together=settings.together or (1 if scenario.task.device.type == "cpu" else TOGETHER),
     )
 
 
@@ -110,7 +114,16 @@ def _evaluate(scenario: Scenario, server: Server, store: PrivateStore, seed: int
     initial = start(scenario.method, scenario.task, seed)
 
     def params(client: int) -> Params:
-        state = client_state(initial, server, store, client)
+        # A client of pooled data has no model of its own, but its labels may shape the answer.
+        kept = store.load(0 if scenario.method.pools_data else client) if initial.private else None
+        state = client_state(
+            scenario.method,
+            scenario.task,
+            initial,
+            server,
+            kept,
+            lambda: scenario.client(client).counts(len(scenario.task.classes)),
+        )
         return {**state.shared, **state.private}
 
     return evaluate(

@@ -1,7 +1,8 @@
 """A configuration made concrete: the task, every client's images and the sets to evaluate on."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -61,8 +62,18 @@ class Scenario:
 
     def client(self, index: int) -> ClientData:
         """Client `index`'s training images; gathered when asked for, so that K costs nothing."""
-        rows = self.split.train.select(torch.from_numpy(self.split.train_index[index]))
-        return ClientData(rows.pooled, rows.patches, rows.labels)
+        return self._images_at(torch.from_numpy(self.split.train_index[index]))
+
+    def training_clients(self) -> list[Callable[[], ClientData]]:
+        """Those who train: every client, or one that holds all images where a method pools them."""
+        if self.method.pools_data:
+            rows = torch.from_numpy(np.concatenate(self.split.train_index))
+            return [partial(self._images_at, rows)]
+        return [partial(self.client, k) for k in range(self.num_clients)]
+
+    def _images_at(self, rows: torch.Tensor) -> ClientData:
+        found = self.split.train.select(rows)
+        return ClientData(found.pooled, found.patches, found.labels)
 
     @property
     def num_clients(self) -> int:
@@ -79,6 +90,7 @@ def build(config: RunConfig, cache_dir: Path | None = None, device: str | None =
     method = create(config.method.name, config.method.settings)
     split = make_split(config, backbone, cache_dir)
     task = make_task(config, backbone, split.classes, method.needs_ood, cache_dir)
+    task = replace(task, frozen=method.prepare(task))
     with_patches = config.data.with_patches
     hashes = {"train": split.train.sha256(), "test": split.test.sha256()}
     corrupted, ood = {}, {}
@@ -126,6 +138,10 @@ def make_task(
         anchors=backbone.encode_texts(texts),
         logit_scale=config.backbone.logit_scale or backbone.logit_scale,
         width=backbone.width,
+        bare_names=backbone.names(classes, period=False),
+        texts=backbone.encode_texts,
+        embed=backbone.embed,
+        patch_projection=backbone.patch_projection,
     )
 
 

@@ -85,6 +85,10 @@ class FederationConfig(Section):
     lr_schedule: str = setting("constant", "rate over the rounds", choices=SCHEDULES)
     momentum: float = setting(0.0, "momentum within a round", low=0, high=1)
     weight_decay: float = setting(0.0, "weight decay of the prompts", low=0)
+    prox: float = setting(0.0, "mu of FedProx, mu/2 |shared - received|^2; 0: FedAvg", low=0)
+    together: int = setting(
+        0, "clients trained as one batch; 0: one at a time on a CPU, up to 100 on a GPU", low=0
+    )
     evaluate_every: int = setting(1, "evaluate every so many rounds; 0: the last alone", low=0)
 
 

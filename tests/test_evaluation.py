@@ -1,6 +1,7 @@
 """Evaluation against hand-counted answers of a model whose logits the test writes."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from focoop.methods._base import (
     Logits,
     Method,
     Params,
+    Prompt,
     Server,
     State,
     Task,
@@ -31,7 +33,10 @@ class Written(Method):
     def init(self, task: Task, generator: torch.Generator) -> State:
         return State({})
 
-    def text(self, params: Params, task: Task) -> Text:
+    def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
+        return {}
+
+    def text(self, params: Params, features: Params, task: Task) -> Text:
         return Text(params["shift"])
 
     def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
@@ -39,7 +44,7 @@ class Written(Method):
         cosines[:, 0] += text.id
         return Logits(cosines, pooled[:, 3:])
 
-    def loss(self, params: Params, batch: Batch, task: Task, generator: torch.Generator) -> Tensor:
+    def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
         raise AssertionError
 
     def score(self, logits: Logits, task: Task) -> Tensor:
@@ -50,7 +55,19 @@ class Written(Method):
         raise AssertionError
 
 
-TASK = Task(("a", "b", "c"), None, None, None, torch.zeros(3, 4), 1.0, 4)  # type: ignore[arg-type]
+NOT_READ: Any = None
+TASK = Task(
+    classes=("a", "b", "c"),
+    encode=NOT_READ,
+    id_names=NOT_READ,
+    ood_names=None,
+    anchors=torch.zeros(3, 4),
+    logit_scale=1.0,
+    width=4,
+    bare_names=NOT_READ,
+    texts=NOT_READ,
+    embed=NOT_READ,
+)
 
 
 def images(rows: list[tuple[int, int, float]]) -> Images:

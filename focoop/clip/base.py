@@ -58,6 +58,14 @@ class Backbone(ABC):
         """Where the towers live."""
         return self.text.device
 
+    @property
+    def patch_projection(self) -> Tensor | None:
+        """(D', D) frozen matrix between a method's own one on `lf_c` patches and the joint space.
+
+        None where patches lie in the joint space already.
+        """
+        return None
+
     @abstractmethod
     def preprocess(self, image: Any) -> Tensor:
         """PIL image -> (3, image_size, image_size) float32, ready for `encode_images`."""
@@ -78,6 +86,14 @@ class Backbone(ABC):
         tower: TextTower = self.text
         out: Tensor = tower(contexts, names)
         return out
+
+    def embed(self, text: str) -> Tensor:
+        """A text -> (n, d_t) embeddings of its tokens, without SOT and EOT."""
+        tokens = self.tokenize([text])[0]
+        ids = tokens[1 : int(tokens.argmax())].to(self.device)  # the EOT has the largest id
+        with torch.no_grad():
+            embedded: Tensor = self.text.tok(ids)
+        return embedded.float()
 
     def encode_texts(self, texts: Sequence[str], batch_size: int = 1024) -> Tensor:
         """Plain texts -> (N, D) unit features without gradient."""

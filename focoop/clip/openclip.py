@@ -58,8 +58,10 @@ class OpenClipBackbone(Backbone):
         self.text = text.freeze().to(device)
 
     @property
-    def patch_projection(self) -> Tensor:
+    def patch_projection(self) -> Tensor | None:
         """(width of `lf_c`, D) frozen matrix between GalLoP's own matrix and the joint space."""
+        if "lf_c" not in self.patch_kinds:
+            return None
         return patch_features.projection(self.visual)
 
     def preprocess(self, image: Any) -> Tensor:

@@ -40,23 +40,32 @@ class Names:
     """N names ready to be prompted: all of each sequence but its context.
 
     Attributes:
-        texts: the names as written by the user.
+        vocabulary: the names as written by the user, before any `select`.
         embeddings: (N, L, d_t) embeddings of name, period and EOT; zero after the EOT.
         lengths: (N,) number of those positions up to and including the EOT.
+        index: (N,) place of each name in the vocabulary; None: in order.
     """
 
-    texts: tuple[str, ...]
+    vocabulary: tuple[str, ...]
     embeddings: Tensor
     lengths: Tensor
+    index: Tensor | None = None
 
     def __len__(self) -> int:
-        return len(self.texts)
+        return len(self.embeddings)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The N names in order; waits for the device where names were selected."""
+        if self.index is None:
+            return self.vocabulary
+        return tuple(self.vocabulary[i] for i in self.index.tolist())
 
     def select(self, index: Tensor) -> "Names":
         """The names at `index` (N',), for example after words changed slots."""
         index = index.to(self.lengths.device)
-        texts = tuple(self.texts[i] for i in index.tolist())
-        return Names(texts, self.embeddings[index], self.lengths[index])
+        source = index if self.index is None else self.index[index]
+        return Names(self.vocabulary, self.embeddings[index], self.lengths[index], source)
 
 
 class Block(nn.Module):
@@ -170,19 +179,23 @@ class TextTower(nn.Module):
         return Names(tuple(names), embeddings, lengths)
 
     def forward(self, contexts: Tensor, names: Names) -> Tensor:
-        """(N, n, d_t) or unified (n, d_t) contexts + N names -> (N, D) unit features."""
+        """Unified (n, d_t) or (..., N, n, d_t) contexts + N names -> (..., N, D) unit features."""
         count = len(names)
         if contexts.dim() == 2:
             contexts = contexts.expand(count, -1, -1)
-        if contexts.shape[0] != count or contexts.shape[2] != self.width:
+        *lead, rows, tokens, width = contexts.shape
+        if rows != count or width != self.width:
             raise ConfigError(
                 f"contexts of shape {tuple(contexts.shape)} do not fit {count} names "
                 f"of a tower of width {self.width}"
             )
-        self.check_length(1 + contexts.shape[1] + names.embeddings.shape[1])
-        sot = self.sot.expand(count, 1, -1)
-        x = torch.cat([sot, contexts, names.embeddings], dim=1)  # (N, 1+n+L, d_t)
-        return self.run(x, contexts.shape[1] + names.lengths)
+        self.check_length(1 + tokens + names.embeddings.shape[1])
+        sot = self.sot.expand(*lead, count, 1, -1)
+        suffix = names.embeddings.expand(*lead, -1, -1, -1)
+        x = torch.cat([sot, contexts, suffix], dim=-2)  # (..., N, 1+n+L, d_t)
+        position = (tokens + names.lengths).expand(*lead, count)
+        out = self.run(x.reshape(-1, *x.shape[-2:]), position.reshape(-1))
+        return out.view(*lead, count, -1)
 
     def encode_tokens(self, tokens: Tensor, batch_size: int = 1024) -> Tensor:
         """(N, context_length) tokens with SOT -> (N, D) unit features without gradient."""

@@ -1,6 +1,7 @@
 """The client's side of a round: local SGD on a method's loss, the same for every method."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -14,13 +15,14 @@ SCHEDULES = ("constant", "cosine")
 
 @dataclass(frozen=True)
 class LocalSettings:
-    """How a client trains in one round."""
+    """How a client trains in one round; `prox` weighs FedProx's mu / 2 |shared - received|^2."""
 
     epochs: int
     batch_size: int
     lr: float
     momentum: float = 0.0
     weight_decay: float = 0.0
+    prox: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,10 @@ class ClientData:
         """The rows at `index`, on `device`."""
         patches = None if self.patches is None else self.patches[index].to(device)
         return Batch(self.pooled[index].to(device), patches, self.labels[index].to(device))
+
+    def counts(self, num_classes: int) -> Tensor:
+        """(C,) images of each class."""
+        return torch.bincount(self.labels, minlength=num_classes)
 
 
 def train(
@@ -65,25 +71,47 @@ def train(
         momentum=settings.momentum,
         weight_decay=settings.weight_decay,
     )
+    received = {name: v for name, v in state.shared.items() if v.is_floating_point()}
     losses = []
-    for _ in range(settings.epochs):
-        order = torch.randperm(len(data), generator=generator)
-        for index in torch.split(order, settings.batch_size):
-            loss = method.loss(leaves, data.batch(index, task.device), task, generator)
-            optimiser.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss)
-            optimiser.step()
-            losses.append(loss.detach())
-    mean_loss = float(torch.stack(losses).mean()) if losses else math.nan
-    if losses and not math.isfinite(mean_loss):
-        raise MethodError(
-            f"training diverged (loss {mean_loss}): lower federation.lr (now {settings.lr:g})"
-        )
+    for index in batches(len(data), settings, generator):
+        noise = method.noise(len(index), task, generator)
+        noise = {name: value.to(task.device) for name, value in noise.items()}
+        batch = data.batch(index, task.device)
+        loss = method.loss(leaves, method.encode(leaves, task), batch, task, noise)
+        losses.append(loss.detach())
+        if settings.prox > 0:
+            loss = loss + settings.prox / 2 * distance(leaves, received)
+        optimiser.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        optimiser.step()
+    mean_loss = check_loss(float(torch.stack(losses).mean()), settings)
     trained = {name: value.detach() for name, value in leaves.items()}
     return State(
         shared={name: trained[name] for name in state.shared},
         private={name: trained[name] for name in state.private},
     ), mean_loss
+
+
+def batches(count: int, settings: LocalSettings, generator: torch.Generator) -> Iterator[Tensor]:
+    """Row numbers of every step: each epoch a new order, the last batch of one may be smaller."""
+    for _ in range(settings.epochs):
+        order = torch.randperm(count, generator=generator)
+        yield from torch.split(order, settings.batch_size)
+
+
+def distance(params: Params, received: Params) -> Tensor:
+    """Scalar |shared - received|^2, FedProx's pull towards what the server sent."""
+    parts = [(params[name] - value).square().sum() for name, value in received.items()]
+    return torch.stack(parts).sum() if parts else torch.zeros(())
+
+
+def check_loss(mean_loss: float, settings: LocalSettings) -> float:
+    """The loss itself, or a refusal to go on with prompts that are not numbers."""
+    if not math.isfinite(mean_loss):
+        raise MethodError(
+            f"training diverged (loss {mean_loss}): lower federation.lr (now {settings.lr:g})"
+        )
+    return mean_loss
 
 
 def make_update(
@@ -94,7 +122,7 @@ def make_update(
         client=client,
         shared=state.shared,
         num_examples=len(data),
-        class_counts=torch.bincount(data.labels, minlength=num_classes),
+        class_counts=data.counts(num_classes),
         loss=loss,
     )
 

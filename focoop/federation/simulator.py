@@ -3,12 +3,16 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
+
+from torch import Tensor
 
 from focoop.federation.client import ClientData, LocalSettings, learning_rate, make_update, train
 from focoop.federation.round import aggregate, num_bytes, sample_clients
-from focoop.methods._base import Method, Params, Server, State, Task
+from focoop.federation.together import train_together
+from focoop.methods._base import ClientUpdate, Method, Params, Server, State, Task
 from focoop.seeds import torch_generator
 
 
@@ -39,12 +43,16 @@ class MemoryStore:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a federation runs: rounds, participation and the clients' local settings."""
+    """How a federation runs: rounds, participation and the clients' local settings.
+
+    `together` is how many clients train as one batch: faster on a GPU, the same up to rounding.
+    """
 
     rounds: int
     participation: float
     local: LocalSettings
     lr_schedule: str = "constant"
+    together: int = 1
 
 
 @dataclass(frozen=True)
@@ -65,13 +73,25 @@ def start(method: Method, task: Task, seed: int) -> State:
     return method.init(task, torch_generator(seed, "init"))
 
 
-def client_state(initial: State, server: Server, store: PrivateStore, client: int) -> State:
-    """A client's model now: the server's shared tensors and its own private ones."""
-    private = store.load(client) if initial.private else None
+def client_state(
+    method: Method,
+    task: Task,
+    initial: State,
+    server: Server,
+    private: Params | None,
+    class_counts: Callable[[], Tensor],
+) -> State:
+    """A client's model now: the server's shared tensors and its own private ones.
+
+    `private` is what it kept of earlier rounds; None before its first, when its class counts may
+    shape what it starts from.
+    """
+    if not initial.private:
+        return State(server.shared)
     if private is None:
-        return State(server.shared, initial.private)
-    where = {name: value.device for name, value in initial.private.items()}
-    return State(server.shared, {name: v.to(where[name]) for name, v in private.items()})
+        first = method.personalise(initial.private, class_counts(), task)
+        return State(server.shared, {n: v.to(task.device) for n, v in first.items()})
+    return State(server.shared, {n: v.to(task.device) for n, v in private.items()})
 
 
 def simulate(
@@ -96,15 +116,32 @@ def simulate(
         began = time.perf_counter()
         participants = sample_clients(len(clients), schedule.participation, seed, round_index)
         local = _local_settings(schedule, round_index)
-        updates = []
-        for client in order(list(participants)) if order else participants:
-            data = clients[client]()
-            state = client_state(initial, server, store, client)
-            generator = torch_generator(seed, "train", round_index, client)
-            trained, loss = train(method, state, data, task, local, generator)
-            if trained.private and len(data):
-                store.save(client, round_index, trained.private)
-            updates.append(make_update(client, trained, data, len(task.classes), loss))
+        turn = order(list(participants)) if order else participants
+        size = schedule.together if method.together else 1
+        updates: list[ClientUpdate] = []
+        for start_at in range(0, len(turn), size):
+            group = turn[start_at : start_at + size]
+            data = [clients[client]() for client in group]
+            states = [
+                client_state(
+                    method,
+                    task,
+                    initial,
+                    server,
+                    store.load(client) if initial.private else None,
+                    partial(images.counts, len(task.classes)),
+                )
+                for client, images in zip(group, data, strict=True)
+            ]
+            generators = [torch_generator(seed, "train", round_index, k) for k in group]
+            if len(group) == 1:
+                results = [train(method, states[0], data[0], task, local, generators[0])]
+            else:
+                results = train_together(method, states, data, task, local, generators)
+            for client, images, (trained, loss) in zip(group, data, results, strict=True):
+                if trained.private and len(images):
+                    store.save(client, round_index, trained.private)
+                updates.append(make_update(client, trained, images, len(task.classes), loss))
         down = num_bytes(server.shared) * len(participants)
         server = aggregate(method, server, updates, task)
         losses = [u.loss * u.num_examples for u in updates if u.num_examples]
@@ -123,4 +160,4 @@ def simulate(
 def _local_settings(schedule: Schedule, round_index: int) -> LocalSettings:
     local = schedule.local
     rate = learning_rate(local.lr, schedule.lr_schedule, round_index, schedule.rounds)
-    return LocalSettings(local.epochs, local.batch_size, rate, local.momentum, local.weight_decay)
+    return replace(local, lr=rate)

@@ -3,6 +3,9 @@
 A method is pure: it sees tensors and names, never files, configuration, logging or a transport.
 Everything it must remember is in `State` (client) or in a server's `memory`; nothing is on `self`
 but its settings. Copy `promptfl.py` to start a new one: its file name is its name everywhere.
+
+A step is `prompts` -> frozen text tower -> `text` -> `loss`. The tower runs between a method's own
+functions, so that the prompts of many clients can pass through it as one batch.
 """
 
 from abc import ABC, abstractmethod
@@ -30,6 +33,11 @@ class Task:
         anchors: (C, D) unit features of the classes in the hand-written template.
         logit_scale: multiplies cosines in losses (the paper's 1/tau).
         width: width d_t of a context token.
+        bare_names: the classes without the closing period, ready to be prompted.
+        texts: plain texts -> (N, D) unit features without gradient.
+        embed: a text -> (n, d_t) embeddings of its tokens, to start a context from words.
+        patch_projection: (D', D) frozen matrix after a method's own one on patches; None: identity.
+        frozen: what the method's `prepare` made of this task, the same for every client.
     """
 
     classes: tuple[str, ...]
@@ -39,6 +47,11 @@ class Task:
     anchors: Tensor
     logit_scale: float
     width: int
+    bare_names: Names
+    texts: Callable[[Sequence[str]], Tensor]
+    embed: Callable[[str], Tensor]
+    patch_projection: Tensor | None = None
+    frozen: Params = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:
@@ -76,20 +89,33 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Prompt:
+    """Prompts for the tower: contexts (N, n, d_t), or one (n, d_t) for all, and their N names."""
+
+    contexts: Tensor
+    names: Names
+
+
+@dataclass(frozen=True)
 class Text:
-    """Text features of a prompted model: id (C, D) and, where a method has them, ood (U, D)."""
+    """Text side of a client's model: id (C, D), ood (U, D) or None, a method's own `parts`."""
 
     id: Tensor
     ood: Tensor | None = None
+    parts: Params = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Logits:
-    """Cosines, unscaled: id (N, C), ood (N, U) or None, patches (N, P, C) or None."""
+    """Cosines, unscaled: id (N, C), whose largest is the answer, ood (N, U) or None.
+
+    `patches` (N, P, C) or None; `parts` holds what else a method's score reads.
+    """
 
     id: Tensor
     ood: Tensor | None = None
     patches: Tensor | None = None
+    parts: Params = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -112,8 +138,12 @@ class Method(ABC):
     Class attributes:
         paper: short citation, shown by `focoop methods`.
         shares, keeps, scores_by: one phrase each for the table of methods.
-        needs_patches, needs_ood: what the task must provide.
+        patch_kind: patch features it reads, `lf_a`, `lf_b` or `lf_c`; empty: none.
+        needs_ood: whether the task must have negative words.
         trains: False for methods without rounds (zero-shot).
+        pools_data: True where one party holds all clients' images (no federation).
+        together: whether `text` and `loss` may run under `torch.func.vmap`, many clients at once:
+            no branch on a tensor's value, no shape that depends on one.
     """
 
     @dataclass(frozen=True)
@@ -124,9 +154,11 @@ class Method(ABC):
     shares: ClassVar[str] = "nothing"
     keeps: ClassVar[str] = "nothing"
     scores_by: ClassVar[str] = ""
-    needs_patches: ClassVar[bool] = False
+    patch_kind: ClassVar[str] = ""
     needs_ood: ClassVar[bool] = False
     trains: ClassVar[bool] = True
+    pools_data: ClassVar[bool] = False
+    together: bool = True
 
     def __init__(self, config: Any = None) -> None:
         self.config = self.Config() if config is None else config
@@ -136,15 +168,15 @@ class Method(ABC):
         """Draw the starting prompts; every client starts from the same draw."""
 
     @abstractmethod
-    def text(self, params: Params, task: Task) -> Text:
-        """Text features of a client's model, computed once per evaluation."""
+    def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
+        """What goes through the text tower, by name; `text` finds the features there."""
 
     @abstractmethod
     def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
         """Cosines of images (N, D) with all prompts."""
 
     @abstractmethod
-    def loss(self, params: Params, batch: Batch, task: Task, generator: torch.Generator) -> Tensor:
+    def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
         """Scalar training loss, differentiable in every floating tensor of `params`."""
 
     @abstractmethod
@@ -154,6 +186,28 @@ class Method(ABC):
     @abstractmethod
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
         """Server step over updates sorted by client; clients without images are not among them."""
+
+    def prepare(self, task: Task) -> Params:
+        """Tensors made once from the task and then found in `task.frozen`, such as text banks."""
+        return {}
+
+    def personalise(self, private: Params, class_counts: Tensor, task: Task) -> Params:
+        """A client's first private tensors, once it knows its own (C,) class counts."""
+        return private
+
+    def noise(self, batch_size: int, task: Task, generator: torch.Generator) -> Params:
+        """All random numbers of one step, drawn on the CPU: `loss` itself draws none."""
+        return {}
+
+    def text(self, params: Params, features: Params, task: Task) -> Text:
+        """Text side of the model, from the tower's (N, D) features of `prompts`."""
+        return Text(features["id"], features.get("ood"))
+
+    def encode(self, params: Params, task: Task) -> Text:
+        """`prompts` through the tower, then `text`: a client's model, ready for `logits`."""
+        prompts = self.prompts(params, task)
+        features = {name: task.encode(p.contexts, p.names) for name, p in prompts.items()}
+        return self.text(params, features, task)
 
 
 def draw_context(shape: Sequence[int], task: Task, generator: torch.Generator) -> Tensor:

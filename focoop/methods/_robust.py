@@ -16,33 +16,25 @@ class Ascent:
         step_size: of a normalised step, as a share of the radius (of 1 without a radius);
             otherwise the factor of the raw gradient.
         normalised: unit row gradients; otherwise raw gradients.
-        sigma: scale of the starting Gaussian noise.
         gamma: L1 price of a perturbation.
     """
 
     radius: float
     step_size: float
     normalised: bool
-    sigma: float
     gamma: float
 
     def explore(
-        self,
-        objective: Callable[[Tensor], Tensor],
-        like: Tensor,
-        *,
-        steps: int,
-        tau: float,
-        generator: torch.Generator,
+        self, objective: Callable[[Tensor], Tensor], start: Tensor, *, steps: int, tau: float
     ) -> Tensor:
-        """Noise shaped `like`, (R, ...), after `steps` of ascent on `priced(objective)`."""
-        start = torch.randn(*like.shape, generator=generator, dtype=like.dtype) * self.sigma
-        noise = start.to(like.device)
+        """Noise (R, ...) after `steps` of ascent from `start` on `priced(objective)`."""
+
+        def priced(noise: Tensor) -> Tensor:
+            return objective(noise) - self.price(noise, tau)
+
+        noise = start
         for _ in range(steps):
-            noise.requires_grad_(True)
-            value = objective(noise) - self.price(noise, tau)
-            (gradient,) = torch.autograd.grad(value, noise)
-            noise = self.step(noise.detach(), gradient)
+            noise = self.step(noise, torch.func.grad(priced)(noise))
         return noise
 
     def price(self, noise: Tensor, tau: float) -> Tensor:

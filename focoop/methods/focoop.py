@@ -42,6 +42,7 @@ from focoop.methods._base import (
     Logits,
     Method,
     Params,
+    Prompt,
     Server,
     State,
     Task,
@@ -112,6 +113,11 @@ class FOCoOp(Method):
     scores_by = "ID mass over C + U"
     needs_ood = True
 
+    @property
+    def together(self) -> bool:  # type: ignore[override]
+        """In prompt space the ascent itself runs the tower, client by client."""
+        return self.config.space == "feature" or not self.config.bos
+
     def init(self, task: Task, generator: torch.Generator) -> State:
         """Global and local prompts from one draw, OOD prompts from another."""
         if task.ood_names is None:
@@ -125,11 +131,13 @@ class FOCoOp(Method):
             private={"local": prompts.clone()},
         )
 
-    def text(self, params: Params, task: Task) -> Text:
-        """Features of the fused class prompts (C, D) and of the OOD prompts (U, D)."""
+    def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
+        """The fused class prompts (C of them) and the OOD prompts (U)."""
         fused = self.fuse(params["local"], params["global"])
-        ood = task.encode(params["ood"], words_of(params, task))
-        return Text(task.encode(fused, task.id_names), ood)
+        return {
+            "id": Prompt(fused, task.id_names),
+            "ood": Prompt(params["ood"], words_of(params, task)),
+        }
 
     def fuse(self, local: Tensor, shared: Tensor) -> Tensor:
         """t_c = (1 - rho) t^l_c + rho t^g_c."""
@@ -140,24 +148,37 @@ class FOCoOp(Method):
         """Cosines with classes and OOD prompts."""
         return cosines(text, pooled)
 
-    def loss(self, params: Params, batch: Batch, task: Task, generator: torch.Generator) -> Tensor:
+    def noise(self, batch_size: int, task: Task, generator: torch.Generator) -> Params:
+        """Starting perturbations of class and OOD prompts, Gaussian of scale sigma."""
+        if not self.config.bos:
+            return {}
+        assert task.ood_names is not None
+        row = [task.anchors.shape[1]]
+        if self.config.space == "prompt":
+            row = [self.config.context_tokens, task.width]
+        counts = {"id": len(task.classes), "ood": len(task.ood_names)}
+        dtype = task.anchors.dtype
+        return {
+            name: torch.randn(n, *row, generator=generator, dtype=dtype) * self.config.sigma
+            for name, n in counts.items()
+        }
+
+    def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
         """Eq. sol_dro; without BOS the cross-entropy over C + U."""
         config = self.config
-        text = self.text(params, task)
         if not config.bos:
             return separation_loss(text, batch, task.logit_scale, 0.0).mean()
-        worst = self.worst_case(text, params, batch, task, generator)
+        worst = self.worst_case(text, params, batch, task, noise)
         losses = separation_loss(worst, batch, task.logit_scale, config.detection_weight)
         return soft_maximum(losses, config.tau_ood * config.mu)
 
     def worst_case(
-        self, text: Text, params: Params, batch: Batch, task: Task, generator: torch.Generator
+        self, text: Text, params: Params, batch: Batch, task: Task, noise: Params
     ) -> Text:
         """Text features under the worst perturbations: eps^g first, then eps^o given eps^g."""
         config = self.config
         still = Text(text.id.detach(), None if text.ood is None else text.ood.detach())
         fixed = {name: value.detach() for name, value in params.items()}
-        like = self.perturbed(still, fixed)
         scale, weight = task.logit_scale, config.detection_weight
 
         def id_objective(noise: Tensor) -> Tensor:
@@ -165,7 +186,7 @@ class FOCoOp(Method):
             return separation_loss(moved, batch, scale, weight).mean()
 
         noise_id = self.ascent(config.id_radius).explore(
-            id_objective, like[0], steps=config.id_steps, tau=config.tau_id, generator=generator
+            id_objective, noise["id"], steps=config.id_steps, tau=config.tau_id
         )
         worst_id = self.move_id(text, params, noise_id, task)
 
@@ -174,21 +195,14 @@ class FOCoOp(Method):
             return separation_loss(moved, batch, scale, weight).mean()
 
         noise_ood = self.ascent(config.ood_radius).explore(
-            ood_objective, like[1], steps=config.ood_steps, tau=config.tau_ood, generator=generator
+            ood_objective, noise["ood"], steps=config.ood_steps, tau=config.tau_ood
         )
         return Text(worst_id, self.move_ood(text, params, noise_ood, task))
 
     def ascent(self, radius: float) -> Ascent:
         """How perturbations are explored within `radius`."""
         config = self.config
-        return Ascent(radius, config.step_size, config.normalised_steps, config.sigma, config.gamma)
-
-    def perturbed(self, text: Text, params: Params) -> tuple[Tensor, Tensor]:
-        """What eps^g and eps^o are added to: unit features, or contexts as in the paper."""
-        assert text.ood is not None
-        if self.config.space == "feature":
-            return text.id, text.ood
-        return params["global"], params["ood"]
+        return Ascent(radius, config.step_size, config.normalised_steps, config.gamma)
 
     def move_id(self, text: Text, params: Params, noise: Tensor, task: Task) -> Tensor:
         """(C, D) class features moved by eps^g.

@@ -26,6 +26,7 @@ from focoop.methods._base import (
     Logits,
     Method,
     Params,
+    Prompt,
     Server,
     State,
     Task,
@@ -61,17 +62,17 @@ class PromptFL(Method):
             shape.insert(0, len(task.classes))
         return State(shared={"context": draw_context(shape, task, generator)})
 
-    def text(self, params: Params, task: Task) -> Text:
-        """(C, D) features of the prompted classes."""
-        return Text(task.encode(params["context"], task.id_names))
+    def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
+        """The classes, C prompts."""
+        return {"id": Prompt(params["context"], task.id_names)}
 
     def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
         """Cosines with the classes."""
         return cosines(text, pooled)
 
-    def loss(self, params: Params, batch: Batch, task: Task, generator: torch.Generator) -> Tensor:
+    def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
         """Cross-entropy over the C classes."""
-        logits = self.logits(self.text(params, task), batch.pooled, batch.patches)
+        logits = self.logits(text, batch.pooled, batch.patches)
         return F.cross_entropy(task.logit_scale * logits.id, batch.labels)
 
     def score(self, logits: Logits, task: Task) -> Tensor:

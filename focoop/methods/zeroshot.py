@@ -22,6 +22,7 @@ from focoop.methods._base import (
     Logits,
     Method,
     Params,
+    Prompt,
     Server,
     State,
     Task,
@@ -49,7 +50,11 @@ class ZeroShot(Method):
         """Nothing to learn."""
         return State(shared={})
 
-    def text(self, params: Params, task: Task) -> Text:
+    def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
+        """Nothing is prompted with a context."""
+        return {}
+
+    def text(self, params: Params, features: Params, task: Task) -> Text:
         """The template's features (C, D)."""
         return Text(task.anchors)
 
@@ -57,7 +62,7 @@ class ZeroShot(Method):
         """Cosines with the template's features."""
         return cosines(text, pooled)
 
-    def loss(self, params: Params, batch: Batch, task: Task, generator: torch.Generator) -> Tensor:
+    def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
         """Zero-shot does not train."""
         raise MethodError("zeroshot has no training loss: run it with federation.rounds = 0")
 

@@ -38,6 +38,9 @@ def task() -> Task:
         anchors=backbone.encode_texts([f"a photo of a {name}." for name in CLASSES]),
         logit_scale=10.0,
         width=backbone.width,
+        bare_names=backbone.names(CLASSES, period=False),
+        texts=backbone.encode_texts,
+        embed=backbone.embed,
     )
 
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,11 +11,11 @@ from torch import Tensor
 
 from focoop.config import load
 from focoop.errors import ConfigError, MethodError
-from focoop.methods._base import Batch, Task, Text
+from focoop.methods._base import Batch, Text
 from focoop.methods._robust import Ascent, soft_maximum
 from focoop.methods.focoop import FOCoOp, FOCoOpConfig, separation_loss
 from focoop.seeds import torch_generator
-from tests.methods.toy import WIDTH, make_batch, make_params, make_task
+from tests.methods.toy import N_TOKENS, make_batch, make_params, make_task, step_loss
 
 
 def slow_losses(text: Text, batch: Batch, scale: float, weight: float) -> list[float]:
@@ -37,7 +38,7 @@ def slow_losses(text: Text, batch: Batch, scale: float, weight: float) -> list[f
 @pytest.mark.parametrize("weight", [0.0, 1.0, 0.3])
 def test_separation_loss_is_the_written_out_sum(weight: float) -> None:
     task, batch = make_task(), make_batch()
-    text = FOCoOp().text(make_params(), task)
+    text = FOCoOp().encode(make_params(), task)
     fast = separation_loss(text, batch, task.logit_scale, weight)
     slow = slow_losses(text, batch, task.logit_scale, weight)
     assert fast.tolist() == pytest.approx(slow, rel=1e-12)
@@ -48,7 +49,7 @@ def test_fusion_is_in_context_space() -> None:
     method = FOCoOp(FOCoOpConfig(global_share=0.3))
     fused = 0.7 * params["local"] + 0.3 * params["global"]
     expected = task.encode(fused, task.id_names)
-    assert torch.equal(method.text(params, task).id, expected)
+    assert torch.equal(method.encode(params, task).id, expected)
 
 
 def test_soft_maximum_is_log_mean_exp_with_its_limits() -> None:
@@ -61,8 +62,8 @@ def test_soft_maximum_is_log_mean_exp_with_its_limits() -> None:
 
 def test_without_bos_the_loss_is_cross_entropy_over_all_prompts() -> None:
     task, params, batch = make_task(), make_params(), make_batch()
-    loss = FOCoOp(FOCoOpConfig(bos=False)).loss(params, batch, task, torch_generator(0))
-    text = FOCoOp().text(params, task)
+    loss = step_loss(FOCoOp(FOCoOpConfig(bos=False)), params, batch, task)
+    text = FOCoOp().encode(params, task)
     assert text.ood is not None
     logits = task.logit_scale * batch.pooled @ torch.cat([text.id, text.ood]).T
     assert float(loss) == pytest.approx(float(F.cross_entropy(logits, batch.labels)), rel=1e-12)
@@ -71,9 +72,11 @@ def test_without_bos_the_loss_is_cross_entropy_over_all_prompts() -> None:
 @pytest.mark.parametrize("space", ["feature", "prompt"])
 def test_no_steps_and_no_noise_is_the_plain_robust_loss(space: str) -> None:
     task, params, batch = make_task(), make_params(), make_batch()
-    config = FOCoOpConfig(space=space, id_steps=0, ood_steps=0, sigma=0.0, mu=0.1)
-    loss = FOCoOp(config).loss(params, batch, task, torch_generator(0))
-    slow = slow_losses(FOCoOp().text(params, task), batch, task.logit_scale, 1.0)
+    config = FOCoOpConfig(
+        context_tokens=N_TOKENS, space=space, id_steps=0, ood_steps=0, sigma=0.0, mu=0.1
+    )
+    loss = step_loss(FOCoOp(config), params, batch, task)
+    slow = slow_losses(FOCoOp().encode(params, task), batch, task.logit_scale, 1.0)
     assert float(loss) == pytest.approx(
         math.log(sum(math.exp(x) for x in slow) / len(slow)), rel=1e-12
     )
@@ -84,21 +87,23 @@ def test_no_steps_and_no_noise_is_the_plain_robust_loss(space: str) -> None:
 def test_gradients_by_finite_differences(space: str, bos: bool) -> None:
     # No ascent steps: their result is held fixed by definition, so differences of the whole loss
     # would also move the perturbation. The noise alone keeps both perturbed paths in play.
-    config = FOCoOpConfig(space=space, bos=bos, id_steps=0, ood_steps=0, sigma=0.05)
+    config = FOCoOpConfig(
+        context_tokens=N_TOKENS, space=space, bos=bos, id_steps=0, ood_steps=0, sigma=0.05
+    )
     method, task, batch = FOCoOp(config), make_task(), make_batch()
     params = make_params()
     leaves = {
         name: v.clone().requires_grad_(True) if v.is_floating_point() else v
         for name, v in params.items()
     }
-    method.loss(leaves, batch, task, torch_generator(3)).backward()
+    step_loss(method, leaves, batch, task, 3).backward()
     for name in ("global", "local", "ood"):
         for place in [(0, 0, 0), (2, 1, 2), (3, 0, 1)]:
             value = []
             for sign in (1, -1):
                 moved = {k: v.clone() for k, v in params.items()}
                 moved[name][place] += sign * 1e-6
-                value.append(float(method.loss(moved, batch, task, torch_generator(3))))
+                value.append(float(step_loss(method, moved, batch, task, 3)))
             slope = (value[0] - value[1]) / 2e-6
             gradient = leaves[name].grad
             assert gradient is not None
@@ -109,8 +114,9 @@ def test_gradients_by_finite_differences(space: str, bos: bool) -> None:
 @pytest.mark.parametrize("tau", [0.0, 1.0])
 def test_every_small_step_raises_the_inner_objective(normalised: bool, tau: float) -> None:
     task, batch = make_task(), make_batch()
-    text = FOCoOp().text(make_params(), task)
-    ascent = Ascent(0.0, 1e-3, normalised, sigma=0.05, gamma=0.01)
+    text = FOCoOp().encode(make_params(), task)
+    ascent = Ascent(0.0, 1e-3, normalised, gamma=0.01)
+    start = 0.05 * torch.randn(text.id.shape, generator=torch_generator(1), dtype=torch.float64)
 
     def objective(noise: Tensor) -> Tensor:
         moved = Text(F.normalize(text.id + noise, dim=-1), text.ood)
@@ -118,25 +124,21 @@ def test_every_small_step_raises_the_inner_objective(normalised: bool, tau: floa
 
     values = []
     for steps in range(6):
-        noise = ascent.explore(
-            objective, text.id, steps=steps, tau=tau, generator=torch_generator(1)
-        )
+        noise = ascent.explore(objective, start, steps=steps, tau=tau)
         values.append(float(objective(noise) - ascent.price(noise, tau)))
     assert all(later > earlier for earlier, later in zip(values, values[1:], strict=False))
 
 
 def test_price_is_the_mean_row_cost() -> None:
     noise = torch.tensor([[[3.0, 4.0]], [[0.0, -1.0]]])
-    ascent = Ascent(0.0, 1.0, True, 0.0, gamma=0.5)
+    ascent = Ascent(0.0, 1.0, True, gamma=0.5)
     assert float(ascent.price(noise, 2.0)) == pytest.approx(2 * (5 + 1) / 2 + 0.5 * (7 + 1) / 2)
 
 
 def test_perturbations_stay_within_the_radius() -> None:
-    ascent = Ascent(radius=0.1, step_size=1.0, normalised=True, sigma=0.0, gamma=0.0)
-    like = torch.zeros(3, 2, 2)
-    noise = ascent.explore(
-        lambda n: (n * 5).sum(), like, steps=3, tau=0.0, generator=torch_generator(0)
-    )
+    ascent = Ascent(radius=0.1, step_size=1.0, normalised=True, gamma=0.0)
+    start = torch.zeros(3, 2, 2)
+    noise = ascent.explore(lambda n: (n * 5).sum(), start, steps=3, tau=0.0)
     assert noise.flatten(1).norm(dim=1).tolist() == pytest.approx([0.1] * 3)
 
 
@@ -150,8 +152,10 @@ def test_spaces_agree_for_a_linear_tower_without_mixing() -> None:
     batch = make_batch(dim=6)
     values = []
     for space in ("feature", "prompt"):
-        config = FOCoOpConfig(space=space, global_share=1.0, sigma=0.01, ood_radius=0.3)
-        values.append(float(FOCoOp(config).loss(params, batch, task, torch_generator(4))))
+        config = FOCoOpConfig(
+            context_tokens=N_TOKENS, space=space, global_share=1.0, sigma=0.01, ood_radius=0.3
+        )
+        values.append(float(step_loss(FOCoOp(config), params, batch, task, 4)))
     assert values[0] == pytest.approx(values[1], rel=1e-12)
 
 
@@ -159,13 +163,12 @@ def test_robust_loss_exceeds_the_plain_one() -> None:
     task, params, batch = make_task(), make_params(), make_batch()
     plain = FOCoOp(FOCoOpConfig(id_steps=0, ood_steps=0, sigma=0.0))
     robust = FOCoOp(FOCoOpConfig(sigma=0.0, tau_id=0.0, tau_ood=10.0))
-    generator = torch_generator(0)
-    assert robust.loss(params, batch, task, generator) > plain.loss(params, batch, task, generator)
+    assert step_loss(robust, params, batch, task) > step_loss(plain, params, batch, task)
 
 
 def test_scores_choose_the_probability_asked_for() -> None:
     task, params, batch = make_task(), make_params(), make_batch()
-    text = FOCoOp().text(params, task)
+    text = FOCoOp().encode(params, task)
     orders = {}
     for name in ("id_mass", "msp_all", "mcm"):
         method = FOCoOp(FOCoOpConfig(score=name))
@@ -184,7 +187,7 @@ def test_scores_choose_the_probability_asked_for() -> None:
 
 def test_refuses_a_task_without_words() -> None:
     task = make_task()
-    empty = Task(task.classes, task.encode, task.id_names, None, task.anchors, 7.0, WIDTH)
+    empty = replace(task, ood_names=None)
     with pytest.raises(MethodError, match=r"negatives\.count"):
         FOCoOp().init(empty, torch_generator(0))
 

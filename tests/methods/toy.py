@@ -1,11 +1,13 @@
 """A smooth float64 task with prompts small enough to write every sum out."""
 
+import zlib
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from focoop.clip.text import Names
-from focoop.methods._base import Batch, Task
+from focoop.methods._base import Batch, Method, Task
 from focoop.seeds import torch_generator
 
 C, U, N_TOKENS, WIDTH, DIM = 4, 5, 2, 3, 6
@@ -33,6 +35,7 @@ def make_task(*, linear: bool = False, width: int = WIDTH, dim: int = DIM) -> Ta
         hidden = torch.tanh(contexts.flatten(1) @ mix + names.embeddings[:, 0] @ word)
         return F.normalize(hidden, dim=-1)
 
+    ramp = torch.arange(1, dim + 1, dtype=torch.float64)
     anchors = F.normalize(torch.randn(C, dim, generator=generator, dtype=torch.float64), dim=-1)
     return Task(
         classes=tuple(f"c{i}" for i in range(C)),
@@ -42,6 +45,14 @@ def make_task(*, linear: bool = False, width: int = WIDTH, dim: int = DIM) -> Ta
         anchors=anchors,
         logit_scale=7.0,
         width=width,
+        bare_names=make_names(C, "c"),
+        texts=lambda texts: F.normalize(
+            torch.stack([torch.sin(float(zlib.crc32(t.encode()) % 997) * ramp) for t in texts]),
+            dim=-1,
+        ),
+        embed=lambda text: torch.cos(
+            torch.arange(len(text.split()) * width, dtype=torch.float64)
+        ).view(-1, width),
     )
 
 
@@ -64,3 +75,11 @@ def make_batch(size: int = 8, seed: int = 0, dim: int = DIM) -> Batch:
     pooled = torch.randn(size, dim, generator=generator, dtype=torch.float64)
     labels = torch.randint(C, (size,), generator=generator)
     return Batch(F.normalize(pooled, dim=-1), None, labels)
+
+
+def step_loss(
+    method: Method, params: dict[str, Tensor], batch: Batch, task: Task, seed: int = 0
+) -> Tensor:
+    """One step's loss, the way the local loop computes it."""
+    noise = method.noise(len(batch.labels), task, torch_generator(seed))
+    return method.loss(params, method.encode(params, task), batch, task, noise)

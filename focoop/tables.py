@@ -1,0 +1,105 @@
+"""Results over seeds: mean and spread in percent, as markdown with the best of a column bold."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+DETECTION = ("fpr95", "fpr95_oodpos", "auroc")
+LOWER_IS_BETTER = ("alarm", "fpr95", "fpr95_oodpos")
+SETS_PER_TABLE = 2  # three columns each: what a page holds
+NOTE = (
+    "Percent, mean ± sample deviation over seeds; bold: best of a column. fpr95: OOD accepted when "
+    "95% of ID is kept; fpr95_oodpos: ID flagged when 95% of OOD is; alarm: other clients' ID "
+    "images flagged. Lower is better for these three."
+)
+
+
+@dataclass(frozen=True)
+class Stat:
+    """Mean and, of two values or more, sample standard deviation."""
+
+    mean: float
+    spread: float | None
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.1f}" if self.spread is None else f"{self.mean:.1f} ± {self.spread:.1f}"
+
+
+Row = Mapping[str, Stat]
+
+
+def columns(summary: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a result in percent, by column; what was not measured is left out."""
+    row = {
+        "own": summary.get("accuracy_own"),
+        "all": summary.get("accuracy_all"),
+        "corrupted": summary.get("accuracy_corrupted"),
+        "alarm": summary.get("cross_alarm"),
+    }
+    for name, values in summary.get("ood", {}).items():
+        row |= {f"{metric} {name}": values.get(metric) for metric in DETECTION}
+    return {name: 100 * value for name, value in row.items() if value is not None}
+
+
+def stat(values: Sequence[float]) -> Stat:
+    """Mean and sample deviation.
+
+    >>> str(stat([1.0, 2.0, 3.0])), str(stat([4.0]))
+    ('2.0 ± 1.0', '4.0')
+    """
+    mean = math.fsum(values) / len(values)
+    if len(values) == 1:
+        return Stat(mean, None, 1)
+    square = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    return Stat(mean, math.sqrt(square), len(values))
+
+
+def over_seeds(summaries: Iterable[Mapping[str, Any]]) -> dict[str, Stat]:
+    """Column -> mean and spread over the runs that have it."""
+    found: dict[str, list[float]] = {}
+    for summary in summaries:
+        for name, value in columns(summary).items():
+            found.setdefault(name, []).append(value)
+    return {name: stat(values) for name, values in found.items()}
+
+
+def lower_is_better(column: str) -> bool:
+    """The direction of a column, such as `fpr95 dtd`."""
+    return column.split(" ", 1)[0] in LOWER_IS_BETTER
+
+
+def best(column: str, rows: Iterable[Row]) -> str | None:
+    """The best mean of a column as it is shown, so that what looks equal is equally best."""
+    means = [row[column].mean for row in rows if column in row]
+    if len(means) < 2:
+        return None
+    return f"{min(means) if lower_is_better(column) else max(means):.1f}"
+
+
+def markdown(rows: Sequence[tuple[str, Row, str]]) -> str:
+    """Narrow tables, one line per (label, columns, number of runs): accuracy, then detection."""
+    present = dict.fromkeys(name for _, row, _ in rows for name in row)
+    sets = list(dict.fromkeys(name.split(" ", 1)[1] for name in present if " " in name))
+    tables = [[name for name in present if " " not in name]]
+    for i in range(0, len(sets), SETS_PER_TABLE):
+        group = sets[i : i + SETS_PER_TABLE]
+        tables.append([f"{metric} {one}" for one in group for metric in DETECTION])
+    return "\n\n".join(_table(names, rows, runs=not i) for i, names in enumerate(tables))
+
+
+def _table(names: Sequence[str], rows: Sequence[tuple[str, Row, str]], *, runs: bool) -> str:
+    header = ["method", *names, *(["runs"] if runs else [])]
+    lines = [header, ["---", *("---:" for _ in header[1:])]]
+    top = {name: best(name, [row for _, row, _ in rows]) for name in names}
+    for label, row, count in rows:
+        cells = [_cell(row.get(name), top[name]) for name in names]
+        lines.append([label.replace("|", "\\|"), *cells, *([count] if runs else [])])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(found: Stat | None, top: str | None) -> str:
+    if found is None:
+        return "-"
+    return f"**{found}**" if f"{found.mean:.1f}" == top else str(found)

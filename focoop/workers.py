@@ -1,0 +1,273 @@
+"""Many runs in few processes: a worker makes one run after the other and keeps features open.
+
+Workers are spawned once, so that imports and a GPU's start are paid once each. A worker that dies
+(out of memory, kill -9) fails the run it was at; a fresh one takes its place. Runs live in run
+folders, so whatever is stopped here goes on with the same command.
+"""
+
+import contextlib
+import functools
+import multiprocessing
+import os
+import signal
+import traceback
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from focoop import features, scenario
+from focoop.clip import load_backbone
+from focoop.config import from_dict, to_dict
+from focoop.errors import ConfigError, FocoopError
+from focoop.experiment import run_experiment
+from focoop.featurefile import load_split
+from focoop.featureset import FeatureSet
+from focoop.manifest import collect
+from focoop.runs import start
+from focoop.schema import RunConfig
+
+PATIENCE = 20.0  # seconds a stopped worker has to note where it is before it is killed
+GPU_JOBS = 4  # runs at a time on one GPU, unless told otherwise
+KEPT_SHARE = 0.25  # of the machine's memory, for features that all workers together keep open
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to make or to finish: a configuration and its folder."""
+
+    config: RunConfig
+    folder: Path
+
+
+@dataclass(frozen=True)
+class News:
+    """What happened to a job, by its number: a `round` committed, `finished` or `failed`.
+
+    `summary` is the last evaluation without its rows per client.
+    """
+
+    job: int
+    kind: str
+    round: int = 0
+    summary: dict[str, Any] | None = None
+    error: str = ""
+    exit_code: int = 0
+
+
+Report = Callable[[News], None]
+
+
+def cores() -> int:
+    """CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def default_jobs(devices: Sequence[str]) -> int:
+    """Runs at a time: one per core on the CPU, a few on a GPU."""
+    return cores() if all(one == "cpu" for one in devices) else min(GPU_JOBS, cores())
+
+
+def run_jobs(jobs: Sequence[Job], report: Report, *, workers: int) -> None:
+    """Make all runs, `workers` at a time, in the order given; 0 makes them in this process.
+
+    `report` is called in this process with all news. A job that fails does not stop the others.
+    """
+    if workers < 0:
+        raise ConfigError(f"--jobs {workers} is not allowed: the least is 0 (in this process)")
+    if workers == 0:
+        for number, job in enumerate(jobs):
+            report(execute(number, job, report))
+        return
+    crew = _Crew(deque(enumerate(jobs)), min(workers, len(jobs)))
+    try:
+        crew.fill()
+        while crew.members:
+            for connection in wait(list(crew.members)):
+                for news in crew.listen(connection):  # type: ignore[arg-type]
+                    report(news)
+    finally:
+        crew.dismiss()
+
+
+def execute(number: int, job: Job, report: Report) -> News:
+    """Make, resume or find finished one run; what goes wrong becomes news, not an error."""
+
+    def committed(round_index: int, loss: float | None, line: dict[str, Any] | None) -> None:
+        report(News(number, "round", round_index, short(line)))
+
+    try:
+        with start(job.folder, job.config, collect(job.config), resume=True) as folder:
+            if folder.status != "finished":
+                run_experiment(job.config, folder, committed)
+                folder.finish("finished")
+            return News(number, "finished", folder.last_round(), short(folder.metrics()[-1]))
+    except FocoopError as error:
+        return News(number, "failed", error=str(error), exit_code=error.exit_code)
+    except Exception:
+        return News(number, "failed", error=traceback.format_exc().strip(), exit_code=1)
+
+
+def short(line: dict[str, Any] | None) -> dict[str, Any] | None:
+    """An evaluation without its rows per client, which may be many."""
+    return None if line is None else {key: line[key] for key in line if key != "clients"}
+
+
+@dataclass
+class _Worker:
+    process: SpawnProcess
+    job: int
+
+
+class _Crew:
+    """The processes at work and the jobs that wait for one."""
+
+    def __init__(self, waiting: deque[tuple[int, Job]], size: int) -> None:
+        self.members: dict[Connection, _Worker] = {}
+        self._waiting = waiting
+        self._size = size
+
+    def fill(self) -> None:
+        """Start workers until there are enough of them or nothing waits."""
+        while self._waiting and len(self.members) < self._size:
+            context = multiprocessing.get_context("spawn")
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, self._size), daemon=True)
+            with _surroundings(max(1, cores() // self._size)):
+                process.start()
+            theirs.close()  # else the pipe would not end with the worker
+            self.members[ours] = _Worker(process, -1)
+            self._give(ours)
+
+    def listen(self, connection: Connection) -> Iterator[News]:
+        """What a worker has to say; then its next job, or a fresh worker if it is dead."""
+        worker = self.members[connection]
+        try:
+            news: News = connection.recv()
+        except (EOFError, OSError):
+            del self.members[connection]
+            connection.close()
+            worker.process.join()
+            yield News(worker.job, "failed", error=_obituary(worker.process), exit_code=1)
+            self.fill()
+            return
+        yield news
+        if news.kind == "round":
+            return
+        if self._waiting:
+            self._give(connection)
+        else:
+            del self.members[connection]
+            connection.close()  # the worker reads the end of the pipe and leaves
+            worker.process.join()
+
+    def dismiss(self) -> None:
+        """Stop who is still at work; the run folders say how far they came."""
+        for worker in self.members.values():
+            worker.process.terminate()
+        for connection, worker in self.members.items():
+            worker.process.join(PATIENCE)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+            connection.close()
+        self.members.clear()
+
+    def _give(self, connection: Connection) -> None:
+        number, job = self._waiting.popleft()
+        self.members[connection].job = number
+        with contextlib.suppress(OSError):  # a dead worker is met by the next `listen`
+            connection.send((number, to_dict(job.config), str(job.folder)))
+
+
+@contextlib.contextmanager
+def _surroundings(threads: int) -> Iterator[None]:
+    """What a worker is born with: its threads, and Ctrl-C blocked.
+
+    OpenMP reads its variables when torch is loaded. Ctrl-C reaches all processes of a terminal; the
+    parent alone acts on it and tells the workers, so that each is told once.
+    """
+    wanted = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(threads)}
+    before = {name: os.environ.get(name) for name in wanted}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _obituary(process: SpawnProcess) -> str:
+    code = process.exitcode or 0
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    advice = "; if memory ran out, use fewer --jobs" if code == -signal.SIGKILL else ""
+    return f"the worker process {how}{advice}; the same command goes on where it stopped"
+
+
+def _serve(connection: Connection, size: int) -> None:
+    """A worker's life: jobs until the pipe ends."""
+
+    def leave(signum: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + signum)
+
+    signal.signal(signal.SIGTERM, leave)
+    torch.set_num_threads(max(1, cores() // size))
+    keep_open(int(KEPT_SHARE * _memory() / size))
+    while True:
+        try:
+            number, tree, folder = connection.recv()
+        except (EOFError, OSError):
+            return
+
+        def report(news: News) -> None:
+            try:
+                connection.send(news)
+            except OSError as error:  # the parent is gone: nobody waits for this run
+                raise SystemExit(1) from error
+
+        report(execute(number, Job(from_dict(tree), Path(folder)), report))
+
+
+def keep_open(limit: int) -> None:
+    """Let all runs of this process share feature files (up to `limit` bytes) and the backbone."""
+    kept: OrderedDict[tuple[Any, ...], FeatureSet] = OrderedDict()
+
+    def shared_split(path: Path | str, *arguments: Any, **options: Any) -> FeatureSet:
+        told = os.stat(path) if os.path.isfile(path) else None
+        version = told and (told.st_mtime_ns, told.st_size)
+        key = (str(path), version, repr(arguments), repr(sorted(options.items())))
+        if key not in kept:
+            kept[key] = load_split(path, *arguments, **options)
+        kept.move_to_end(key)
+        found = kept[key]
+        while len(kept) > 1 and sum(map(_size, kept.values())) > limit:
+            kept.popitem(last=False)
+        return found
+
+    # A run is made of names alone; these two functions turn names into tensors.
+    for module, name, function in (
+        (features, "load_split", shared_split),
+        (scenario, "load_backbone", functools.lru_cache(maxsize=1)(load_backbone)),
+    ):
+        assert hasattr(module, name), f"{module.__name__} no longer calls {name}"
+        setattr(module, name, function)
+
+
+def _size(found: FeatureSet) -> int:
+    return found.pooled.nbytes + (0 if found.patches is None else found.patches.nbytes)
+
+
+def _memory() -> int:
+    """Physical memory in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
