@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from focoop import partition
 from focoop.clip import load_backbone
 from focoop.clip.base import Backbone
 from focoop.data.corruptions import SEVERITIES
@@ -21,32 +20,9 @@ from focoop.methods._base import Method, Task
 from focoop.negatives import mine
 from focoop.schema import RunConfig
 from focoop.seeds import derive
+from focoop.split import Split, make_split
 
-# Share of a domain's images that is held out where a dataset has domains instead of splits.
-DOMAIN_TEST_SHARE = 0.2
-
-
-@dataclass(frozen=True)
-class Split:
-    """Training and test images and which rows each client owns."""
-
-    train: FeatureSet
-    test: FeatureSet
-    train_index: Sequence[np.ndarray]
-    test_index: Sequence[np.ndarray]
-    repeated: int
-    shares: partition.Partition | None
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Class names in label order."""
-        return self.train.classes
-
-    def counts(self, of_test: bool = False) -> np.ndarray:
-        """(K, C) images of each class at each client."""
-        features = self.test if of_test else self.train
-        index = self.test_index if of_test else self.train_index
-        return partition.summary(index, features.labels.numpy(), len(self.classes))
+__all__ = ["Scenario", "Split", "build", "expand_severities", "make_split", "make_task"]
 
 
 @dataclass(frozen=True)
@@ -97,15 +73,19 @@ def build(config: RunConfig, cache_dir: Path | None = None, device: str | None =
     if config.data.validation == 0:  # corrupted test images would leak into tuning
         for name, spec in expand_severities(config.data.corrupted):
             features = open_features(spec, "test", backbone, with_patches, cache_dir)
-            features = features.with_classes(split.classes)
+            dropped = [name for name in config.data.drop_classes if name in features.classes]
+            features = features.drop_classes(dropped).with_classes(split.classes)
             corrupted[name] = Owned(_images(features), _same_clients(config, split, features))
             hashes[spec] = features.sha256()
-    for spec in config.data.ood:
+    ood_specs = config.data.ood
+    if config.data.validation and config.data.validation_ood:
+        ood_specs = config.data.validation_ood
+    for spec in ood_specs:
         features = open_features(spec, "test", backbone, with_patches, cache_dir)
         ood[_short(spec)] = _images(features)
         hashes[spec] = features.sha256()
-    if len(ood) != len(config.data.ood):
-        raise ConfigError(f"data.ood names two sets that would share a name: {config.data.ood}")
+    if len(ood) != len(ood_specs):
+        raise ConfigError(f"two OOD sets would share a name: {', '.join(ood_specs)}")
     sets = EvaluationSets(Owned(_images(split.test), split.test_index), corrupted, ood)
     return Scenario(method, task, backbone, split, sets, hashes)
 
@@ -145,33 +125,6 @@ def make_task(
     )
 
 
-def make_split(
-    config: RunConfig, backbone: Backbone | None = None, cache_dir: Path | None = None
-) -> Split:
-    """Divide training and test images among clients by one class-by-client matrix.
-
-    With `data.validation` the test split is not opened: validation images, cut from the training
-    images before shots are drawn, stand in for it.
-    """
-    spec, patches = config.data.id, config.data.with_patches
-    if config.partition.kind == "domain":
-        return _domain_split(config, open_features(spec, "all", backbone, patches, cache_dir))
-    train = open_features(spec, "train", backbone, patches, cache_dir)
-    if config.data.validation:
-        seed = derive(config.partition.seed, "validation")
-        kept, held_out = partition.validation_cut(
-            train.labels.numpy(), per_class=config.data.validation, seed=seed
-        )
-        train, test = train.select(torch.from_numpy(kept)), train.select(torch.from_numpy(held_out))
-    else:
-        test = open_features(spec, "test", backbone, patches, cache_dir)
-        test = test.with_classes(train.classes)
-    shares = _shares(config, len(train.classes))
-    train_index = shares.assign(train.labels.numpy(), derive(config.partition.seed, "train"))
-    test_index = shares.assign(test.labels.numpy(), derive(config.partition.seed, "test"))
-    return _with_shots(config, train, test, train_index, test_index, shares)
-
-
 def expand_severities(specs: Sequence[str]) -> list[tuple[str, str]]:
     """(`type@severity`, spec) pairs; a corruption without a severity stands for all five.
 
@@ -190,55 +143,6 @@ def expand_severities(specs: Sequence[str]) -> list[tuple[str, str]]:
         else:
             pairs += [(f"{corruption}@{s}", f"{spec}@{s}") for s in SEVERITIES]
     return pairs
-
-
-def _shares(config: RunConfig, num_classes: int) -> partition.Partition:
-    settings = config.partition
-    if settings.kind == "dirichlet":
-        return partition.dirichlet(num_classes, settings.clients, settings.alpha, settings.seed)
-    if settings.kind == "overlap":
-        each = settings.classes_per_client
-        return partition.overlap(num_classes, settings.clients, each, settings.seed)
-    if settings.kind == "iid":
-        return partition.iid(num_classes, settings.clients)
-    return partition.pathological(num_classes, settings.clients, settings.seed)
-
-
-def _domain_split(config: RunConfig, features: FeatureSet) -> Split:
-    if features.domains is None:
-        raise ConfigError(
-            f"partition.kind = domain needs a dataset with domains; {config.data.id} has none"
-        )
-    if config.data.corrupted:
-        raise ConfigError("data.corrupted must be [] with partition.kind = domain")
-    seed = derive(config.partition.seed, "domains")
-    # Classes within a domain are cut alike: the pair (domain, class) is the label of the cut.
-    labels = features.labels + features.domains * len(features.classes)
-    kept, held_out = partition.validation_cut(labels.numpy(), fraction=DOMAIN_TEST_SHARE, seed=seed)
-    train = features.select(torch.from_numpy(kept))
-    test = features.select(torch.from_numpy(held_out))
-    assert train.domains is not None and test.domains is not None
-    clients = config.partition.clients
-    train_index = partition.by_domain(train.domains.numpy(), clients, config.partition.seed)
-    test_index = partition.by_domain(test.domains.numpy(), clients, config.partition.seed)
-    return _with_shots(config, train, test, train_index, test_index, None)
-
-
-def _with_shots(
-    config: RunConfig,
-    train: FeatureSet,
-    test: FeatureSet,
-    train_index: Sequence[np.ndarray],
-    test_index: Sequence[np.ndarray],
-    shares: partition.Partition | None,
-) -> Split:
-    shots = partition.take_shots(
-        train_index,
-        train.labels.numpy(),
-        config.partition.shots or None,
-        derive(config.seed, "shots"),
-    )
-    return Split(train, test, shots.indices, test_index, shots.repeated, shares)
 
 
 def _same_clients(config: RunConfig, split: Split, features: FeatureSet) -> list[np.ndarray]:

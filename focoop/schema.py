@@ -36,9 +36,13 @@ class DataConfig(Section):
         "corrupted ID test sets; without @SEVERITY all five severities",
     )
     ood: tuple[str, ...] = setting(("demo:dtd_32px", "demo:sun_32px"), "OOD test sets")
+    drop_classes: tuple[str, ...] = setting((), "classes of the ID dataset to leave out")
     template: str = setting("a photo of a {}.", "zero-shot prompt; {} stands for the class name")
     validation: int = setting(
         0, "tune on this many training images per class instead of the test split", low=0
+    )
+    validation_ood: tuple[str, ...] = setting(
+        (), "OOD sets in place of data.ood while data.validation is set; []: data.ood itself"
     )
     with_patches: bool = setting(False, "load patch features, for methods that use them")
 
@@ -65,11 +69,27 @@ class PartitionConfig(Section):
 
     prefix = "partition."
     kind: str = setting("pathological", "how classes are divided", choices=PARTITIONS)
-    clients: int = setting(10, "number of clients K", low=1)
+    clients: int = setting(10, "number of clients K; 0: one per domain (kind domain)", low=0)
     alpha: float = setting(0.1, "concentration of dirichlet; smaller is more uneven", above=0)
     classes_per_client: int = setting(20, "classes of each client for overlap", low=1)
     shots: int = setting(8, "training images per class and client; 0: all", low=0)
+    leave_out: str = setting(
+        "", "domain that all clients are tested on and none holds (kind domain); empty: none"
+    )
     seed: int = setting(21, "seed of the partition, apart from the run's", low=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kind != "domain" and self.leave_out:
+            raise ConfigError(
+                f"partition.leave_out = {self.leave_out!r} needs partition.kind = domain, "
+                f"not {self.kind}"
+            )
+        if self.kind != "domain" and not self.clients:
+            raise ConfigError(
+                "partition.clients = 0 means one client per domain: with partition.kind = "
+                f"{self.kind} it must be 1 or more"
+            )
 
 
 @dataclass(frozen=True)

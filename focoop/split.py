@@ -1,0 +1,168 @@
+"""Who trains and who is tested on which images: a configuration's data divided among clients."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from focoop import partition
+from focoop.clip.base import Backbone
+from focoop.data.names import nearest
+from focoop.errors import ConfigError
+from focoop.features import FeatureSet, open_features
+from focoop.schema import RunConfig
+from focoop.seeds import derive
+
+# Share of a domain's images that is held out where a dataset has domains instead of splits.
+DOMAIN_TEST_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Split:
+    """Training and test images and which rows each client owns."""
+
+    train: FeatureSet
+    test: FeatureSet
+    train_index: Sequence[np.ndarray]
+    test_index: Sequence[np.ndarray]
+    repeated: int
+    shares: partition.Partition | None
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names in label order."""
+        return self.train.classes
+
+    def counts(self, of_test: bool = False) -> np.ndarray:
+        """(K, C) images of each class at each client."""
+        features = self.test if of_test else self.train
+        index = self.test_index if of_test else self.train_index
+        return partition.summary(index, features.labels.numpy(), len(self.classes))
+
+
+def make_split(
+    config: RunConfig, backbone: Backbone | None = None, cache_dir: Path | None = None
+) -> Split:
+    """Divide training and test images among clients by one class-by-client matrix.
+
+    With `data.validation` the test split is not opened: validation images, cut from the training
+    images before shots are drawn, stand in for it.
+    """
+    opened = partial(
+        open_features,
+        config.data.id,
+        backbone=backbone,
+        with_patches=config.data.with_patches,
+        cache_dir=cache_dir,
+        drop_classes=config.data.drop_classes,
+    )
+    if config.partition.kind == "domain":
+        return _domain_split(config, opened("all"))
+    train = opened("train")
+    if config.data.validation:
+        train, test = _validation_cut(config, train)
+    else:
+        test = opened("test").with_classes(train.classes)
+    shares = _shares(config, len(train.classes))
+    train_index = shares.assign(train.labels.numpy(), derive(config.partition.seed, "train"))
+    test_index = shares.assign(test.labels.numpy(), derive(config.partition.seed, "test"))
+    return _with_shots(config, train, test, train_index, test_index, shares)
+
+
+def _shares(config: RunConfig, num_classes: int) -> partition.Partition:
+    settings = config.partition
+    if settings.kind == "dirichlet":
+        return partition.dirichlet(num_classes, settings.clients, settings.alpha, settings.seed)
+    if settings.kind == "overlap":
+        each = settings.classes_per_client
+        return partition.overlap(num_classes, settings.clients, each, settings.seed)
+    if settings.kind == "iid":
+        return partition.iid(num_classes, settings.clients)
+    return partition.pathological(num_classes, settings.clients, settings.seed)
+
+
+def _domain_split(config: RunConfig, features: FeatureSet) -> Split:
+    if features.domains is None:
+        raise ConfigError(
+            f"partition.kind = domain needs a dataset with domains; {config.data.id} has none"
+        )
+    if config.data.corrupted:
+        raise ConfigError("data.corrupted must be [] with partition.kind = domain")
+    if config.partition.leave_out:
+        return _left_out_split(config, features, features.domains)
+    seed = derive(config.partition.seed, "domains")
+    train, test = _cut(features, seed, fraction=DOMAIN_TEST_SHARE)
+    if config.data.validation:
+        train, test = _validation_cut(config, train)
+    assert train.domains is not None and test.domains is not None
+    clients = config.partition.clients or None
+    train_index = partition.by_domain(train.domains.numpy(), clients, config.partition.seed)
+    test_index = partition.by_domain(test.domains.numpy(), clients, config.partition.seed)
+    return _with_shots(config, train, test, train_index, test_index, None)
+
+
+def _left_out_split(config: RunConfig, features: FeatureSet, domains: torch.Tensor) -> Split:
+    """One client per other domain, each tested on the whole left-out one.
+
+    With `data.validation` that domain is not touched: images held out of all others stand in.
+    """
+    name, names = config.partition.leave_out, features.domain_names
+    if name not in names:
+        raise ConfigError(
+            f"partition.leave_out = {name!r} is no domain of {config.data.id}{nearest(name, names)}"
+        )
+    left = domains == names.index(name)
+    train, test = features.select(~left), features.select(left)
+    if config.data.validation:
+        train, test = _validation_cut(config, train)
+    clients = len(set(domains[~left].tolist()))
+    if not len(test) or config.partition.clients not in (0, clients):
+        raise ConfigError(
+            f"without {name!r} ({int(left.sum())} images) {config.data.id} has {clients} domains, "
+            f"one per client: set partition.clients to {clients}, or 0"
+        )
+    assert train.domains is not None
+    train_index = partition.by_domain(train.domains.numpy())
+    return _with_shots(config, train, test, train_index, [np.arange(len(test))] * clients, None)
+
+
+def _validation_cut(config: RunConfig, train: FeatureSet) -> tuple[FeatureSet, FeatureSet]:
+    """Training and validation images."""
+    seed, count = derive(config.partition.seed, "validation"), config.data.validation
+    try:
+        return _cut(train, seed, per_class=count)
+    except ConfigError as error:
+        raise ConfigError(f"data.validation = {count} is too many here: {error}") from error
+
+
+def _cut(
+    features: FeatureSet, seed: int, per_class: int | None = None, fraction: float | None = None
+) -> tuple[FeatureSet, FeatureSet]:
+    """Kept and held-out images, class by class; where there are domains, alike within each."""
+    labels = features.labels
+    if features.domains is not None:
+        labels = labels + features.domains * len(features.classes)
+    kept, held_out = partition.validation_cut(
+        labels.numpy(), per_class=per_class, fraction=fraction, seed=seed
+    )
+    return features.select(torch.from_numpy(kept)), features.select(torch.from_numpy(held_out))
+
+
+def _with_shots(
+    config: RunConfig,
+    train: FeatureSet,
+    test: FeatureSet,
+    train_index: Sequence[np.ndarray],
+    test_index: Sequence[np.ndarray],
+    shares: partition.Partition | None,
+) -> Split:
+    shots = partition.take_shots(
+        train_index,
+        train.labels.numpy(),
+        config.partition.shots or None,
+        derive(config.seed, "shots"),
+    )
+    return Split(train, test, shots.indices, test_index, shots.repeated, shares)
