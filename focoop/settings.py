@@ -2,7 +2,8 @@
 
 A settings class is a frozen dataclass whose fields are bool, int, float, str, a Literal of strings
 or a tuple of these. A field's metadata holds its `doc` and, where they apply, `choices`, the
-bounds `low` and `high`, and `above`, a bound that is itself not allowed.
+bounds `low` and `high`, `above`, a bound that is itself not allowed, and `grid`, the values that
+`focoop tune` tries.
 """
 
 import dataclasses
@@ -49,7 +50,7 @@ class Typed:
 
 
 def setting(default: Any, doc: str, **rules: Any) -> Any:
-    """A documented field; rules are `choices`, `low`, `high` and `above`."""
+    """A documented field; rules are `choices`, `low`, `high`, `above` and `grid`."""
     return dataclasses.field(default=default, metadata={"doc": doc, **rules})
 
 
@@ -58,6 +59,12 @@ def fields_of(cls: Any) -> Iterator[tuple[Field[Any], Any]]:
     hints = typing.get_type_hints(cls)
     for one in dataclasses.fields(cls):
         yield one, hints[one.name]
+
+
+def grids(cls: Any) -> dict[str, tuple[Any, ...]]:
+    """The values to try of every field that declares some."""
+    found = {one.name: tuple(one.metadata.get("grid", ())) for one in dataclasses.fields(cls)}
+    return {name: grid for name, grid in found.items() if grid}
 
 
 def build(cls: type[Settings], tree: Tree, prefix: str, also: Sequence[str] = ()) -> Settings:

@@ -1,121 +1,129 @@
-"""Run configurations over seeds and print one table: mean and spread of the last round.
+"""`focoop compare` and `focoop tune` where typer and rich are missing, such as on a GPU machine.
 
-    python tools/results.py configs/cifar100-*.toml --seeds 0 1 2 --out runs/cifar100
+    python tools/results.py compare configs/settings/cifar100.toml --methods promptfl,focoop \
+        --seeds 0,1,2 --presets configs/methods --out runs/compare --jobs 2
+    python tools/results.py tune --setting configs/settings/cifar100.toml --methods all \
+        --budget 12 --out runs/tune --write configs/methods
 
-Runs that are finished are not repeated; killed ones go on where they stopped. Needs the core
-packages alone, so that it also runs on a machine without the command line's.
+Without `--methods` the files are whole configurations, each a row of one table. Needs torch, numpy
+and safetensors alone. docs/compare.md tells the rest.
 """
 
 import argparse
-import math
-import subprocess
+import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
+# Read by OpenMP when torch is first imported: threads that spin slow a shared machine.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from focoop.config import load
-from focoop.experiment import run_experiment
-from focoop.manifest import collect
-from focoop.runs import RunFolder, start
+from focoop import compare, grid
+from focoop import tune as tuning
+from focoop.choice import OBJECTIVE, parse_objective, write_choice
+from focoop.errors import FocoopError
+from focoop.workers import default_jobs
 
 
-def main() -> int:
-    """Run what is missing, then print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("configs", nargs="+", type=Path)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--out", type=Path, default=Path("runs/results"))
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
-    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.one is not None:
-        run(given.configs[0], given.one, given.out, given.overrides)
-        return 0
-    jobs = [(path, seed) for path in given.configs for seed in given.seeds]
-    with ThreadPoolExecutor(given.jobs) as pool:
-        codes = list(pool.map(lambda job: spawn(*job, given), jobs))
-    print(table([(path.stem, found(path, given.seeds, given.out)) for path in given.configs]))
-    return max(codes)
+def main(arguments: list[str]) -> int:
+    """Run a command; errors a user can mend end with their exit code."""
+    given = parser().parse_args(arguments)
+    try:
+        outcomes = given.command(given)
+    except FocoopError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on", file=sys.stderr)
+        return 130
+    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
+    for outcome in failed:
+        print(f"failed: {outcome.cell.folder}\n{outcome.error}", file=sys.stderr)
+    return failed[0].exit_code or 1 if failed else 0
 
 
-def spawn(path: Path, seed: int, given: argparse.Namespace) -> int:
-    """One run in a process of its own."""
-    command = [sys.executable, __file__, str(path), "--one", str(seed), "--out", str(given.out)]
-    for override in given.overrides:
-        command += ["--set", override]
-    done = subprocess.run(command, capture_output=True, text=True)
-    print(f"{path.stem} seed {seed}: exit code {done.returncode}", file=sys.stderr, flush=True)
-    if done.returncode:
-        print(done.stderr[-2000:], file=sys.stderr, flush=True)
-    return done.returncode
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = top.add_subparsers(required=True)
+    one = commands.add_parser("compare", help="methods x settings x seeds")
+    one.set_defaults(command=run_compare)
+    one.add_argument("files", nargs="*", type=Path)
+    one.add_argument("--settings", nargs="+", type=Path, default=[])
+    one.add_argument("--methods")
+    one.add_argument("--seeds", default="0,1,2")
+    one.add_argument("--presets", type=Path, default=Path("configs/methods"))
+    one.add_argument("--no-run", action="store_true")
+    two = commands.add_parser("tune", help="choose settings on validation images")
+    two.set_defaults(command=run_tune)
+    two.add_argument("--setting", type=Path, required=True)
+    two.add_argument("--methods", required=True)
+    two.add_argument("--budget", type=int, default=12)
+    two.add_argument("--write", type=Path)
+    two.add_argument("--only", action="store_true", help="presets NAME@SETTING.toml")
+    two.add_argument("--objective", default=OBJECTIVE)
+    two.add_argument("--ood", nargs="+", default=[])
+    two.add_argument("--validation", type=int)
+    two.add_argument("--seed", type=int, default=0)
+    for command, out in ((one, "runs/compare"), (two, "runs/tune")):
+        command.add_argument("--out", type=Path, default=Path(out))
+        command.add_argument("--jobs", type=int, help="runs at a time")
+        command.add_argument("--device")
+        command.add_argument("--set", action="append", default=[], dest="overrides")
+    return top
 
 
-def folder_of(path: Path, seed: int, out: Path) -> Path:
-    """Where the run of a configuration and seed lives."""
-    return out / f"{path.stem}-seed{seed}"
+def run_compare(given: argparse.Namespace) -> list[compare.Outcome]:
+    files = [*given.settings, *given.files]
+    seeds = grid.parse_seeds(given.seeds)
+    changes = overrides(given)
+    cells = grid.plan(
+        files, given.methods, seeds, given.out, presets=given.presets, overrides=changes
+    )
+    if given.no_run:
+        compare.refuse_changed(cells)
+        outcomes = [compare.found(cell) for cell in cells]
+    else:
+        outcomes = compare.run(cells, say, jobs=jobs(given, cells))
+    compare.write_results(given.out, outcomes)
+    for name, rows in compare.grouped(outcomes).items():
+        print(compare.markdown(name, rows))
+    return outcomes
 
 
-def run(path: Path, seed: int, out: Path, overrides: list[str]) -> None:
-    """Run or resume one configuration."""
-    config = load(path, [*overrides, f"seed={seed}"])
-    with start(folder_of(path, seed, out), config, collect(config), resume=True) as folder:
-        if folder.status != "finished":
-            run_experiment(config, folder)
-            folder.finish("finished")
+def run_tune(given: argparse.Namespace) -> list[compare.Outcome]:
+    weights = parse_objective(given.objective)
+    studies = tuning.studies(
+        given.setting,
+        given.methods,
+        given.budget,
+        given.out,
+        validation=given.validation,
+        ood=given.ood,
+        overrides=overrides(given),
+        seed=given.seed,
+    )
+    cells = [cell for study in studies for cell in study.cells]
+    choices = tuning.tune(studies, weights, jobs=jobs(given, cells), watch=say)
+    suffix = f"@{given.setting.stem}" if given.only else ""
+    for choice in choices:
+        write_choice(choice, weights, given.out, given.write, suffix)
+        print(choice.preset or f"# {choice.study.label}: no trial succeeded\n")
+    return [trial.outcome for choice in choices for trial in choice.trials]
 
 
-def found(path: Path, seeds: list[int], out: Path) -> list[dict[str, Any]]:
-    """The last evaluation of every finished run."""
-    runs = [RunFolder.open(folder_of(path, seed, out)) for seed in seeds]
-    return [one.metrics()[-1] for one in runs if one.status == "finished"]
+def overrides(given: argparse.Namespace) -> list[str]:
+    return [*given.overrides, *([f"backbone.device={given.device}"] if given.device else [])]
 
 
-def columns(summary: dict[str, Any]) -> dict[str, float | None]:
-    """The numbers of a table row, in percent."""
-    row = {
-        "own": summary["accuracy_own"],
-        "all": summary["accuracy_all"],
-        "corrupted": summary["accuracy_corrupted"],
-        "alarm": summary["cross_alarm"],
-    }
-    for name, values in summary["ood"].items():
-        for metric in ("fpr95", "fpr95_oodpos", "auroc"):
-            row[f"{metric} {name}"] = values[metric]
-    return {name: None if value is None else 100 * value for name, value in row.items()}
+def jobs(given: argparse.Namespace, cells: list[grid.Cell]) -> int:
+    devices = [cell.config.backbone.device for cell in cells]
+    return default_jobs(devices) if given.jobs is None else int(given.jobs)
 
 
-def table(rows: list[tuple[str, list[dict[str, Any]]]]) -> str:
-    """Markdown, one line per metric and one column per configuration: mean and sample deviation."""
-    cells: dict[str, dict[str, str]] = {}
-    for label, summaries in rows:
-        for name in columns(summaries[0]) if summaries else ():
-            values = [columns(one)[name] for one in summaries]
-            cells.setdefault(name, {})[label] = mean_and_spread(
-                [v for v in values if v is not None]
-            )
-    labels = [f"{label} ({len(summaries)})" for label, summaries in rows]
-    lines = ["| percent (runs) | " + " | ".join(labels) + " |", "|---" * (len(rows) + 1) + "|"]
-    for name, by_label in cells.items():
-        lines.append(
-            f"| {name} | " + " | ".join(by_label.get(label, "-") for label, _ in rows) + " |"
-        )
-    return "\n".join(lines)
-
-
-def mean_and_spread(values: list[float]) -> str:
-    """Mean and, of more than one value, the sample standard deviation."""
-    if not values:
-        return "-"
-    mean = math.fsum(values) / len(values)
-    if len(values) == 1:
-        return f"{mean:.1f}"
-    spread = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
-    return f"{mean:.1f} ± {spread:.1f}"
+def say(outcome: compare.Outcome) -> None:
+    if outcome.status != "running":
+        print(compare.line(outcome), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

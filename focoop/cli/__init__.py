@@ -1,4 +1,4 @@
-"""The command line: `focoop run`, `evaluate`, `features`, `data`, `methods`, `doctor`, `demo`.
+"""The command line: `focoop run`, `evaluate`, `compare`, `tune`, `features`, `data`, `demo`, ...
 
 Results go to standard output, messages to standard error. Exit codes: 0 done, 2 wrong usage or
 configuration, 3 data, 4 backbone, 5 method, 6 run folder, 130 interrupted.
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from focoop import __version__
-from focoop.cli import data, info, run
+from focoop.cli import compare, data, info, run
 from focoop.cli.screen import Commands
 
 __all__ = ["app", "main"]
@@ -25,6 +25,8 @@ app.add_typer(data.app, name="data")
 app.command()(run.run)
 app.command()(run.evaluate)
 app.command()(run.demo)
+app.command()(compare.compare)
+app.command()(compare.tune)
 app.command()(data.features)
 app.command()(info.methods)
 app.command()(info.config)

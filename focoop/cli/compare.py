@@ -1,0 +1,285 @@
+"""Commands over many runs: compare methods, tune them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from focoop.cli.screen import AsJson, Device, Overrides, messages, out, print_json
+
+if TYPE_CHECKING:
+    from focoop.choice import Choice, Study
+    from focoop.compare import Outcome
+    from focoop.grid import Cell
+
+Jobs = Annotated[
+    int | None,
+    typer.Option(help="Runs at a time; default: one per core, on a GPU 4. 0: in this process."),
+]
+BRIEF = ("own", "all", "corrupted", "alarm", "fpr95", "auroc")
+
+
+def compare(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILES", help="Settings; without --methods whole configurations."),
+    ] = None,
+    settings: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="The same as FILES.")
+    ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Names, presets or variants such as focoop:bos=false; or all."),
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Seeds, each a run.")] = "0,1,2",
+    presets: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder of NAME.toml and NAME@SETTING.toml.")
+    ] = Path("configs/methods"),
+    folder: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder of the runs and tables.")
+    ] = Path("runs/compare"),
+    jobs: Jobs = None,
+    device: Device = None,
+    overrides: Overrides = None,
+    no_run: Annotated[
+        bool, typer.Option("--no-run", help="Only make the tables of what is finished.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run methods x settings x seeds as one resumable grid, and print its tables."""
+    from focoop import compare as grid_runs
+    from focoop.grid import parse_seeds, plan
+
+    cells = plan(
+        [*(settings or []), *(files or [])],
+        methods,
+        parse_seeds(seeds),
+        folder,
+        presets=presets,
+        overrides=with_device(overrides, device),
+    )
+    if no_run:
+        grid_runs.refuse_changed(cells)
+        outcomes = [grid_runs.found(cell) for cell in cells]
+    else:
+        with _board(cells, live_comparison) as watch:
+            outcomes = grid_runs.run(cells, watch, jobs=_jobs(jobs, cells))
+    paths = grid_runs.write_results(folder, outcomes)
+    if as_json:
+        print_json(grid_runs.document(outcomes))
+    else:
+        for name, rows in grid_runs.grouped(outcomes).items():
+            typer.echo(grid_runs.markdown(name, rows))
+        typer.echo(f"written: {', '.join(map(str, paths))}", err=True)
+    _leave(outcomes)
+
+
+def tune(
+    setting: Annotated[Path, typer.Option(metavar="FILE", help="What is tuned on.")],
+    methods: Annotated[str, typer.Option(help="Names or variants, or all.")],
+    budget: Annotated[int, typer.Option(help="Trials of each method.")] = 12,
+    folder: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder of the trials and the evidence.")
+    ] = Path("runs/tune"),
+    write: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also write the presets here.")
+    ] = None,
+    only: Annotated[
+        bool, typer.Option("--only", help="Write presets for this setting alone: NAME@SETTING.")
+    ] = False,
+    objective: Annotated[
+        str, typer.Option(help="Weights of own, all, auroc, fpr95, fpr95_oodpos, alarm.")
+    ] = "own=1,auroc=1",
+    ood: Annotated[
+        list[str] | None,
+        typer.Option(help="A validation OOD set; default: the setting's data.validation_ood."),
+    ] = None,
+    validation: Annotated[
+        int | None, typer.Option(help="Validation images per class; default 30.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the runs and of the sample.")] = 0,
+    jobs: Jobs = None,
+    device: Device = None,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Choose methods' settings on validation images, the same number of trials for each."""
+    from focoop.choice import parse_objective, told, write_choice
+    from focoop.tune import studies
+    from focoop.tune import tune as run_trials
+
+    weights = parse_objective(objective)
+    found = studies(
+        setting,
+        methods,
+        budget,
+        folder,
+        validation=validation,
+        ood=ood or [],
+        overrides=with_device(overrides, device),
+        seed=seed,
+    )
+    cells = [cell for study in found for cell in study.cells]
+    with _board(cells, live_tuning(found, weights)) as watch:
+        choices = run_trials(found, weights, jobs=_jobs(jobs, cells), watch=watch)
+    suffix = f"@{setting.stem}" if only else ""
+    paths = [path for one in choices for path in write_choice(one, weights, folder, write, suffix)]
+    if as_json:
+        print_json([_as_json(choice) for choice in choices])
+    else:
+        out().print(_choices_table(choices))
+        typer.echo(f"{told(weights)}, in percent of validation images and sets")
+        typer.echo(f"written: {', '.join(map(str, paths))}", err=True)
+    _leave([trial.outcome for choice in choices for trial in choice.trials])
+
+
+def with_device(overrides: list[str] | None, device: str | None) -> list[str]:
+    """`--set` and `--device` together."""
+    return [*(overrides or []), *([f"backbone.device={device}"] if device else [])]
+
+
+def _jobs(given: int | None, cells: "list[Cell]") -> int:
+    from focoop.workers import default_jobs
+
+    return default_jobs([cell.config.backbone.device for cell in cells]) if given is None else given
+
+
+def _leave(outcomes: "list[Outcome]") -> None:
+    """Name what failed, and exit with the first failure's code."""
+    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
+    for outcome in failed:
+        typer.echo(f"failed: {outcome.cell.folder}\n{outcome.error}", err=True)
+    if failed:
+        raise typer.Exit(failed[0].exit_code or 1)
+
+
+Draw = Callable[["list[Outcome]"], RenderableType]
+
+
+@contextmanager
+def _board(cells: "list[Cell]", draw: Draw) -> "Iterator[Callable[[Outcome], None]]":
+    """Shows outcomes as they change: a live table on a terminal, lines on standard error else."""
+    from focoop.compare import Outcome, line
+
+    console = messages()
+    current = {cell.folder: Outcome(cell) for cell in cells}
+
+    def state(outcome: Outcome) -> None:
+        current[outcome.cell.folder] = outcome
+
+    if console.is_terminal:
+        console = Console(stderr=True, highlight=False)
+        with Live(console=console, refresh_per_second=4, transient=True) as live:
+
+            def show(outcome: Outcome) -> None:
+                state(outcome)
+                live.update(draw(list(current.values())))
+
+            live.update(draw(list(current.values())))
+            yield show
+        return
+
+    def say(outcome: Outcome) -> None:
+        state(outcome)
+        if outcome.status != "running":
+            done = sum(one.status in ("finished", "failed") for one in current.values())
+            console.print(f"[{done}/{len(current)}] {line(outcome)}", markup=False)
+
+    yield say
+
+
+def live_comparison(outcomes: "list[Outcome]") -> RenderableType:
+    """One table per setting that is under way; means over the seeds that are finished."""
+    from focoop.compare import grouped, row
+
+    parts: list[RenderableType] = [_progress(outcomes)]
+    groups = grouped(outcomes)
+    busy = {o.cell.setting for o in outcomes if o.status == "running"}
+    for setting, rows in groups.items():
+        if setting not in (busy or {outcomes[-1].cell.setting}):
+            continue
+        found = {label: row(some)[0] for label, some in rows.items()}
+        names = dict.fromkeys(name for stats in found.values() for name in stats)
+        names = dict.fromkeys(name for name in names if name.split(" ")[0] in BRIEF)
+        table = Table(title=setting, box=box.SIMPLE_HEAD)
+        table.add_column("method", no_wrap=True)
+        for name in ("runs", *names):
+            table.add_column(name.replace(" ", "\n"), justify="right")
+        for label, some in rows.items():
+            stats = found[label]
+            shown = [f"{stats[name].mean:.1f}" if name in stats else "" for name in names]
+            table.add_row(label, _runs(some), *shown)
+        parts.append(table)
+    return Group(*parts)
+
+
+def live_tuning(found: "list[Study]", weights: dict[str, float]) -> Draw:
+    """One row per method: trials, and the objective of the defaults and of the best so far."""
+    from focoop.choice import choose
+
+    def draw(outcomes: "list[Outcome]") -> RenderableType:
+        by_folder = {outcome.cell.folder: outcome for outcome in outcomes}
+        current = [
+            choose(study, [by_folder[cell.folder] for cell in study.cells], weights)
+            for study in found
+        ]
+        return Group(_progress(outcomes), _choices_table(current))
+
+    return draw
+
+
+def _choices_table(choices: "list[Choice]") -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in ("method", "trials", "defaults", "best", "chosen settings"):
+        table.add_column(name, justify="right" if name in ("defaults", "best") else "left")
+    for choice in choices:
+        default = next(trial for trial in choice.trials if trial.number == 0)
+        best = choice.best
+        values = (default.value, None if best is None else best.value)
+        point = {} if best is None else best.point
+        table.add_row(
+            choice.study.label,
+            _runs([trial.outcome for trial in choice.trials]),
+            *("-" if value is None else f"{100 * value:.2f}" for value in values),
+            Text(", ".join(f"{key.split('.')[1]}={value}" for key, value in point.items())),
+        )
+    return table
+
+
+def _progress(outcomes: "list[Outcome]") -> Text:
+    counts = dict.fromkeys(("finished", "running", "failed"), 0)
+    for outcome in outcomes:
+        counts[outcome.status] = counts.get(outcome.status, 0) + 1
+    shown = [f"{counts['finished']} of {len(outcomes)} runs finished"]
+    shown += [f"{counts[name]} {name}" for name in ("running", "failed") if counts[name]]
+    return Text(", ".join(shown))
+
+
+def _runs(outcomes: "list[Outcome]") -> str:
+    """Finished of all, and the rounds of those under way, such as `1/3 (12/25)`."""
+    done = sum(outcome.status == "finished" for outcome in outcomes)
+    failed = sum(outcome.status == "failed" for outcome in outcomes)
+    rounds = [f"{o.round}/{o.cell.rounds}" for o in outcomes if o.status == "running"]
+    notes = [*rounds, *([f"{failed} failed"] if failed else [])]
+    return f"{done}/{len(outcomes)}" + (f" ({', '.join(notes)})" if notes else "")
+
+
+def _as_json(choice: "Choice") -> dict[str, Any]:
+    trials = [
+        {
+            "trial": trial.number,
+            "value": trial.value,
+            "point": trial.point,
+            "status": trial.outcome.status,
+            "folder": str(trial.outcome.cell.folder),
+        }
+        for trial in choice.trials
+    ]
+    return {"label": choice.study.label, "points": choice.study.size, "trials": trials}
