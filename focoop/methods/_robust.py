@@ -1,10 +1,13 @@
-"""Distributionally robust ascent: the worst perturbation of a set of rows, within a price."""
+"""Bi-level separations: the loss over C + U prompts and its worst perturbation within a price."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from focoop.methods._base import Batch, Params, Text
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,37 @@ class Ascent:
         return noise
 
 
+def worst_features(
+    text: Text,
+    noise: Params,
+    objective: Callable[[Text], Tensor],
+    move_id: tuple[Ascent, int, float],
+    move_ood: tuple[Ascent, int, float],
+) -> Text:
+    """Unit text features under the worst perturbations: class rows first, then OOD rows given them.
+
+    `noise` holds the starting rows `id` and `ood`; a move is (ascent, steps, tau).
+    """
+    assert text.ood is not None
+    still_id, still_ood = text.id.detach(), text.ood.detach()
+    ascent, steps, tau = move_id
+    noise_id = ascent.explore(
+        lambda n: objective(Text(F.normalize(still_id + n, dim=-1), still_ood)),
+        noise["id"],
+        steps=steps,
+        tau=tau,
+    )
+    worst = F.normalize(text.id + noise_id, dim=-1)
+    ascent, steps, tau = move_ood
+    noise_ood = ascent.explore(
+        lambda n: objective(Text(worst.detach(), F.normalize(still_ood + n, dim=-1))),
+        noise["ood"],
+        steps=steps,
+        tau=tau,
+    )
+    return Text(worst, F.normalize(text.ood + noise_ood, dim=-1))
+
+
 def row_norms(rows: Tensor) -> Tensor:
     """(R, ...) -> (R, 1, ...) Euclidean norm of each row."""
     norms: Tensor = rows.flatten(1).norm(dim=1)
@@ -70,3 +104,21 @@ def soft_maximum(losses: Tensor, sharpness: float) -> Tensor:
     count = torch.tensor(float(len(losses)), dtype=losses.dtype, device=losses.device)
     total: Tensor = sharpness * ((losses / sharpness).logsumexp(dim=0) - count.log())
     return total
+
+
+def separation_loss(
+    text: Text, batch: Batch, scale: float, detection_weight: float, offset: Tensor | None = None
+) -> Tensor:
+    """(B,) -log p(y|x) - w log p(ID|x) over C + U prompts (Eq. bi_obj).
+
+    `offset` (C,) is added to the class logits, for example a log prior.
+    """
+    assert text.ood is not None
+    id_logits = scale * batch.pooled @ text.id.T
+    if offset is not None:
+        id_logits = id_logits + offset
+    ood_logits = scale * batch.pooled @ text.ood.T
+    id_sum = id_logits.logsumexp(dim=1)
+    total = torch.logaddexp(id_sum, ood_logits.logsumexp(dim=1))
+    own = id_logits.gather(1, batch.labels[:, None]).squeeze(1)
+    return (total - own) + detection_weight * (total - id_sum)

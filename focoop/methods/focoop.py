@@ -33,7 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop import scores, transport
+from focoop import scores
 from focoop.clip.text import Names
 from focoop.errors import MethodError
 from focoop.methods._base import (
@@ -52,11 +52,9 @@ from focoop.methods._base import (
     draw_context,
     weighted_mean,
 )
-from focoop.methods._robust import Ascent, soft_maximum
+from focoop.methods._consistency import Consistency
+from focoop.methods._robust import Ascent, separation_loss, soft_maximum
 from focoop.settings import setting
-
-# Frank-Wolfe leaves a remnant of its start in every cell: below this share of a row it is no mass.
-RESIDUE = 0.01
 
 
 @dataclass(frozen=True)
@@ -237,75 +235,23 @@ class FOCoOp(Method):
         if not self.config.goc or len(updates) == 1:
             shared = {"global": prompts, "ood": weighted_mean(updates, "ood"), "ood_words": words}
             return Server(shared)
-        return self.calibrate(prompts, words, updates, server)
+        return self.consistency.calibrate(prompts, words, updates, server)
 
-    def calibrate(
-        self, prompts: Tensor, words: Tensor, updates: Sequence[ClientUpdate], server: Server
-    ) -> Server:
-        """SemiUOT alignment, EMA of T^g (Eq. ema_global_prompt), choice of T^o."""
+    @property
+    def consistency(self) -> Consistency:
+        """The server's settings."""
         config = self.config
-        ood = torch.cat([update.shared["ood"] for update in updates])  # (KU, n, d_t)
-        flat_id, flat_ood = prompts.flatten(1), ood.flatten(1)
-        cost = self.cost(flat_id, flat_ood)
-        previous = server.memory.get("plan")
-        plan = transport.semi_unbalanced(
-            cost,
+        return Consistency(
             tau=config.transport_tau,
-            step=config.transport_rule,
-            max_steps=config.transport_steps,
-            tolerance=config.transport_gap,
-            start=previous if previous is not None and previous.shape == cost.shape else None,
+            steps=config.transport_steps,
+            gap=config.transport_gap,
+            rule=config.transport_rule,
+            cost_scale=config.cost_scale,
+            seemly=config.seemly,
+            seemly_count=config.seemly_count,
+            alpha=config.alpha,
+            keep=config.keep,
         )
-        # Columns that drew alike differ by rounding alone: ties must not depend on it.
-        mass = (plan.mass.double() * len(ood)).round(decimals=6)
-        if config.seemly == "top":
-            count = min(config.seemly_count or len(words), len(ood))
-            seemly = transport.select_by_mass(mass, count, largest=True)
-        else:
-            seemly = transport.two_means(mass).nonzero().squeeze(1)
-        target = transport.barycentre(
-            plan.plan[:, seemly], flat_ood[seemly], flat_id, min_mass=RESIDUE / len(prompts)
-        )
-        calibrated = config.alpha * flat_id + (1.0 - config.alpha) * target
-        if config.keep == "slot":
-            # Of copies with equal mass the one farthest from every class prompt is kept.
-            copies = mass.view(len(updates), len(words))  # (K, U)
-            order = torch.sort(-cost.amin(dim=0).view_as(copies), dim=0, stable=True).indices
-            best = order.gather(0, copies.gather(0, order).argmin(dim=0, keepdim=True)).squeeze(0)
-            rows = best * len(words) + torch.arange(len(words), device=mass.device)
-        else:
-            rows = transport.select_by_mass(mass, len(words), largest=False)
-        return Server(
-            shared={
-                "global": calibrated.view_as(prompts),
-                "ood": ood[rows],
-                "ood_words": words[rows % len(words)],
-            },
-            memory={"plan": plan.plan} if config.transport_rule == "armijo" else {},
-            report={"transport_gap": plan.gap, "transport_steps": float(plan.steps)},
-        )
-
-    def cost(self, flat_id: Tensor, flat_ood: Tensor) -> Tensor:
-        """(C, KU) squared distances of contexts, brought to a scale that tau can be set for.
-
-        Class marginals are hard, so that a constant changes nothing: with `range` the nearest pair
-        costs 0 and the farthest 1, whatever length the contexts have grown to.
-        """
-        cost = transport.squared_cost(flat_id, flat_ood)
-        lowest = cost.amin() if self.config.cost_scale == "range" else torch.zeros_like(cost[0, 0])
-        spread = cost.amax() - lowest
-        return (cost - lowest) / torch.where(spread > 0, spread, torch.ones_like(spread))
-
-
-def separation_loss(text: Text, batch: Batch, scale: float, detection_weight: float) -> Tensor:
-    """(B,) -log p(y|x) - w log p(ID|x) over C + U prompts (Eq. bi_obj)."""
-    assert text.ood is not None
-    id_logits = scale * batch.pooled @ text.id.T
-    ood_logits = scale * batch.pooled @ text.ood.T
-    id_sum = id_logits.logsumexp(dim=1)
-    total = torch.logaddexp(id_sum, ood_logits.logsumexp(dim=1))
-    own = id_logits.gather(1, batch.labels[:, None]).squeeze(1)
-    return (total - own) + detection_weight * (total - id_sum)
 
 
 def words_of(params: Params, task: Task) -> Names:

@@ -12,8 +12,8 @@ from torch import Tensor
 from focoop.config import load
 from focoop.errors import ConfigError, MethodError
 from focoop.methods._base import Batch, Text
-from focoop.methods._robust import Ascent, soft_maximum
-from focoop.methods.focoop import FOCoOp, FOCoOpConfig, separation_loss
+from focoop.methods._robust import Ascent, separation_loss, soft_maximum
+from focoop.methods.focoop import FOCoOp, FOCoOpConfig
 from focoop.seeds import torch_generator
 from tests.methods.toy import N_TOKENS, make_batch, make_params, make_task, step_loss
 

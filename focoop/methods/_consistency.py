@@ -1,0 +1,99 @@
+"""Global-view OOD Consistency: the server's transport between class prompts and OOD prompts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from focoop import transport
+from focoop.methods._base import ClientUpdate, Server
+
+# Frank-Wolfe leaves a remnant of its start in every cell: below this share of a row it is no mass.
+RESIDUE = 0.01
+
+
+@dataclass(frozen=True)
+class Consistency:
+    """How class prompts T^g are calibrated and OOD prompts T^o are chosen (Sec. GOC).
+
+    Attributes:
+        tau, steps, gap, rule: of SemiUOT and its Frank-Wolfe solver.
+        cost_scale: costs brought to [0, 1] by their `range`, or divided by their `max`.
+        seemly, seemly_count: which OOD prompts look like classes: `top` M or `kmeans2`.
+        alpha: share of T^g kept in calibration.
+        keep: best copy of each word (`slot`), or the U least of all (`paper`).
+    """
+
+    tau: float
+    steps: int = 300
+    gap: float = 5e-3
+    rule: Literal["armijo", "open_loop"] = "armijo"
+    cost_scale: Literal["range", "max"] = "range"
+    seemly: Literal["top", "kmeans2"] = "top"
+    seemly_count: int = 0
+    alpha: float = 0.5
+    keep: Literal["slot", "paper"] = "slot"
+
+    def calibrate(
+        self, prompts: Tensor, words: Tensor, updates: Sequence[ClientUpdate], server: Server
+    ) -> Server:
+        """SemiUOT alignment, EMA of T^g (Eq. ema_global_prompt), choice of T^o.
+
+        `prompts` (C, n, d_t) are the aggregated class prompts, `words` (U,) the words of the slots.
+        """
+        ood = torch.cat([update.shared["ood"] for update in updates])  # (KU, n, d_t)
+        flat_id, flat_ood = prompts.flatten(1), ood.flatten(1)
+        cost = self.cost(flat_id, flat_ood)
+        previous = server.memory.get("plan")
+        plan = transport.semi_unbalanced(
+            cost,
+            tau=self.tau,
+            step=self.rule,
+            max_steps=self.steps,
+            tolerance=self.gap,
+            start=previous if previous is not None and previous.shape == cost.shape else None,
+        )
+        # Columns that drew alike differ by rounding alone: ties must not depend on it.
+        mass = (plan.mass.double() * len(ood)).round(decimals=6)
+        if self.seemly == "top":
+            count = min(self.seemly_count or len(words), len(ood))
+            seemly = transport.select_by_mass(mass, count, largest=True)
+        else:
+            seemly = transport.two_means(mass).nonzero().squeeze(1)
+        target = transport.barycentre(
+            plan.plan[:, seemly], flat_ood[seemly], flat_id, min_mass=RESIDUE / len(prompts)
+        )
+        calibrated = self.alpha * flat_id + (1.0 - self.alpha) * target
+        rows = self.kept(mass, cost, len(updates), len(words))
+        return Server(
+            shared={
+                "global": calibrated.view_as(prompts),
+                "ood": ood[rows],
+                "ood_words": words[rows % len(words)],
+            },
+            memory={"plan": plan.plan} if self.rule == "armijo" else {},
+            report={"transport_gap": plan.gap, "transport_steps": float(plan.steps)},
+        )
+
+    def kept(self, mass: Tensor, cost: Tensor, clients: int, slots: int) -> Tensor:
+        """(U,) rows of the KU OOD prompts that go on: those that received least mass."""
+        if self.keep == "paper":
+            return transport.select_by_mass(mass, slots, largest=False)
+        # Of copies with equal mass the one farthest from every class prompt is kept.
+        copies = mass.view(clients, slots)
+        order = torch.sort(-cost.amin(dim=0).view_as(copies), dim=0, stable=True).indices
+        best = order.gather(0, copies.gather(0, order).argmin(dim=0, keepdim=True)).squeeze(0)
+        return best * slots + torch.arange(slots, device=mass.device)
+
+    def cost(self, flat_id: Tensor, flat_ood: Tensor) -> Tensor:
+        """(C, KU) squared distances of contexts, brought to a scale that tau can be set for.
+
+        Class marginals are hard, so that a constant changes nothing: with `range` the nearest pair
+        costs 0 and the farthest 1, whatever length the contexts have grown to.
+        """
+        cost = transport.squared_cost(flat_id, flat_ood)
+        lowest = cost.amin() if self.cost_scale == "range" else torch.zeros_like(cost[0, 0])
+        spread = cost.amax() - lowest
+        return (cost - lowest) / torch.where(spread > 0, spread, torch.ones_like(spread))
