@@ -7,7 +7,7 @@ The first form encodes images (about ten minutes on a core; what is encoded is k
 - `X_c.brightness.1..5`: test images of X at five severities, at most `CORRUPTED[X]` per class,
   and `cifar100_c_patches` with patch features;
 - `dtd_64px`, `sun_64px`: OOD images reduced to TinyImageNet's 64 px;
-- beside them in `validation`, what tools/validation_ood.py makes.
+- in `runs/validation`, what tools/validation_ood.py makes, unless it is there.
 The images in the reference folder are subsets, those of Caltech101, Pets and DTD at 160 px.
 
 The second form copies what the given settings read into FOLDER/shared, /made and /validation, for
@@ -38,7 +38,7 @@ from focoop.features import FeatureSet, Source, save_splits
 from focoop.schema import RunConfig
 
 # Test images per class; TinyImageNet has 200 classes, the last three have 4, 6 and 6 images.
-CORRUPTED = {"cifar100": 10, "caltech101": 10, "oxford_pets": 10, "dtd": 10, "tinyimagenet": 6}
+CORRUPTED = {"cifar100": 10, "caltech101": 10, "oxford_pets": 10, "dtd": 10, "tinyimagenet": 4}
 PATCHES_PER_CLASS = 4
 DROPPED = {"caltech101": ("BACKGROUND_Google",)}
 ROOT = Path(__file__).resolve().parents[1]
@@ -144,12 +144,12 @@ def main() -> None:
     for folder in (given.out, given.validation):
         folder.mkdir(parents=True, exist_ok=True)
     validation_ood.write_full_size(given.shared / "features", given.validation)
-    for name in CORRUPTED:
-        corrupted(name, images, given.out, backbone)
-        if name == "cifar100":  # CIFAR's sets first: most settings wait for them
-            validation_ood.write_encoded(images, given.validation, backbone)
+    if not (given.validation / "shuffled_64px.safetensors").exists():  # the last one it writes
+        validation_ood.write_encoded(images, given.validation, backbone)
     for name in ("dtd", "sun"):
         at_64px(name, images, given.out, backbone)
+    for name in CORRUPTED:
+        corrupted(name, images, given.out, backbone)
     return None
 
 
