@@ -37,7 +37,7 @@ from focoop.featurefile import read_file, split_names, write_file
 from focoop.features import FeatureSet, Source, save_splits
 from focoop.schema import RunConfig
 
-# Test images per class; TinyImageNet has 200 classes, the last three have 4, 6 and 6 images.
+# Test images per class. The folders of Caltech101, Pets and DTD have no more than 4, 6 and 6.
 CORRUPTED = {"cifar100": 10, "caltech101": 10, "oxford_pets": 10, "dtd": 10, "tinyimagenet": 4}
 PATCHES_PER_CLASS = 4
 DROPPED = {"caltech101": ("BACKGROUND_Google",)}
