@@ -1,0 +1,138 @@
+"""FedPGP: a shared context plus a private low-rank one, held apart by a contrast of text features.
+
+Paper: Cui et al., Harmonizing Generalization and Personalization in Federated Prompt Learning,
+ICML 2024.
+Objective, with e_c(v) = Text([v] name_c), e0_c the frozen feature of the anchor text:
+    CE(s cos(h, e_c(sigma + U V))) + mu L_con                            mu -> `contrast_weight`
+    L_con = mean_c -log[e^(pos_c / t) / (e^(pos_c / t) + e^(neg_c / t))] t -> `contrast_temperature`
+    pos_c = cos(e0_c, e_c(sigma)), neg_c = cos(e_c(sigma), e_c(sigma + U V))
+so that the shared prompt stays near CLIP's own text and the personal one leaves the shared one.
+s -> `task.logit_scale`, sigma -> `global` (n, d_t), U -> `left` (n, b), V -> `right` (b, d_t),
+b -> `rank`. Gradients pass through both sides of neg_c.
+
+Shared: `global`. Private: `left`, `right`.
+Server: mean of `global` weighted by samples.
+Score: MCM at T -> `temperature` over cos(h, e_c(sigma + U V)); the paper itself detects nothing.
+
+Differs from the authors' code: the anchor is made once and U V alone, whose features no term reads,
+is not encoded (both codes encode 4 C sequences per step, here 2 C); with `contrast_weight` 0 the
+shared prompt is not encoded either; one prompt per class (N = 1, FedPGP's default: with N = 2 its
+code takes the softmax over 2 C entries of which half are never a label); weights are samples, not
+mini-batches as in the FOCoOp code; fp32 prompts; MCM where that code has the softmax at s = 100.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from focoop import scores
+from focoop.errors import ConfigError
+from focoop.methods._base import (
+    Batch,
+    ClientUpdate,
+    Logits,
+    Method,
+    Params,
+    Prompt,
+    Server,
+    State,
+    Task,
+    Text,
+    cosines,
+    draw_context,
+    weighted_mean,
+)
+from focoop.settings import setting
+
+
+class FedPGP(Method):
+    """One context for all clients and each client's own low-rank change of it."""
+
+    @dataclass(frozen=True)
+    class Config:
+        """Settings of FedPGP."""
+
+        context_tokens: int = setting(16, "n, length of the context", low=1)
+        rank: int = setting(4, "b, rank of the private change", low=1, grid=(2, 4, 8))
+        contrast_weight: float = setting(
+            1.0, "mu, weight of the contrast; 0 for none", low=0, grid=(0.1, 0.5, 1.0)
+        )
+        contrast_temperature: float = setting(0.5, "t of the contrast", above=0)
+        anchor: str = setting(
+            "", "text the shared prompt stays near, {} for the name; empty: n times X, then {}."
+        )
+        temperature: float = setting(1.0, "T of MCM, on raw cosines", above=0)
+
+        def __post_init__(self) -> None:
+            if self.anchor and self.anchor.count("{}") != 1:
+                raise ConfigError(
+                    f"method.anchor = {self.anchor!r} must contain {{}} once, for the class name, "
+                    "or be empty"
+                )
+
+    config: Config
+    paper = "Cui et al. 2024"
+    shares = "context"
+    keeps = "low-rank change of the context"
+    scores_by = "MCM"
+
+    def prepare(self, task: Task) -> Params:
+        """The anchor's features (C, D)."""
+        if self.config.contrast_weight == 0:
+            return {}
+        template = self.config.anchor or "X " * self.config.context_tokens + "{}."
+        names = [name.replace("_", " ") for name in task.classes]
+        return {"anchors": task.texts([template.replace("{}", name) for name in names])}
+
+    def init(self, task: Task, generator: torch.Generator) -> State:
+        """Sigma (n, d_t), U (n, b) and V (b, d_t), all alike: U V starts near zero."""
+        tokens, rank = self.config.context_tokens, self.config.rank
+        return State(
+            shared={"global": draw_context((tokens, task.width), task, generator)},
+            private={
+                "left": draw_context((tokens, rank), task, generator),
+                "right": draw_context((rank, task.width), task, generator),
+            },
+        )
+
+    def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
+        """The classes with the personal context and, for the contrast, with the shared one."""
+        personal = params["global"] + params["left"] @ params["right"]
+        found = {"id": Prompt(personal, task.id_names)}
+        if self.config.contrast_weight > 0:
+            found["global"] = Prompt(params["global"], task.id_names)
+        return found
+
+    def text(self, params: Params, features: Params, task: Task) -> Text:
+        """The personal prompts (C, D); the shared ones beside them, for the loss."""
+        return Text(features["id"], parts={n: v for n, v in features.items() if n == "global"})
+
+    def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
+        """Cosines with the personal prompts."""
+        return cosines(text, pooled)
+
+    def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
+        """Cross-entropy over the C classes, and the contrast."""
+        logits = self.logits(text, batch.pooled, batch.patches)
+        loss = F.cross_entropy(task.logit_scale * logits.id, batch.labels)
+        if self.config.contrast_weight > 0:
+            loss = loss + self.config.contrast_weight * self.contrast(text, task)
+        return loss
+
+    def contrast(self, text: Text, task: Task) -> Tensor:
+        """Scalar L_con: -log of the two-way softmax is softplus((neg - pos) / t)."""
+        shared = text.parts["global"]  # (C, D), unit vectors as all of them
+        near = (task.frozen["anchors"] * shared).sum(dim=-1)
+        far = (shared * text.id).sum(dim=-1)
+        return F.softplus((far - near) / self.config.contrast_temperature).mean()
+
+    def score(self, logits: Logits, task: Task) -> Tensor:
+        """MCM."""
+        return scores.mcm(logits.id, temperature=self.config.temperature)
+
+    def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
+        """Federated averaging of the shared context."""
+        return Server({"global": weighted_mean(updates, "global")})

@@ -1,0 +1,101 @@
+"""PromptFolio: a shared and a private context, mixed as text features like assets in a portfolio.
+
+Paper: Pan et al., Federated Learning from Vision-Language Foundation Models: Theoretical Analysis
+and Method, NeurIPS 2024.
+Objective: CE(s <h, e_c>) with
+    e_c = (1 - theta) Text([p_G] name_c) + theta Text([p_L] name_c)      theta -> `local_share`
+both of unit length before they are mixed and the mixture not brought back to it: where the two
+disagree, <h, e_c> is smaller. s -> `task.logit_scale`, p_G -> `global`, p_L -> `local` (n, d_t).
+
+Shared: `global`. Private: `local`.
+Server: mean of `global` weighted by samples.
+Score: MCM at T -> `temperature` on <h, e_c>; the paper itself detects nothing.
+
+Differs from the authors' code: defaults are PromptFolio's own (theta 0.4, n = 8), where the FOCoOp
+code has theta = 0.2, n = 16 and calls theta `frac`, its name also for FOCoOp's share of the
+*global* prompt; weights are samples, not mini-batches; fp32 prompts; MCM where the FOCoOp code
+computes the softmax at s = 100. PromptFolio's code encodes each image twice and drops one result.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from focoop import scores
+from focoop.methods._base import (
+    Batch,
+    ClientUpdate,
+    Logits,
+    Method,
+    Params,
+    Prompt,
+    Server,
+    State,
+    Task,
+    Text,
+    cosines,
+    draw_context,
+    weighted_mean,
+)
+from focoop.settings import setting
+
+
+class PromptFolio(Method):
+    """One context for all clients and one of each client's own."""
+
+    @dataclass(frozen=True)
+    class Config:
+        """Settings of PromptFolio."""
+
+        context_tokens: int = setting(8, "n, length of each context", low=1)
+        local_share: float = setting(
+            0.4,
+            "theta, share of the client's own prompt in the text features",
+            low=0,
+            high=1,
+            grid=(0.2, 0.4, 0.6, 0.8),
+        )
+        temperature: float = setting(1.0, "T of MCM, on raw cosines", above=0)
+
+    config: Config
+    paper = "Pan et al. 2024"
+    shares = "context"
+    keeps = "a second context"
+    scores_by = "MCM"
+
+    def init(self, task: Task, generator: torch.Generator) -> State:
+        """Two independent draws (n, d_t)."""
+        shape = (self.config.context_tokens, task.width)
+        return State(
+            shared={"global": draw_context(shape, task, generator)},
+            private={"local": draw_context(shape, task, generator)},
+        )
+
+    def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
+        """The classes twice, 2 C prompts."""
+        return {name: Prompt(params[name], task.id_names) for name in ("global", "local")}
+
+    def text(self, params: Params, features: Params, task: Task) -> Text:
+        """Mixture (C, D), of length 1 or less."""
+        share = self.config.local_share
+        return Text((1.0 - share) * features["global"] + share * features["local"])
+
+    def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
+        """<h, e_c>: the mixture of both prompts' cosines."""
+        return cosines(text, pooled)
+
+    def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
+        """Cross-entropy over the C classes."""
+        logits = self.logits(text, batch.pooled, batch.patches)
+        return F.cross_entropy(task.logit_scale * logits.id, batch.labels)
+
+    def score(self, logits: Logits, task: Task) -> Tensor:
+        """MCM."""
+        return scores.mcm(logits.id, temperature=self.config.temperature)
+
+    def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
+        """Federated averaging of the shared context."""
+        return Server({"global": weighted_mean(updates, "global")})
