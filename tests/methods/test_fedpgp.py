@@ -100,7 +100,7 @@ def test_logits_and_score_are_those_of_the_personal_prompt() -> None:
 
 
 def test_contrast_has_its_limits() -> None:
-    """Log 2 for equal similarities, 0 for a shared prompt at its anchor and a personal one opposite."""
+    """Log 2 for equal similarities, 0 for shared prompts at their anchors, opposite the own."""
     method = make_method(contrast_temperature=0.01)
     task = unified_task(method)
     anchors = task.frozen["anchors"]
