@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from focoop.cli.screen import AsJson, Device, Overrides, messages, out, print_json
+from focoop.cli.screen import AsJson, Device, Overrides, out, print_json
 
 if TYPE_CHECKING:
     from focoop.choice import Choice, Study
@@ -165,34 +165,31 @@ Draw = Callable[["list[Outcome]"], RenderableType]
 
 @contextmanager
 def _board(cells: "list[Cell]", draw: Draw) -> "Iterator[Callable[[Outcome], None]]":
-    """Shows outcomes as they change: a live table on a terminal, lines on standard error else."""
+    """Shows outcomes as they change: a live table on a terminal, lines elsewhere."""
     from focoop.compare import Outcome, line
 
-    console = messages()
+    console = Console(stderr=True, highlight=False)
     current = {cell.folder: Outcome(cell) for cell in cells}
+    live = Live(console=console, refresh_per_second=4, transient=True)
 
-    def state(outcome: Outcome) -> None:
+    def show(outcome: Outcome) -> None:
         current[outcome.cell.folder] = outcome
-
-    if console.is_terminal:
-        console = Console(stderr=True, highlight=False)
-        with Live(console=console, refresh_per_second=4, transient=True) as live:
-
-            def show(outcome: Outcome) -> None:
-                state(outcome)
-                live.update(draw(list(current.values())))
-
+        if console.is_terminal:
             live.update(draw(list(current.values())))
-            yield show
-        return
-
-    def say(outcome: Outcome) -> None:
-        state(outcome)
-        if outcome.status != "running":
+        elif outcome.status != "running":
             done = sum(one.status in ("finished", "failed") for one in current.values())
-            console.print(f"[{done}/{len(current)}] {line(outcome)}", markup=False)
+            text = f"[{done}/{len(current)}] {line(outcome)}"
+            console.print(text, markup=False, soft_wrap=True)
 
-    yield say
+    try:
+        if not console.is_terminal:
+            yield show
+        else:
+            with live:
+                yield show
+    except KeyboardInterrupt:
+        console.print("stopped: the same command goes on where it stopped")
+        raise
 
 
 def live_comparison(outcomes: "list[Outcome]") -> RenderableType:

@@ -1,0 +1,401 @@
+"""Grids of runs: what a cell is made of, resuming, failures, dead workers, and the tables."""
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from typer.testing import CliRunner
+
+from focoop import compare, features, grid, scenario, tables, workers
+from focoop.cli import app
+from focoop.cli.compare import live_comparison
+from focoop.errors import ConfigError, RunError
+from focoop.methods import available
+from focoop.runs import RunFolder
+from tests.toy_setting import write_setting
+
+ROOT = Path(__file__).resolve().parents[1]
+VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=5)
+
+
+def toy_plan(tmp_path: Path, methods: str | None, seeds: tuple[int, ...] = (0,), **given: Any):  # type: ignore[no-untyped-def]
+    setting = write_setting(tmp_path / "data")
+    return grid.plan([setting], methods, seeds, tmp_path / "out", **given)
+
+
+def content(path: Path) -> dict[str, bytes]:
+    files = [file for file in path.rglob("*") if file.is_file() and file.name != ".lock"]
+    return {str(f.relative_to(path)): f.read_bytes() for f in files}
+
+
+def summary(own: float, fpr95: float = 0.5) -> dict[str, Any]:
+    found = {"fpr95": fpr95, "fpr95_oodpos": 0.4, "auroc": 0.9}
+    return {
+        "accuracy_own": own,
+        "accuracy_all": own / 2,
+        "accuracy_corrupted": None,
+        "cross_alarm": 1 - own,
+        "ood": {"dtd": found},
+    }
+
+
+# Cells
+
+
+def test_methods_are_read_with_their_own_settings() -> None:
+    found = grid.parse_methods('promptfl, focoop:bos=false,goc=false,a:x=[1, 2],y="p,q"')
+    assert found is not None
+    assert [(one.name, one.overrides) for one in found] == [
+        ("promptfl", ()),
+        ("focoop", ("method.bos=false", "method.goc=false")),
+        ("a", ("method.x=[1, 2]", 'method.y="p,q"')),
+    ]
+    assert found[1].label == "focoop:bos=false,goc=false"
+    assert grid.parse_methods("all") is None
+    with pytest.raises(ConfigError, match="--methods"):
+        grid.parse_methods("bos=false")
+
+
+def test_layers_override_one_another_in_order(tmp_path: Path) -> None:
+    presets = tmp_path / "presets"
+    presets.mkdir()
+    (presets / "promptfl.toml").write_text(
+        "[federation]\nlr = 1.0\nmomentum = 0.1\nweight_decay = 0.1\n[backbone]\nlogit_scale = 1.0"
+    )
+    (presets / "promptfl@toy.toml").write_text(
+        "[federation]\nmomentum = 0.2\nweight_decay = 0.2\n[backbone]\nlogit_scale = 2.0"
+    )
+    cell, variant = toy_plan(
+        tmp_path,
+        "promptfl,promptfl:federation.weight_decay=0.3,backbone.logit_scale=3",
+        presets=presets,
+        overrides=["backbone.logit_scale=4", "seed=9"],
+    )
+    assert (cell.config.federation.lr, cell.config.federation.momentum) == (1.0, 0.2)
+    assert (cell.config.federation.weight_decay, variant.config.federation.weight_decay) == (
+        0.2,
+        0.3,
+    )
+    assert cell.config.backbone.logit_scale == variant.config.backbone.logit_scale == 4.0
+    assert cell.config.seed == 0 and cell.config.federation.rounds == 2
+
+
+def test_a_preset_may_be_named_unlike_its_method(tmp_path: Path) -> None:
+    presets = tmp_path / "presets"
+    presets.mkdir()
+    (presets / "focoop-paper.toml").write_text('[method]\nname = "focoop"\nmu = 0.1')
+    (cell,) = toy_plan(tmp_path, "focoop-paper", presets=presets)
+    assert cell.config.method.name == "focoop" and cell.config.method.settings.mu == 0.1
+    assert cell.label == "focoop-paper"
+    with pytest.raises(ConfigError, match="'focoop-paper'"):
+        toy_plan(tmp_path, "focoop-papr", presets=presets)
+
+
+def test_a_preset_cannot_change_what_is_compared_on(tmp_path: Path) -> None:
+    presets = tmp_path / "presets"
+    presets.mkdir()
+    for text, told in (("[federation]\nrounds = 9", "federation.rounds"), ("seed = 3", "seed")):
+        (presets / "promptfl.toml").write_text(text)
+        with pytest.raises(ConfigError, match=f"{told}, which belongs to the setting"):
+            toy_plan(tmp_path, "promptfl", presets=presets)
+
+
+def test_cells_of_a_setting_come_together(tmp_path: Path) -> None:
+    files = [write_setting(tmp_path / name, name) for name in ("one", "two")]
+    cells = grid.plan(files, "zeroshot,promptfl", (0, 1), tmp_path / "out")
+    assert [(c.setting, c.config.seed, c.label) for c in cells] == [
+        (setting, seed, method)
+        for setting in ("one", "two")
+        for seed in (0, 1)
+        for method in ("zeroshot", "promptfl")
+    ]
+    assert cells[1].folder == tmp_path / "out" / "one" / "promptfl" / "seed0"
+    with pytest.raises(ConfigError, match="share the folder"):
+        grid.plan(files, "zeroshot,zeroshot", (0,), tmp_path / "out")
+
+
+def test_all_means_every_method_that_the_setting_feeds() -> None:
+    pooled = [name for name, kind in available().items() if not kind.patch_kind]
+    assert [one.name for one in grid.variants_for(None, {})] == pooled
+    with_patches = {"data": {"with_patches": True}}
+    assert [one.name for one in grid.variants_for(None, with_patches)] == list(available())
+
+
+@given(st.text(max_size=300))
+def test_a_label_becomes_one_folder_name(label: str) -> None:
+    name = grid.safe(label)
+    assert name and name not in (".", "..") and "/" not in name and len(name) <= 120
+    assert name == grid.safe(label)
+
+
+# Runs
+
+
+def test_finished_cells_are_skipped_and_changed_ones_refused(tmp_path: Path) -> None:
+    cells = toy_plan(tmp_path, "zeroshot,promptfl", (0, 1))
+    half = compare.run(cells[:2], jobs=0)
+    before = content(tmp_path / "out")
+    seen: list[tuple[str, int, str]] = []
+    outcomes = compare.run(
+        cells, lambda o: seen.append((o.cell.label, o.cell.config.seed, o.status)), jobs=0
+    )
+    assert [o.status for o in outcomes] == ["finished"] * 4
+    assert outcomes[1].summary == half[1].summary
+    assert outcomes[1].summary != outcomes[3].summary  # another seed
+    assert seen[:2] == [("zeroshot", 0, "finished"), ("promptfl", 0, "finished")]
+    assert before.items() <= content(tmp_path / "out").items()  # not touched
+    changed = toy_plan(tmp_path, "zeroshot,promptfl", overrides=["federation.lr=7"])
+    with pytest.raises(RunError, match=r"federation.lr: 3.0 -> 7.0\n(.|\n)*--out"):
+        compare.run(changed, jobs=0)
+    assert before.items() <= content(tmp_path / "out").items()
+
+
+def test_a_stopped_grid_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    whole = compare.run(grid.plan(*plain(tmp_path, "whole")), jobs=0)
+
+    def stop(outcome: compare.Outcome) -> None:
+        if outcome.round == 1:
+            raise KeyboardInterrupt
+
+    cells = grid.plan(*plain(tmp_path, "stopped"))
+    with pytest.raises(KeyboardInterrupt):
+        compare.run(cells, stop, jobs=0)
+    assert RunFolder.open(cells[0].folder).status == "interrupted"
+    assert compare.found(cells[0]) == compare.Outcome(cells[0], round=1)
+    rounds: list[int] = []
+    outcomes = compare.run(cells, lambda o: rounds.append(o.round), jobs=0)
+    assert rounds == [2, 2]  # the second round, then the end
+    assert [o.summary for o in outcomes] == [o.summary for o in whole]
+
+
+def plain(tmp_path: Path, name: str) -> tuple[list[Path], str, tuple[int], Path]:
+    return [write_setting(tmp_path / "data")], "promptfl", (0,), tmp_path / name
+
+
+def test_a_failed_cell_does_not_stop_the_others(tmp_path: Path) -> None:
+    cells = toy_plan(tmp_path, "promptfl:partition.clients=99,zeroshot")
+    failed, done = compare.run(cells, jobs=0)
+    assert (failed.status, failed.exit_code) == ("failed", 2) and "99 clients" in failed.error
+    assert done.status == "finished"
+    written = compare.write_results(tmp_path / "out", [failed, done])
+    assert "99 clients" in written[0].read_text()
+    cells_json = json.loads(written[1].read_text())["cells"]
+    assert [one["status"] for one in cells_json] == ["failed", "finished"]
+    assert cells_json[0]["summary"] is None
+    assert cells_json[1]["summary"]["accuracy_own"] == done.summary["accuracy_own"]  # type: ignore[index]
+
+
+def test_workers_that_die_or_are_stopped_leave_resumable_runs(tmp_path: Path) -> None:
+    setting = write_setting(tmp_path / "data", rounds=3000)
+    cells = grid.plan([setting], "promptfl", (0, 1), tmp_path / "out")
+    news: list[tuple[int, str, str]] = []
+
+    def disturb(outcome: compare.Outcome) -> None:
+        seed = outcome.cell.config.seed
+        news.append((seed, outcome.status, outcome.error))
+        if outcome.status == "running" and seed == 0:
+            os.kill(int((outcome.cell.folder / ".lock").read_text()), signal.SIGKILL)
+        elif outcome.status == "running":
+            raise KeyboardInterrupt  # as Ctrl-C would
+
+    with pytest.raises(KeyboardInterrupt):
+        compare.run(cells, disturb, jobs=1)
+    (error,) = [error for seed, status, error in news if (seed, status) == (0, "failed")]
+    assert "signal 9" in error and "fewer --jobs" in error
+    assert news[-1][:2] == (1, "running")  # a fresh worker took over
+    assert RunFolder.open(cells[0].folder).status == "killed"
+    assert RunFolder.open(cells[1].folder).status == "interrupted"
+    assert all(compare.found(cell).status == "waiting" for cell in cells)
+
+
+@pytest.mark.slow
+def test_interrupt_on_a_terminal_and_the_same_command_again(tmp_path: Path) -> None:
+    setting = write_setting(tmp_path / "data", rounds=60)
+    call = [sys.executable, "-m", "focoop", "compare", str(setting), "--methods=promptfl,zeroshot"]
+    call += ["--seeds=0,1", "--jobs=2", f"--out={tmp_path / 'out'}", "--presets=absent"]
+    process = subprocess.Popen(
+        call, cwd=ROOT, text=True, stdout=-1, stderr=-1, start_new_session=True
+    )
+    folder = tmp_path / "out" / "toy" / "promptfl" / "seed0"
+    deadline = time.monotonic() + 120
+    while not (folder / "state.safetensors").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)  # what a terminal does to all processes of a command
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command" in errors and "Traceback" not in errors
+    assert RunFolder.open(folder).status == "interrupted"
+    again = subprocess.run(call, cwd=ROOT, text=True, capture_output=True)
+    assert again.returncode == 0, again.stderr
+    cells = grid.plan([setting], "promptfl,zeroshot", (0, 1), tmp_path / "here")
+    here = compare.document(compare.run(cells, jobs=0))["cells"]
+    there = json.loads((tmp_path / "out" / "results.json").read_text())["cells"]
+    assert [one["summary"] for one in here] == [one["summary"] for one in there]
+
+
+def test_runs_of_a_worker_share_features_within_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(features, "load_split", features.load_split)  # restored afterwards
+    monkeypatch.setattr(scenario, "load_backbone", scenario.load_backbone)
+    opened: list[tuple[str, str]] = []
+    original = workers.load_split
+
+    def counted(path: Path, split: str, **options: Any) -> Any:
+        opened.append((path.name, split))
+        return original(path, split, **options)
+
+    monkeypatch.setattr(workers, "load_split", counted)
+    alone = compare.run(toy_plan(tmp_path / "alone", "zeroshot"), jobs=0)[0].summary
+    for limit, expected in ((2**30, 3), (0, 6)):
+        opened.clear()
+        workers.keep_open(limit)
+        outcomes = compare.run(toy_plan(tmp_path / str(limit), "zeroshot", (0, 1)), jobs=0)
+        assert [o.summary for o in outcomes] == [alone, alone]
+        assert len(opened) == expected  # train, test and one OOD set, for one run or for each
+
+
+def test_jobs_by_device() -> None:
+    assert workers.default_jobs(["cpu"]) == workers.cores()
+    assert workers.default_jobs(["cuda", "cpu"]) <= workers.GPU_JOBS
+    with pytest.raises(ConfigError, match="--jobs"):
+        workers.run_jobs([], print, workers=-1)
+
+
+# Tables
+
+
+@given(st.lists(VALUES, min_size=1, max_size=4))
+def test_means_and_deviations_are_numpys(rows: list[list[float]]) -> None:
+    for values in rows:
+        found = tables.over_seeds([summary(value) for value in values])
+        assert "corrupted" not in found  # not measured
+        for name, sign, factor in (("own", 1, 1.0), ("all", 1, 0.5), ("alarm", -1, 1.0)):
+            array = 100 * (np.array(values) * factor if sign > 0 else 1 - np.array(values))
+            assert found[name].mean == pytest.approx(array.mean(), abs=1e-9)
+            if len(values) == 1:
+                assert found[name].spread is None
+            else:
+                assert found[name].spread == pytest.approx(array.std(ddof=1), abs=1e-9)
+
+
+def test_best_of_each_column_is_bold() -> None:
+    rows = [
+        (label, tables.over_seeds([summary(own, fpr)]), "1")
+        for label, own, fpr in (("a", 0.5, 0.30001), ("b", 0.7, 0.4), ("c", 0.2, 0.3))
+    ]
+    text = tables.markdown(rows)
+    bold = {
+        (line.split(" | ")[0].strip("| "), cell.strip("*"))
+        for line in text.splitlines()
+        for cell in re.findall(r"\*\*[^*]+\*\*", line)
+    }
+    # Larger accuracy, smaller alarm and fpr95; what is equal as shown is bold together.
+    assert bold == {
+        ("b", "70.0"),
+        ("b", "35.0"),
+        ("b", "30.0"),
+        ("a", "30.0"),
+        ("c", "30.0"),
+        *((label, shown) for label in "abc" for shown in ("40.0", "90.0")),
+    }
+    assert "**" not in tables.markdown(rows[:1])  # nothing to compare with
+
+
+def test_tables_stay_narrow_and_ordered() -> None:
+    line = summary(0.5)
+    line["ood"] = dict.fromkeys(("p", "q", "r"), line["ood"]["dtd"])
+    text = tables.markdown([("z", tables.over_seeds([line]), "1"), ("a", {}, "0 of 1")])
+    parts = [part.splitlines() for part in text.split("\n\n")]
+    assert [len(part[0].split(" | ")) for part in parts] == [5, 7, 4]
+    assert all([row.split(" | ")[0] for row in part[2:]] == ["| z", "| a"] for part in parts)
+    assert "| a | - | - | - | 0 of 1 |" in text
+
+
+# Commands
+
+
+def test_the_command_prints_tables_and_codes(tmp_path: Path) -> None:
+    setting = write_setting(tmp_path / "data")
+    common = ["--seeds=0,1", f"--out={tmp_path / 'out'}", "--jobs=0", "--presets=absent"]
+    call = ["compare", "--settings", str(setting), "--methods", "zeroshot", *common]
+    missing = CliRunner().invoke(app, [*call, "--no-run"])
+    assert missing.exit_code == 0 and "| zeroshot | 0 of 2 |" in missing.stdout
+    result = CliRunner().invoke(app, call)
+    assert result.exit_code == 0, result.stderr
+    assert "[2/2] toy zeroshot seed 1: finished" in result.stderr
+    assert result.stdout.strip() == (tmp_path / "out" / "toy.md").read_text().strip()
+    document = json.loads(CliRunner().invoke(app, [*call, "--json"]).stdout)
+    assert document == json.loads((tmp_path / "out" / "results.json").read_text())
+    values = [100 * cell["summary"]["accuracy_own"] for cell in document["cells"]]
+    assert f"| zeroshot | {np.mean(values):.1f} ± {np.std(values, ddof=1):.1f} |" in result.stdout
+    call[4] = "zeroshot:partition.clients=99,zeroshot"
+    failed = CliRunner().invoke(app, call)
+    assert failed.exit_code == 2 and "99 clients" in failed.stderr and "2 |" in failed.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--methods=focop"], "'focoop'"),
+        (["--methods=zeroshot", "--seeds=a"], "--seeds"),
+        (["--methods=zeroshot", "--seeds=1,1"], "twice"),
+        (["--methods=zeroshot:scor=1"], "method.scor"),
+    ],
+)
+def test_wrong_usage_is_refused(tmp_path: Path, arguments: list[str], told: str) -> None:
+    setting = write_setting(tmp_path / "data")
+    result = CliRunner().invoke(app, ["compare", str(setting), *arguments, "--out=never"])
+    assert result.exit_code == 2 and told in result.stderr, result.stderr
+    assert CliRunner().invoke(app, ["compare", "--methods=zeroshot"]).exit_code == 2
+
+
+def test_live_table_shows_finished_and_running(tmp_path: Path) -> None:
+    one, two, other = toy_plan(tmp_path, "zeroshot,promptfl,promptfl:federation.lr=1")
+    outcomes = [
+        compare.Outcome(one, "finished", 0, summary(0.25)),
+        compare.Outcome(two, "running", 1),
+        compare.Outcome(other, "failed", error="x"),
+    ]
+    console = Console(width=120, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    console.print(live_comparison(outcomes))
+    console.file.close()
+    rows = [line.split() for line in console.export_text().splitlines()]
+    assert ["zeroshot", "1/1", "25.0", "12.5", "75.0", "50.0", "90.0"] in rows
+    assert ["promptfl", "0/1", "(1/2)"] in rows
+    assert ["promptfl:federation.lr=1", "0/1", "(1", "failed)"] in rows
+    assert "1 of 3 runs finished, 1 running, 1 failed" in " ".join(map(" ".join, rows))
+
+
+def test_the_tool_runs_whole_configurations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the tool adds its checkout
+    spec = importlib.util.spec_from_file_location("results", ROOT / "tools" / "results.py")
+    assert spec is not None and spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    setting = write_setting(tmp_path / "data")
+    files = [setting.with_name(f"{name}.toml") for name in ("one", "two")]
+    for path, name in zip(files, ("zeroshot", "promptfl"), strict=True):
+        path.write_text(setting.read_text() + f'\n[method]\nname = "{name}"\n')
+    common = ["--seeds=0", f"--out={tmp_path / 'out'}", "--jobs=0"]
+    assert tool.main(["compare", *map(str, files), *common]) == 0
+    assert (tmp_path / "out" / "runs" / "one" / "seed0" / "config.toml").exists()
+    shown = capsys.readouterr()
+    assert "| one | " in shown.out and "| two | " in shown.out
+    assert "runs two seed 0: finished" in shown.err
+    assert tool.main(["compare", "absent.toml", *common]) == 2
+    assert "absent.toml" in capsys.readouterr().err
