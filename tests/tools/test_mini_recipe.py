@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 
@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools" / "mini"))
 import crossvalidate
 import evaluate
 import regression
+import sentences
 import space
 import targets
 import train
@@ -125,6 +126,35 @@ def test_hypernyms_are_means_of_their_classes(net):
 def test_meanings_share_by_rank(net):
     shares = targets.sense_weights(net, "husky")
     assert shares == {"n00000005": 1.0, "n00000004": 0.5}
+
+
+def test_a_word_mixes_the_rows_of_its_meanings(net):
+    row = {key: i for i, key in enumerate(net.synsets)}
+    table = draw(len(row), 6)
+    found = targets.mixtures(net, ["husky", "pug"], table, row)
+    torch.testing.assert_close(
+        found[0], (2 * table[row["n00000005"]] + table[row["n00000004"]]) / 3
+    )
+    torch.testing.assert_close(found[1], table[row["n00000003"]])
+
+
+@pytest.mark.parametrize("step", [0.0, 0.25])
+def test_packing_rounds_rows_and_drops_unused_tokens(tmp_path, monkeypatch, step):
+    table, bias = draw(400, 300), draw(300, name="bias")
+    save_file({sentences.WORD_TABLE: table, "bias": bias}, tmp_path / "model.safetensors")
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).write_text("{}")
+    monkeypatch.setattr(sentences, "token_ids", lambda texts, folder, longest: [[0, 3], [5]])
+    sentences.pack(tmp_path, tmp_path / "packed", ["two words", "one"], step)
+    packed = load_file(tmp_path / "packed" / sentences.PACKED)
+    torch.testing.assert_close(packed["bias"], bias.half())
+    integers = packed[sentences.WORD_TABLE + ".q"].double()
+    assert integers.any(1).nonzero().flatten().tolist() == [0, 3, 5]
+    for i in (0, 3, 5):
+        row = table[i].double()
+        width = max(row.abs().max().item() / 127, step * row.std().item())
+        error = integers[i] * packed[sentences.WORD_TABLE + ".s"][i].double() - row
+        assert 0.4 * width < error.abs().max() < 0.501 * width
 
 
 def test_names_of_two_classes_get_the_mean(net):

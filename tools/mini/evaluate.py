@@ -35,9 +35,9 @@ class Features:
     classes: list[str]
 
 
-def load_features(path: Path) -> Features:
+def load_features(path: Path, device: str = "cpu") -> Features:
     """Read a feature file."""
-    data = load_file(path)
+    data = load_file(path, device=device)
     with safe_open(path, "pt") as file:
         metadata = file.metadata()
     split = data["split"]
@@ -64,19 +64,21 @@ def zero_shot(tower: TextTower, data: Features) -> float:
     """Accuracy of "a photo of a {name}."."""
     names = [name.replace("_", " ") for name in data.classes]
     tokens = Tokenizer(SHAPE.context_length)([f"a photo of a {name}." for name in names])
-    return accuracy(data.pooled[data.test], data.labels[data.test], tower.encode_tokens(tokens))
+    texts = tower.encode_tokens(tokens.to(tower.device))
+    return accuracy(data.pooled[data.test], data.labels[data.test], texts)
 
 
 def few_shot(tower: TextTower, data: Features, shots: int, steps: int = 300) -> float:
     """Accuracy after tuning 16 context vectors per class by Adam 2e-3 on whole batches."""
     generator = torch_generator(0, "mini", "few-shot")
     train = (~data.test).nonzero().flatten()
-    order = train[torch.randperm(len(train), generator=generator)]
+    order = train[torch.randperm(len(train), generator=generator).to(train.device)]
     rows = torch.cat([order[data.labels[order] == c][:shots] for c in range(len(data.classes))])
     names = tower.prepare(Tokenizer(SHAPE.context_length), data.classes)
     free = SHAPE.context_length - 1 - names.embeddings.shape[1]
     shape = (len(data.classes), min(16, free), SHAPE.width)
-    contexts = (0.02 * torch.randn(shape, generator=generator)).requires_grad_(True)
+    initial = 0.02 * torch.randn(shape, generator=generator)
+    contexts = initial.to(tower.device).requires_grad_(True)
     optimiser = torch.optim.Adam([contexts], 2e-3)
     for _ in range(steps):
         texts = tower(contexts, names)
@@ -96,14 +98,15 @@ def main() -> None:
     parser.add_argument("towers", type=Path, nargs="+")
     parser.add_argument("--datasets", nargs="+", default=DATASETS)
     parser.add_argument("--shots", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     print("| tower | " + " | ".join(args.datasets) + " |")
     print("|---" * (len(args.datasets) + 1) + "|")
     for path in args.towers:
-        tower = load_tower(path)
+        tower = load_tower(path).to(args.device)
         row = []
         for name in args.datasets:
-            data = load_features(args.features / f"{name}.safetensors")
+            data = load_features(args.features / f"{name}.safetensors", args.device)
             if args.shots:
                 row.append(few_shot(tower, data, args.shots))
             else:

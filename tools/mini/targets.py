@@ -140,17 +140,23 @@ def sense_targets(
     classes = index[: len(imagenet.keys)]
     mean[classes], sure[classes] = imagenet.directions.to(device), 1.0
     table = torch.cat([mean, sure[:, None], glosses], dim=1)
-    mixed = torch.stack([mix(net, word, table, row) for word in words.texts])
+    mixed = mixtures(net, words.texts, table.cpu(), row)
     split = mean.shape[1]
     sums = mixed[:, :split], mixed[:, split], mixed[:, split + 1 :]
     return unit_with_unknown(*sums, UNKNOWN_SHARE["senses"]).cpu()
 
 
-def mix(net: WordNet, word: str, table: Tensor, row: dict[str, int]) -> Tensor:
-    """Weighted mean over the meanings of `word` of the rows of `table`."""
-    shares = sense_weights(net, word)
-    weights = torch.tensor(list(shares.values()), device=table.device)
-    return (weights / weights.sum()) @ table[[row[key] for key in shares]]
+def mixtures(net: WordNet, texts: Sequence[str], table: Tensor, row: dict[str, int]) -> Tensor:
+    """Per text, the weighted mean over its meanings of the rows of `table`: (N, D)."""
+    into, rows, weights = [], [], []
+    for i, text in enumerate(texts):
+        shares = sense_weights(net, text)
+        total = sum(shares.values())
+        into += [i] * len(shares)
+        rows += [row[key] for key in shares]
+        weights += [share / total for share in shares.values()]
+    parts = torch.tensor(weights)[:, None] * table[rows]
+    return torch.zeros(len(texts), table.shape[1]).index_add_(0, torch.tensor(into), parts)
 
 
 def name_words(net: WordNet, imagenet: ImageNet) -> Words:
@@ -199,11 +205,13 @@ def with_plurals(words: Words) -> Words:
     )
 
 
-def build(net: WordNet, imagenet: ImageNet, recipe: str, folder: Path, device: str) -> Words:
-    """All words of a recipe with targets and weights."""
+def build(
+    net: WordNet, imagenet: ImageNet, recipe: str, folder: Path, device: str, every: int = 1
+) -> Words:
+    """Words of a recipe with targets and weights: all names, each `every`-th other word."""
     names = name_words(net, imagenet)
     taken = set(names.texts)
-    texts = [word for word in vocabulary(net) if word not in taken]
+    texts = [word for word in vocabulary(net)[::every] if word not in taken]
     words = Words(texts, torch.empty(0), torch.ones(len(texts)))
     if recipe == "plain":
         words = replace(words, targets=plain_targets(net, imagenet, words, folder, device))
@@ -248,6 +256,7 @@ def main() -> None:
     parser.add_argument("--minilm", type=Path, help="model folder (else the installed package)")
     parser.add_argument("--hold-out", action="store_true", help=f"hide {HELD_OUT} classes")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--every", type=int, default=1, help="take each n-th word, for a trial")
     args = parser.parse_args()
     net = read(args.wordnet)
     named = json.loads(args.imagenet.read_text()) if args.imagenet else imagenet_names()
@@ -263,7 +272,7 @@ def main() -> None:
     held = sorted(order[:HELD_OUT]) if args.hold_out else []
     names = {net.synsets[named["keys"][i]].lemmas[0].lower(): i for i in held}
     folder = args.minilm or model_folder()
-    words = build(net, imagenet.without(held), args.recipe, folder, args.device)
+    words = build(net, imagenet.without(held), args.recipe, folder, args.device, args.every)
     save(words, names, imagenet.directions, args.out)
 
 
