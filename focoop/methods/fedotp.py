@@ -1,0 +1,138 @@
+"""FedOTP: a shared and a private context meet an image's patches by partial optimal transport.
+
+Paper: Li et al., Global and Local Prompts Cooperation via Optimal Transport, CVPR 2024.
+Objective: CE(s * sum_pr T_pr S_pr) per image and class c, S_pr = cos(patch_p, e_rc),
+e_rc = Text([context r] name_c), r over `global` and `local`, s -> `task.logit_scale`;
+T minimises <1 - S, T> + eps sum T (log T - 1) with T^T 1 = gamma/2 and T 1 <= 1/P, and gets no
+gradient; eps -> `epsilon`, gamma -> `mass`; with `sinkhorn` gamma = 1 and T 1 = 1/P.
+
+Shared: `global` (n, d_t). Private: `local` (n, d_t).
+Server: mean weighted by samples.
+Score: MCM at T -> `temperature` over the C transported cosines.
+
+Differs from the authors' code: logarithms in fp32, where fp16 underflows at eps = 0.01; each image
+and class stops by its own threshold, not by the mean of the batch; the participation of the run
+holds in the first round too. The FOCoOp code never averages this method's context (it sends a key
+that no model has) and returns nothing where a plan has NaN.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from focoop import partial_transport, scores
+from focoop.errors import MethodError
+from focoop.methods._base import (
+    Batch,
+    ClientUpdate,
+    Logits,
+    Method,
+    Params,
+    Prompt,
+    Server,
+    State,
+    Task,
+    Text,
+    draw_context,
+    weighted_mean,
+)
+from focoop.settings import setting
+
+# Entries of all plans held at a time: bounds the memory of an evaluation with 196 patches.
+CELLS = 2**23
+
+
+class FedOTP(Method):
+    """Two contexts for all classes, one of them a client's own, and plans over patches."""
+
+    @dataclass(frozen=True)
+    class Config:
+        """Settings of FedOTP."""
+
+        context_tokens: int = setting(16, "n, length of each context", low=1)
+        transport: Literal["partial", "sinkhorn"] = setting(
+            "partial", "`partial`: patches may go unused; `sinkhorn`: all are used alike"
+        )
+        epsilon: float = setting(
+            0.1, "eps, weight of the plan's entropy", above=0, grid=(0.01, 0.03, 0.1, 0.3)
+        )
+        mass: float = setting(
+            1.0, "gamma, share of the patches that is used", above=0, high=1, grid=(0.5, 0.8, 1.0)
+        )
+        threshold: float = setting(1e-3, "a plan stops at this change of its scaling", low=0)
+        max_iterations: int = setting(100, "scalings of a plan at most", low=1)
+        temperature: float = setting(1.0, "T of MCM, on transported cosines", above=0)
+
+    config: Config
+    paper = "Li et al. 2024"
+    shares = "global context"
+    keeps = "local context"
+    scores_by = "MCM over transported patches"
+    patch_kind = "lf_a"
+
+    def init(self, task: Task, generator: torch.Generator) -> State:
+        """Two contexts (n, d_t), each from its own draw."""
+        both = draw_context([2, self.config.context_tokens, task.width], task, generator)
+        return State(shared={"global": both[0].clone()}, private={"local": both[1].clone()})
+
+    def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
+        """The classes in both contexts, C prompts each."""
+        return {name: Prompt(params[name], task.id_names) for name in ("global", "local")}
+
+    def text(self, params: Params, features: Params, task: Task) -> Text:
+        """Features of the global context as `id`, those of the local one beside them."""
+        return Text(features["global"], parts={"local": features["local"]})
+
+    def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
+        """Transported cosines of the patches; pooled features are not used."""
+        return Logits(self.transported(text, patches, early=True))
+
+    def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
+        """Cross-entropy over the C classes."""
+        logits = self.transported(text, batch.patches, early=False)
+        return F.cross_entropy(task.logit_scale * logits, batch.labels)
+
+    def transported(self, text: Text, patches: Tensor | None, *, early: bool) -> Tensor:
+        """(N, C) sum_pr T_pr S_pr of patches (N, P, D); `early` as in `partial_transport`."""
+        if patches is None:
+            raise MethodError("fedotp reads patch features: set data.with_patches=true")
+        prompts = torch.stack([text.id, text.parts["local"]], dim=1)  # (C, 2, D)
+        size = max(1, CELLS // max(1, patches.shape[1] * len(text.id) * 2))
+        found = []
+        for some in torch.split(patches, size):
+            similarity = torch.einsum("npd,crd->ncpr", some, prompts)
+            plan = self.plan(1.0 - similarity, early=early).to(similarity.dtype)
+            found.append((plan * similarity).sum(dim=(2, 3)))
+        return torch.cat(found)
+
+    def plan(self, cost: Tensor, *, early: bool) -> Tensor:
+        """Plans (N, C, P, 2) without gradient."""
+        config = self.config
+        if config.transport == "sinkhorn":
+            return partial_transport.balanced(
+                cost,
+                epsilon=config.epsilon,
+                threshold=config.threshold,
+                max_iterations=config.max_iterations,
+                early=early,
+            )
+        return partial_transport.partial(
+            cost,
+            epsilon=config.epsilon,
+            mass=config.mass,
+            threshold=config.threshold,
+            max_iterations=config.max_iterations,
+            early=early,
+        )
+
+    def score(self, logits: Logits, task: Task) -> Tensor:
+        """MCM."""
+        return scores.mcm(logits.id, temperature=self.config.temperature)
+
+    def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
+        """Federated averaging of the global context alone."""
+        return Server({"global": weighted_mean(updates, "global")})
