@@ -11,7 +11,7 @@ The first form encodes images (about ten minutes on a core; what is encoded is k
 The images in the reference folder are subsets, those of Caltech101, Pets and DTD at 160 px.
 
 The second form copies what the given settings read into FOLDER/shared, /made and /validation, for
-a machine that has no reference folder: pooled features and the splits that are read, unchanged.
+a machine that has no reference folder; those of the reference folder lose their patches.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from focoop.clip.base import Backbone
 from focoop.data import ImageSet, read_folder
 from focoop.data.corruptions import SEVERITIES
 from focoop.encode import encode
-from focoop.featurefile import read_file, split_names, write_file
+from focoop.featurefile import read_file, write_file
 from focoop.features import FeatureSet, Source, save_splits
 from focoop.schema import RunConfig
 
@@ -98,30 +98,21 @@ def at_64px(name: str, images: Path, out: Path, backbone: Backbone) -> None:
 
 
 def slim(settings: list[RunConfig], out: Path) -> None:
-    """Copies of all files the settings read, with the splits they read."""
-    wanted: dict[Path, set[str]] = {}
-    for one in settings:
-        data = one.data
-        for spec, split in [
-            (data.id, "all"),
-            *((f"{spec}@{s}", "test") for spec in data.corrupted for s in SEVERITIES),
-            *((spec, "test") for spec in (*data.ood, *data.validation_ood)),
-        ]:
+    """Copies of all files that the settings read."""
+    wanted: set[Path] = set()
+    for data in [one.data for one in settings]:
+        corrupted_specs = [f"{spec}@{s}" for spec in data.corrupted for s in SEVERITIES]
+        for spec in (data.id, *corrupted_specs, *data.ood, *data.validation_ood):
             source = Source.parse(spec)
             if source.kind == "file":
                 stem = source.target.removesuffix(".safetensors")
-                path = Path(f"{stem}{source.suffix}.safetensors")
-                wanted.setdefault(path, set()).add(split)
+                wanted.add(Path(f"{stem}{source.suffix}.safetensors"))
     total = 0
-    for path, splits in sorted(wanted.items()):
-        target = out / PLACES[str(path.parent)] / path.name
+    for path in sorted(wanted):
+        place = PLACES[path.parent.as_posix()]
+        target = out / place / path.name
         target.parent.mkdir(parents=True, exist_ok=True)
-        tensors, metadata = read_file(path, with_patches=path.parent != Path("../shared/features"))
-        if "all" not in splits:
-            names = split_names(metadata)
-            kept = torch.tensor([names[i] in splits for i in tensors["split"].tolist()])
-            if not bool(kept.all()):
-                tensors = {key: value[kept] for key, value in tensors.items()}
+        tensors, metadata = read_file(path, with_patches=place != "shared")
         write_file(target, tensors, metadata)
         total += target.stat().st_size
         print(f"{target}: {len(tensors['labels'])} rows, {target.stat().st_size / 1e6:.2f} MB")

@@ -102,7 +102,9 @@ def test_a_slim_copy_gives_the_same_rows(tmp_path: Path, monkeypatch: pytest.Mon
         copy = load_split(Path("slim") / f"{copied}.safetensors", split)
         assert copy.sha256() == load_split(original, split).sha256()
     tensors, _ = read_file(Path("slim/shared/far.safetensors"))
-    assert set(tensors) == {"pooled", "labels", "split"} and len(tensors["labels"]) == 5
+    assert set(tensors) == {"pooled", "labels", "split"} and len(tensors["labels"]) == 11
+    made = load_split(Path("slim/validation/near.safetensors"), "test", with_patches=True)
+    assert made.patches is not None and made.patches.shape == (8, 2, 8)
 
 
 @pytest.mark.parametrize("path", SETTINGS, ids=lambda path: path.stem)
