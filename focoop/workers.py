@@ -14,6 +14,7 @@ import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -195,6 +196,7 @@ def _surroundings(threads: int) -> Iterator[None]:
     """
     wanted = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(threads)}
     before = {name: os.environ.get(name) for name in wanted}
+    resource_tracker.ensure_running()  # started later it would unblock Ctrl-C again
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     os.environ.update(wanted)
     try:
@@ -217,8 +219,10 @@ def _obituary(process: SpawnProcess) -> str:
 
 def _serve(connection: Connection, size: int) -> None:
     """A worker's life: jobs until the pipe ends."""
+    told: list[int] = []
 
     def leave(signum: int, frame: FrameType | None) -> None:
+        told.append(signum)
         raise SystemExit(128 + signum)
 
     signal.signal(signal.SIGTERM, leave)
@@ -231,6 +235,8 @@ def _serve(connection: Connection, size: int) -> None:
             return
 
         def report(news: News) -> None:
+            if told:  # the exit was raised in code that swallows it, as some imports do
+                raise SystemExit(128 + told[0])
             try:
                 connection.send(news)
             except OSError as error:  # the parent is gone: nobody waits for this run

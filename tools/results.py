@@ -5,8 +5,8 @@
     python tools/results.py tune --setting configs/settings/cifar100.toml --methods all \
         --budget 12 --out runs/tune --write configs/methods
 
-Without `--methods` the files are whole configurations, each a row of one table. Needs torch, numpy
-and safetensors alone. docs/compare.md tells the rest.
+Without `--methods` the files are whole configurations, each a row of one table, and the word
+`compare` may be left out. Needs torch, numpy and safetensors alone. docs/compare.md tells the rest.
 """
 
 import argparse
@@ -27,6 +27,8 @@ from focoop.workers import default_jobs
 
 def main(arguments: list[str]) -> int:
     """Run a command; errors a user can mend end with their exit code."""
+    if arguments and arguments[0].endswith(".toml"):
+        arguments = ["compare", *arguments]
     given = parser().parse_args(arguments)
     try:
         outcomes = given.command(given)
@@ -50,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("files", nargs="*", type=Path)
     one.add_argument("--settings", nargs="+", type=Path, default=[])
     one.add_argument("--methods")
-    one.add_argument("--seeds", default="0,1,2")
+    one.add_argument("--seeds", nargs="+", default=["0,1,2"])
     one.add_argument("--presets", type=Path, default=Path("configs/methods"))
     one.add_argument("--no-run", action="store_true")
     two = commands.add_parser("tune", help="choose settings on validation images")
@@ -74,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run_compare(given: argparse.Namespace) -> list[compare.Outcome]:
     files = [*given.settings, *given.files]
-    seeds = grid.parse_seeds(given.seeds)
+    seeds = grid.parse_seeds(",".join(given.seeds))
     changes = overrides(given)
     cells = grid.plan(
         files, given.methods, seeds, given.out, presets=given.presets, overrides=changes
