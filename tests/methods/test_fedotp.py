@@ -114,8 +114,10 @@ def slow_loss(params: dict[str, Tensor], batch: Batch, task: Task, plans: list) 
         FedOTP.Config(epsilon=0.05, mass=0.4),
         FedOTP.Config(transport="sinkhorn", mass=0.4),
         FedOTP.Config(threshold=50.0, max_iterations=7),
+        FedOTP.Config(transport="sinkhorn", threshold=0.2),
+        FedOTP.Config(transport="sinkhorn", epsilon=0.05, threshold=0.0, max_iterations=3),
     ],
-    ids=["partial", "defaults", "sharp", "sinkhorn", "short"],
+    ids=["partial", "defaults", "sharp", "sinkhorn", "short", "loose sinkhorn", "short sinkhorn"],
 )
 def test_loss_is_the_written_out_one(config: FedOTP.Config) -> None:
     task, batch, state = make_unified_task(), make_images(), make_state()
