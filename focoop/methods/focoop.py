@@ -110,6 +110,7 @@ class FOCoOp(Method):
     keeps = "local prompts"
     scores_by = "ID mass over C + U"
     needs_ood = True
+    identity_settings = {"alpha": 1.0}  # otherwise T^g moves towards T^o
 
     @property
     def together(self) -> bool:  # type: ignore[override]

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from focoop import scores
@@ -57,7 +58,14 @@ class FOCoOpPlus(Method):
         """Settings of FOCoOp+; those it has in common with FOCoOp mean the same."""
 
         context_tokens: int = setting(16, "n, length of each context", low=1)
+        start: str = setting("", "words that class contexts begin with, at their end; empty: none")
+        template_share: float = setting(
+            0.0, "share of the template's feature in a class feature", low=0, high=1
+        )
         global_share: float = setting(0.2, "rho, share of the global prompt", low=0, high=1)
+        global_rate: float = setting(
+            1.0, "weight of the global prompt's gradient; FOCoOp's is rho", low=0
+        )
         keep_absent: bool = setting(True, "classes without images use the global prompt as it is")
         anchor_weight: float = setting(1.0, "b, pull of held classes to the template", low=0)
         train_prior: float = setting(0.0, "a, weight of log pi in the training loss", low=0)
@@ -88,6 +96,7 @@ class FOCoOpPlus(Method):
     keeps = "local prompts, class counts"
     scores_by = "ID mass under the client's prior"
     needs_ood = True
+    identity_settings = {"alpha": 1.0}  # otherwise T^g moves towards T^o
 
     def init(self, task: Task, generator: torch.Generator) -> State:
         """Global and local prompts from one draw, OOD prompts from another."""
@@ -95,11 +104,14 @@ class FOCoOpPlus(Method):
             raise MethodError("focoop_plus needs OOD prompts: set negatives.count above 0")
         tokens = self.config.context_tokens
         prompts = draw_context([len(task.classes), tokens, task.width], task, generator)
+        if self.config.start:
+            words = task.embed(self.config.start)[-tokens:]
+            prompts[:, tokens - len(words) :] = words
         ood = draw_context([len(task.ood_names), tokens, task.width], task, generator)
-        words = torch.arange(len(task.ood_names), device=task.device)
+        slots = torch.arange(len(task.ood_names), device=task.device)
         counts = torch.zeros(len(task.classes), dtype=torch.int64, device=task.device)
         return State(
-            shared={"global": prompts, "ood": ood, "ood_words": words},
+            shared={"global": prompts, "ood": ood, "ood_words": slots},
             private={"local": prompts.clone(), "counts": counts},
         )
 
@@ -110,11 +122,14 @@ class FOCoOpPlus(Method):
     def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
         """Class prompts, personal where the client has images, and OOD prompts."""
         assert task.ood_names is not None
-        rho = self.config.global_share
-        fused = (1.0 - rho) * params["local"] + rho * params["global"]
+        rho, rate = self.config.global_share, self.config.global_rate
+        local, shared = params["local"], params["global"]
+        fused = (1.0 - rho) * local + rho * shared
+        # The value stays; the global prompt learns at a rate of its own.
+        fused = fused + (rate - rho) * (shared - shared.detach())
         if self.config.keep_absent:
             held = (params["counts"] > 0)[:, None, None]
-            fused = torch.where(held, fused, params["global"].detach())
+            fused = torch.where(held, fused, shared.detach())
         return {
             "id": Prompt(fused, task.id_names),
             "ood": Prompt(params["ood"], task.ood_names.select(params["ood_words"])),
@@ -126,7 +141,11 @@ class FOCoOpPlus(Method):
         share = self.config.open_share
         prior = (1.0 - share) * counts / counts.sum().clamp(min=1.0) + share / len(counts)
         prior = (prior / prior.amax()).log()
-        return Text(features["id"], features["ood"], {"prior": prior})
+        share = self.config.template_share
+        ids = features["id"]
+        if share > 0:
+            ids = F.normalize((1.0 - share) * ids + share * task.anchors, dim=-1)
+        return Text(ids, features["ood"], {"prior": prior})
 
     def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
         """Cosines, those with classes shifted by log pi / s."""

@@ -1,10 +1,14 @@
-"""The simulator: order, seeds, participation, empty clients and what may leave a client."""
+"""The simulator: participation, order of updates, bytes and what a client starts from.
+
+What every method keeps in it is in tests/methods/test_contract.py.
+"""
 
 from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from focoop.errors import ConfigError, MethodError
 from focoop.federation.client import ClientData, LocalSettings, learning_rate, train
@@ -17,14 +21,14 @@ from focoop.federation.simulator import (
     simulate,
     start,
 )
-from focoop.methods import available, create
-from focoop.methods._base import ClientUpdate, Method, Server, State, Task
+from focoop.methods import create
+from focoop.methods._base import ClientUpdate, Method, Params, Server, State, Task
+from focoop.methods.local_only import LocalOnly
 from focoop.seeds import torch_generator
 from tests.helpers import toy_backbone
 
 CLASSES = ("apple", "pear", "plum", "fig")
 WORDS = ("fog", "haste", "tax")
-TRAINED = [name for name, method in available().items() if method.trains]
 
 
 @pytest.fixture(scope="module")
@@ -68,69 +72,6 @@ def run(method: Method, task: Task, sizes: list[int], **options: object) -> list
     return list(simulate(method, task, clients, schedule, store, seed=5, **options))  # type: ignore[arg-type]
 
 
-def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-@pytest.mark.parametrize("name", TRAINED)
-def test_order_of_execution_changes_nothing(name: str, task: Task) -> None:
-    stores = MemoryStore(), MemoryStore()
-    forward = run(create(name), task, [7, 5, 6], store=stores[0])
-    backward = run(create(name), task, [7, 5, 6], store=stores[1], order=lambda c: c[::-1])
-    assert same(forward[-1].server.shared, backward[-1].server.shared)
-    assert forward[-1].loss == backward[-1].loss
-    for client in range(3):
-        if stores[0].load(client) is not None:
-            assert same(stores[0].params[client], stores[1].params[client])
-
-
-@pytest.mark.parametrize("name", TRAINED)
-def test_same_seed_same_bits_and_loss_falls(name: str, task: Task) -> None:
-    one = run(create(name), task, [8, 8], rounds=6)
-    two = run(create(name), task, [8, 8], rounds=6)
-    assert same(one[-1].server.shared, two[-1].server.shared)
-    assert [r.loss for r in one] == [r.loss for r in two]
-    assert one[-1].loss < one[0].loss
-
-
-@pytest.mark.parametrize("name", TRAINED)
-def test_a_resumed_run_ends_where_the_whole_run_ends(name: str, task: Task) -> None:
-    whole_store, store = MemoryStore(), MemoryStore()
-    whole = run(create(name), task, [6, 6], rounds=4, store=whole_store)
-    half = run(create(name), task, [6, 6], rounds=2, store=store)
-    rest = run(create(name), task, [6, 6], rounds=4, store=store, resume=(2, half[-1].server))
-    assert [r.round_index for r in rest] == [3, 4]
-    assert same(whole[-1].server.shared, rest[-1].server.shared)
-    assert all(same(whole_store.params[k], store.params[k]) for k in whole_store.params)
-
-
-@pytest.mark.parametrize("name", TRAINED)
-def test_private_tensors_never_travel_and_the_tower_gets_no_gradient(name: str, task: Task) -> None:
-    method = create(name)
-    initial = start(method, task, seed=0)
-    data = make_clients([8])[0]()
-    settings = LocalSettings(epochs=1, batch_size=4, lr=0.5)
-    trained, _ = train(method, initial, data, task, settings, torch_generator(0))
-    assert trained.shared.keys() == initial.shared.keys()
-    assert not set(initial.private) & set(trained.shared)
-    tower = task.encode.__self__.text  # type: ignore[attr-defined]
-    assert all(p.grad is None and not p.requires_grad for p in tower.parameters())
-    for before, after in ((initial.shared, trained.shared), (initial.private, trained.private)):
-        for key, value in before.items():
-            if value.is_floating_point():
-                assert not torch.equal(value, after[key]), f"{key} did not train"
-
-
-@pytest.mark.parametrize("name", TRAINED)
-def test_empty_one_image_and_single_clients(name: str, task: Task) -> None:
-    with_empty = run(create(name), task, [6, 0, 5])
-    assert all(torch.isfinite(v).all() for v in with_empty[-1].server.shared.values())
-    assert torch.isfinite(torch.tensor(run(create(name), task, [1])[-1].loss))
-    nobody = run(create(name), task, [0, 0], rounds=1)
-    initial = start(create(name), task, seed=5)
-    assert same(nobody[-1].server.shared, initial.shared)
-
-
 def test_participation_is_seeded_sorted_and_covers_everyone(task: Task) -> None:
     draws = [sample_clients(10, 0.3, seed=1, round_index=r) for r in range(60)]
     assert draws == [sample_clients(10, 0.3, seed=1, round_index=r) for r in range(60)]
@@ -143,7 +84,7 @@ def test_participation_is_seeded_sorted_and_covers_everyone(task: Task) -> None:
 
 def test_only_participants_get_private_state(task: Task) -> None:
     store = MemoryStore()
-    rounds = run(create("focoop"), task, [4] * 6, rounds=1, participation=0.5, store=store)
+    rounds = run(create("local_only"), task, [4] * 6, rounds=1, participation=0.5, store=store)
     assert tuple(sorted(store.params)) == rounds[0].participants
 
 
@@ -165,7 +106,7 @@ def test_updates_are_sorted_and_a_client_may_not_vote_twice(task: Task) -> None:
     ]
     ordered = aggregate(method, Server(shared), updates, task)
     shuffled = aggregate(method, Server(shared), updates[::-1], task)
-    assert same(ordered.shared, shuffled.shared)
+    assert torch.equal(ordered.shared["context"], shuffled.shared["context"])
     with pytest.raises(MethodError, match="two updates"):
         aggregate(method, Server(shared), [updates[0], updates[0]], task)
 
@@ -179,14 +120,29 @@ def test_divergence_is_named(task: Task) -> None:
         train(method, start(method, task, 0), broken, task, settings, torch_generator(0))
 
 
-def test_client_state_takes_private_from_the_store(task: Task) -> None:
-    initial = State({"a": torch.zeros(1)}, {"b": torch.zeros(1)})
-    store = MemoryStore()
-    server = Server({"a": torch.ones(1)})
-    assert client_state(initial, server, store, 0).private["b"].item() == 0.0
-    store.save(0, 1, {"b": torch.full((1,), 7.0)})
-    assert client_state(initial, server, store, 0).private["b"].item() == 7.0
-    assert client_state(initial, server, store, 0).shared["a"].item() == 1.0
+class Counting(LocalOnly):
+    """Starts its private tensor from the client's own class counts."""
+
+    def personalise(self, private: Params, class_counts: Tensor, task: Task) -> Params:
+        return {"b": private["b"] + class_counts}
+
+
+def test_client_state_is_personal_at_first_and_then_what_was_kept(task: Task) -> None:
+    initial = State({"a": torch.zeros(1)}, {"b": torch.zeros(4)})
+    server, method = Server({"a": torch.ones(1)}), Counting()
+
+    def unasked() -> Tensor:
+        raise AssertionError("class counts are for a client's first round")
+
+    counts = torch.tensor([3, 0, 1, 0])
+    first = client_state(method, task, initial, server, None, lambda: counts)
+    assert first.private["b"].tolist() == [3.0, 0.0, 1.0, 0.0]
+    assert first.shared["a"].item() == 1.0
+    kept = {"b": torch.full((4,), 7.0)}
+    later = client_state(method, task, initial, server, kept, unasked)
+    assert later.private["b"].tolist() == [7.0] * 4
+    public = client_state(method, task, State(initial.shared), server, None, unasked)
+    assert public.private == {} and public.shared["a"].item() == 1.0
 
 
 def test_learning_rate_schedules() -> None:
