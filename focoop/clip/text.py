@@ -213,7 +213,8 @@ class TextTower(nn.Module):
     @property
     def sot(self) -> Tensor:
         """(d_t,) embedding of the start token, second to last of the vocabulary."""
-        token: Tensor = self.tok(torch.tensor([self.vocabulary - 2], device=self.device))
+        # Filled, not copied: a copy from the host would make the device wait.
+        token: Tensor = self.tok(torch.full((1,), self.vocabulary - 2, device=self.device))
         return token.float()[0]
 
     @property

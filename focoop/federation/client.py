@@ -84,7 +84,7 @@ def train(
         optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
         optimiser.step()
-    mean_loss = check_loss(float(torch.stack(losses).mean()), settings)
+    mean_loss = check_loss(float(torch.stack(losses).mean()), settings.lr)
     trained = {name: value.detach() for name, value in leaves.items()}
     return State(
         shared={name: trained[name] for name in state.shared},
@@ -105,12 +105,10 @@ def distance(params: Params, received: Params) -> Tensor:
     return torch.stack(parts).sum() if parts else torch.zeros(())
 
 
-def check_loss(mean_loss: float, settings: LocalSettings) -> float:
+def check_loss(mean_loss: float, lr: float) -> float:
     """The loss itself, or a refusal to go on with prompts that are not numbers."""
     if not math.isfinite(mean_loss):
-        raise MethodError(
-            f"training diverged (loss {mean_loss}): lower federation.lr (now {settings.lr:g})"
-        )
+        raise MethodError(f"training diverged (loss {mean_loss}): lower federation.lr (now {lr:g})")
     return mean_loss
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from focoop.federation.client import ClientData, LocalSettings, learning_rate, make_update, train
 from focoop.federation.round import aggregate, num_bytes, sample_clients
-from focoop.federation.together import train_together
+from focoop.federation.together import Together
 from focoop.methods._base import ClientUpdate, Method, Params, Server, State, Task
 from focoop.seeds import torch_generator
 
@@ -112,6 +112,7 @@ def simulate(
     """
     initial = start(method, task, seed)
     done, server = resume if resume is not None else (0, Server(initial.shared))
+    together = Together(method, task, schedule.local)
     for round_index in range(done + 1, schedule.rounds + 1):
         began = time.perf_counter()
         participants = sample_clients(len(clients), schedule.participation, seed, round_index)
@@ -137,7 +138,7 @@ def simulate(
             if len(group) == 1:
                 results = [train(method, states[0], data[0], task, local, generators[0])]
             else:
-                results = train_together(method, states, data, task, local, generators)
+                results = together.train(states, data, local.lr, generators)
             for client, images, (trained, loss) in zip(group, data, results, strict=True):
                 if trained.private and len(images):
                     store.save(client, round_index, trained.private)

@@ -12,6 +12,8 @@ from focoop.methods._base import ClientUpdate, Server
 
 # Frank-Wolfe leaves a remnant of its start in every cell: below this share of a row it is no mass.
 RESIDUE = 0.01
+# Cells of the cost up to which transport runs on the CPU.
+SMALL = 2**22
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,9 @@ class Consistency:
         """
         ood = torch.cat([update.shared["ood"] for update in updates])  # (KU, n, d_t)
         flat_id, flat_ood = prompts.flatten(1), ood.flatten(1)
-        cost = self.cost(flat_id, flat_ood)
+        # A GPU would wait for the host at every step: problems of this size are the CPU's.
+        where = torch.device("cpu") if len(prompts) * len(ood) <= SMALL else ood.device
+        cost = self.cost(flat_id, flat_ood).to(where)
         previous = server.memory.get("plan")
         plan = transport.semi_unbalanced(
             cost,
@@ -53,20 +57,25 @@ class Consistency:
             step=self.rule,
             max_steps=self.steps,
             tolerance=self.gap,
-            start=previous if previous is not None and previous.shape == cost.shape else None,
+            start=previous.to(where)
+            if previous is not None and previous.shape == cost.shape
+            else None,
         )
         # Columns that drew alike differ by rounding alone: ties must not depend on it.
-        mass = (plan.mass.double() * len(ood)).round(decimals=6)
+        mass = (plan.mass.double() * len(ood)).round(decimals=6).to(ood.device)
         if self.seemly == "top":
             count = min(self.seemly_count or len(words), len(ood))
             seemly = transport.select_by_mass(mass, count, largest=True)
         else:
             seemly = transport.two_means(mass).nonzero().squeeze(1)
         target = transport.barycentre(
-            plan.plan[:, seemly], flat_ood[seemly], flat_id, min_mass=RESIDUE / len(prompts)
+            plan.plan.to(ood.device)[:, seemly],
+            flat_ood[seemly],
+            flat_id,
+            min_mass=RESIDUE / len(prompts),
         )
         calibrated = self.alpha * flat_id + (1.0 - self.alpha) * target
-        rows = self.kept(mass, cost, len(updates), len(words))
+        rows = self.kept(mass, cost.to(ood.device), len(updates), len(words))
         return Server(
             shared={
                 "global": calibrated.view_as(prompts),

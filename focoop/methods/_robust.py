@@ -1,5 +1,6 @@
 """Bi-level separations: the loss over C + U prompts and its worst perturbation within a price."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -101,8 +102,7 @@ def soft_maximum(losses: Tensor, sharpness: float) -> Tensor:
 
     Tends to the mean for large and to the maximum for small `sharpness` (tau_2 mu).
     """
-    count = torch.tensor(float(len(losses)), dtype=losses.dtype, device=losses.device)
-    total: Tensor = sharpness * ((losses / sharpness).logsumexp(dim=0) - count.log())
+    total: Tensor = sharpness * ((losses / sharpness).logsumexp(dim=0) - math.log(len(losses)))
     return total
 
 
