@@ -171,7 +171,7 @@ class Query:
     @property
     def features_key(self) -> str:
         """Content hash of everything the encoded candidates depend on."""
-        tower = [self.backbone.fingerprint, str(self.backbone.text.autocast)]
+        tower = [self.backbone.fingerprint, "None"]  # the place of a precision, now always float32
         return content_hash(["features 1", *tower, self.templates, self.words.version])
 
     @property

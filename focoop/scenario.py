@@ -63,6 +63,10 @@ def build(config: RunConfig, cache_dir: Path | None = None, device: str | None =
     backbone = load_backbone(
         config.backbone.name, weights=weights, device=device or config.backbone.device
     )
+    precision = config.backbone.precision
+    on_gpu = backbone.device.type == "cuda"
+    half = precision == "bfloat16" or (precision == "auto" and on_gpu)
+    backbone.text.train_in(torch.bfloat16 if half else None)
     method = create(config.method.name, config.method.settings)
     split = make_split(config, backbone, cache_dir)
     task = make_task(config, backbone, split.classes, method.needs_ood, cache_dir)

@@ -60,6 +60,11 @@ class BackboneConfig(Section):
     name: str = setting("mini", "mini, or openclip:MODEL:PRETRAINED")
     weights: str = setting("", "local weights file for openclip; empty: its hub")
     device: str = setting("cpu", "torch device, such as cpu or cuda")
+    precision: str = setting(
+        "auto",
+        "products inside the text tower while training; auto: bfloat16 on a GPU",
+        choices=("auto", "float32", "bfloat16"),
+    )
     logit_scale: float = setting(0.0, "factor of cosines in losses; 0: the backbone's own", low=0)
 
 

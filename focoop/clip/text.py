@@ -6,6 +6,7 @@ state that is read. Both are exact. Weights never get gradients; contexts do.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -133,12 +134,28 @@ class TextTower(nn.Module):
         self.lnf = nn.LayerNorm(shape.width, shape.norm_eps)
         self.proj = nn.Linear(shape.width, shape.dim, bias=False)
         self.autocast: torch.dtype | None = None
+        self._fast: tuple[Block, ...] = ()  # not a module: no part of the state
         self.freeze()
 
     def freeze(self) -> "TextTower":
         """Evaluation mode, no gradients for any weight."""
         self.eval()
         self.requires_grad_(False)
+        return self
+
+    def train_in(self, dtype: torch.dtype | None) -> "TextTower":
+        """Run in `dtype` where gradients are asked for; None: float32 everywhere.
+
+        Products run in `dtype`, the residual stream, norms and all that is evaluated in float32.
+        Call it once the tower is where it stays: weights in `dtype` are copied here.
+        """
+        self.autocast = dtype
+        self._fast = ()
+        if dtype is not None:
+            copies = deepcopy(self.blocks)
+            for linear in (m for m in copies.modules() if isinstance(m, nn.Linear)):
+                linear.to(dtype)  # autocast would cast frozen weights again at every step
+            self._fast = tuple(copies)  # type: ignore[arg-type]
         return self
 
     @property
@@ -243,10 +260,10 @@ class TextTower(nn.Module):
 
     def run(self, x: Tensor, position: Tensor) -> Tensor:
         """(N, L, d_t) embeddings -> (N, D) unit features read at `position` (N,)."""
-        enabled = self.autocast is not None
+        enabled = self.autocast is not None and torch.is_grad_enabled()
         with torch.autocast(x.device.type, dtype=self.autocast, enabled=enabled):
             x = x + self.pos[: x.shape[1]]
-            *body, last = self.blocks
+            *body, last = self._fast if enabled else self.blocks
             for block in body:
                 x = block(x)
             assert isinstance(last, Block)

@@ -81,12 +81,14 @@ class FedLAPT(Method):
     class Config:
         """Settings of FedLAPT."""
 
-        context_tokens: int = setting(2, "n, length of each context", low=1)
+        context_tokens: int = setting(2, "n, length of each context", low=1, grid=(2, 4, 16))
         contexts: Literal["separate", "unified", "class_specific"] = setting(
             "separate", "one for classes and one for words, `unified`: one for both, or one a name"
         )
         mixing: Literal["cross_modal", "class_centre", "none"] = setting(
-            "cross_modal", "an image's feature with a text of its class, or with the class's mean"
+            "cross_modal",
+            "an image's feature with a text of its class, or with the class's mean",
+            grid=("cross_modal", "class_centre"),
         )
         alpha: float = setting(1.0, "alpha of lam ~ Beta(alpha, alpha), the image's share", above=0)
         fold: bool = setting(False, "lam to min(lam, 1 - lam): mostly text")

@@ -62,6 +62,9 @@ class FOCoOpPlus(Method):
         template_share: float = setting(
             0.0, "share of the template's feature in a class feature", low=0, high=1
         )
+        residual_scale: float = setting(
+            0.3, "scale of a class's own direction, added to its feature; 0: none", low=0
+        )
         global_share: float = setting(0.2, "rho, share of the global prompt", low=0, high=1)
         global_rate: float = setting(
             1.0, "weight of the global prompt's gradient; FOCoOp's is rho", low=0
@@ -111,7 +114,12 @@ class FOCoOpPlus(Method):
         slots = torch.arange(len(task.ood_names), device=task.device)
         counts = torch.zeros(len(task.classes), dtype=torch.int64, device=task.device)
         return State(
-            shared={"global": prompts, "ood": ood, "ood_words": slots},
+            shared={
+                "global": prompts,
+                "residual": torch.zeros_like(task.anchors),
+                "ood": ood,
+                "ood_words": slots,
+            },
             private={"local": prompts.clone(), "counts": counts},
         )
 
@@ -141,11 +149,11 @@ class FOCoOpPlus(Method):
         share = self.config.open_share
         prior = (1.0 - share) * counts / counts.sum().clamp(min=1.0) + share / len(counts)
         prior = (prior / prior.amax()).log()
-        share = self.config.template_share
-        ids = features["id"]
-        if share > 0:
-            ids = F.normalize((1.0 - share) * ids + share * task.anchors, dim=-1)
-        return Text(ids, features["ood"], {"prior": prior})
+        share, ids, residual = self.config.template_share, features["id"], params["residual"]
+        if self.config.keep_absent:
+            residual = torch.where((counts > 0)[:, None], residual, residual.detach())
+        ids = (1.0 - share) * ids + share * task.anchors + self.config.residual_scale * residual
+        return Text(F.normalize(ids, dim=-1), features["ood"], {"prior": prior})
 
     def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
         """Cosines, those with classes shifted by log pi / s."""
@@ -202,9 +210,11 @@ class FOCoOpPlus(Method):
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
         """Per-class mean of T^g, then Global-view OOD Consistency over all clients' T^o."""
         prompts = class_weighted_mean(updates, "global", server.shared["global"])
+        residual = class_weighted_mean(updates, "residual", server.shared["residual"])
         words = server.shared["ood_words"]
         if not self.config.goc or len(updates) == 1:
-            shared = {"global": prompts, "ood": weighted_mean(updates, "ood"), "ood_words": words}
-            return Server(shared)
+            ood = weighted_mean(updates, "ood")
+            return Server({"global": prompts, "residual": residual, "ood": ood, "ood_words": words})
         consistency = Consistency(tau=self.config.transport_tau, alpha=self.config.alpha)
-        return consistency.calibrate(prompts, words, updates, server)
+        chosen = consistency.calibrate(prompts, words, updates, server)
+        return Server({**chosen.shared, "residual": residual}, chosen.memory, chosen.report)

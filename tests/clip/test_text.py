@@ -232,14 +232,22 @@ def test_contexts_of_a_wrong_shape_are_refused() -> None:
         backbone.encode_prompts(torch.zeros(2, 4, 8), names)
 
 
-def test_autocast_keeps_float32_features() -> None:
+def test_training_in_bfloat16_keeps_float32_features_weights_and_evaluation() -> None:
     backbone = toy_backbone()
     names, contexts = backbone.names(CLASSES), random_contexts(backbone, len(CLASSES), 4)
     exact = backbone.encode_prompts(contexts, names)
-    backbone.text.autocast = torch.bfloat16
+    state = {name: value.clone() for name, value in backbone.text.state_dict().items()}
+    backbone.text.train_in(torch.bfloat16)
     rounded = backbone.encode_prompts(contexts, names)
     assert rounded.dtype == torch.float32
     assert 0 < (exact - rounded).abs().max() < 0.1
+    with torch.no_grad():
+        assert torch.equal(backbone.encode_prompts(contexts, names), exact)
+    after = backbone.text.state_dict()
+    assert after.keys() == state.keys()
+    assert all(torch.equal(after[name], value) for name, value in state.items())
+    backbone.text.train_in(None)
+    assert torch.equal(backbone.encode_prompts(contexts, names), exact)
 
 
 def test_vocabulary_ends_with_start_and_end() -> None:

@@ -255,9 +255,8 @@ def test_clients_together_are_clients_alone(contexts: str, mixing: str) -> None:
     batches = [make_batch(size, seed=k) for k, size in enumerate(sizes)]
     data = [ClientData(b.pooled, None, b.labels) for b in batches]
     states = [State(params) for _ in sizes]
-    many = train_together(
-        method, states, data, task, local, [torch_generator(k, "t") for k in range(4)]
-    )
+    generators = [torch_generator(k, "t") for k in range(4)]
+    many = train_together(method, states, data, task, local, generators)
     for k, images in enumerate(data):
         alone, loss = train(method, states[k], images, task, local, torch_generator(k, "t"))
         assert many[k][1] == pytest.approx(loss, abs=1e-9, nan_ok=True)
@@ -271,8 +270,6 @@ def test_shapes_of_contexts() -> None:
     assert shapes["separate"] == {"id": (N_TOKENS, WIDTH), "ood": (N_TOKENS, WIDTH)}
     assert shapes["unified"] == {"context": (N_TOKENS, WIDTH)}
     assert shapes["class_specific"] == {"id": (C, N_TOKENS, WIDTH), "ood": (U, N_TOKENS, WIDTH)}
-    separate = make()[2]
-    assert not torch.equal(separate["id"], separate["ood"])
 
 
 def test_no_words_and_too_many_groups_are_refused() -> None:
@@ -293,11 +290,8 @@ def test_no_words_and_too_many_groups_are_refused() -> None:
         ("method.contexts=shared", "separate, unified, class_specific"),
         ("method.mixing=pixel", "cross_modal, class_centre, none"),
         ("method.alpha=0", "more than 0"),
-        ("method.loss_weight=0.0", "more than 0"),
         ("method.negative_texts=-1", "the least allowed is 0"),
-        ("method.groups=-1", "the least allowed is 0"),
         ("method.score=energy", "neglabel, mcm"),
-        ("method.temperature=0.0", "more than 0"),
     ],
 )
 def test_settings_out_of_range_are_refused(override: str, told: str) -> None:
