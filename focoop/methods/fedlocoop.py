@@ -53,7 +53,7 @@ class FedLoCoOp(Method):
     class Config:
         """Settings of FedLoCoOp."""
 
-        context_tokens: int = setting(16, "n, length of the context", low=1)
+        context_tokens: int = setting(16, "n, length of the context", low=1, grid=(4, 16))
         class_specific: bool = setting(False, "one context per class")
         ood_weight: float = setting(
             0.25, "lambda, weight of the patches' entropy", low=0, grid=(0.05, 0.25, 1.0)

@@ -53,7 +53,7 @@ class FedOTP(Method):
     class Config:
         """Settings of FedOTP."""
 
-        context_tokens: int = setting(16, "n, length of each context", low=1)
+        context_tokens: int = setting(16, "n, length of each context", low=1, grid=(4, 16))
         transport: Literal["partial", "sinkhorn"] = setting(
             "partial", "`partial`: patches may go unused; `sinkhorn`: all are used alike"
         )

@@ -55,8 +55,8 @@ class FedPGP(Method):
     class Config:
         """Settings of FedPGP."""
 
-        context_tokens: int = setting(16, "n, length of the context", low=1)
-        rank: int = setting(4, "b, rank of the private change", low=1, grid=(2, 4, 8))
+        context_tokens: int = setting(16, "n, length of the context", low=1, grid=(4, 16))
+        rank: int = setting(4, "b, rank of the private change", low=1, grid=(4, 8))
         contrast_weight: float = setting(
             1.0, "mu, weight of the contrast; 0 for none", low=0, grid=(0.1, 0.5, 1.0)
         )

@@ -72,7 +72,7 @@ class FOCoOpConfig:
     id_steps: int = setting(4, "N, ascent steps on global prompts", low=0)
     ood_steps: int = setting(4, "M, ascent steps on OOD prompts", low=0)
     id_radius: float = setting(0.01, "cap on |eps^g|; 0: none", low=0)
-    ood_radius: float = setting(1.0, "cap on |eps^o|; 0: none", low=0)
+    ood_radius: float = setting(1.0, "cap on |eps^o|; 0: none", low=0, grid=(0.3, 1.0))
     step_size: float = setting(0.4, "lr of the ascent, in radii", low=0)
     normalised_steps: bool = setting(True, "unit row gradients; false: raw gradients as in Alg. 2")
     sigma: float = setting(1e-3, "sigma, scale of the starting noise", low=0)
@@ -96,8 +96,12 @@ class FOCoOpConfig:
         "slot", "OOD prompts kept: best copy of each word, or `paper`: top-U of all"
     )
     score: Literal["id_mass", "msp_all", "mcm"] = setting("id_mass", "which score detects")
-    score_scale: float = setting(0.0, "scale of the score; 0: the logit scale", low=0)
-    ood_weight: float = setting(1.0, "weight of OOD prompts in id_mass; 1: p(ID|x)", low=0)
+    score_scale: float = setting(
+        0.0, "scale of the score; 0: the logit scale", low=0, grid=(0.0, 30.0)
+    )
+    ood_weight: float = setting(
+        1.0, "weight of OOD prompts in id_mass; 1: p(ID|x)", low=0, grid=(0.1, 0.3, 1.0)
+    )
 
 
 class FOCoOp(Method):

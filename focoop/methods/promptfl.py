@@ -46,7 +46,7 @@ class PromptFL(Method):
     class Config:
         """Settings of PromptFL."""
 
-        context_tokens: int = setting(16, "n, length of the context", low=1)
+        context_tokens: int = setting(16, "n, length of the context", low=1, grid=(4, 8, 16))
         class_specific: bool = setting(False, "one context per class")
         temperature: float = setting(1.0, "T of MCM, on raw cosines", above=0)
 

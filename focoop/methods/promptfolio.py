@@ -50,7 +50,7 @@ class PromptFolio(Method):
     class Config:
         """Settings of PromptFolio."""
 
-        context_tokens: int = setting(8, "n, length of each context", low=1)
+        context_tokens: int = setting(8, "n, length of each context", low=1, grid=(4, 8, 16))
         local_share: float = setting(
             0.4,
             "theta, share of the client's own prompt in the text features",
