@@ -6,15 +6,17 @@ FOCoOp's clients answer their own classes by pushing all others away. Here a cli
 classes H_k with counts n_c keeps the others' prompts as the federation made them and says what it
 expects in one place, a prior:
     t_c  = (1 - rho) t^l_c + rho t^g_c for c in H_k, t^g_c otherwise    rho -> `global_share`
+    e_c  = unit((1 - v) Text(t_c) + v z_c + r_c)                        v -> `template_share`
     pi_c = (1 - lambda) n_c / n + lambda / C                            lambda -> `open_share`
     answer argmax_c s cos(h, e_c) + log pi_c                            s -> `score_scale`
     score  w log sum_u exp(s cos(h, o_u)) - log sum_c pi_c exp(s cos(h, e_c))
     L    = BDRO of -log p(y|x) - log p(ID|x) over C + U (as FOCoOp), logits + a log pi_c
            + b mean_{c in H_k} (1 - cos(e_c, z_c))        a -> `train_prior`, b -> `anchor_weight`
-with e_c for c not in H_k without gradient and z_c the feature of the hand-written template.
-Server: as FOCoOp; T^g per class by counts, T^o by Global-view OOD Consistency.
+with e_c for c not in H_k without gradient, z_c the feature of the hand-written template and r_c a
+direction of the class's own. T^g learns from the whole gradient, not from its share rho of it.
+Server: as FOCoOp; T^g and r per class by counts, T^o by Global-view OOD Consistency.
 
-Shared: `global` (C, n, d_t), `ood` (U, n, d_t), `ood_words` (U,).
+Shared: `global` (C, n, d_t), `residual` (C, D), `ood` (U, n, d_t), `ood_words` (U,).
 Private: `local` (C, n, d_t), `counts` (C,) of the client's own labels.
 
 Differs from the authors' code: there is none.
@@ -59,21 +61,29 @@ class FOCoOpPlus(Method):
 
         context_tokens: int = setting(16, "n, length of each context", low=1)
         start: str = setting("", "words that class contexts begin with, at their end; empty: none")
-        template_share: float = setting(
-            0.0, "share of the template's feature in a class feature", low=0, high=1
+        global_share: float = setting(
+            0.8, "rho, share of the global prompt", low=0, high=1, grid=(0.5, 0.8, 1.0)
         )
-        residual_scale: float = setting(
-            0.3, "scale of a class's own direction, added to its feature; 0: none", low=0
-        )
-        global_share: float = setting(0.2, "rho, share of the global prompt", low=0, high=1)
         global_rate: float = setting(
             1.0, "weight of the global prompt's gradient; FOCoOp's is rho", low=0
         )
+        template_share: float = setting(
+            0.5, "v, share of the template in a class feature", low=0, high=1, grid=(0.3, 0.5)
+        )
+        residual_scale: float = setting(
+            0.3, "scale of r_c, a class's own direction; 0: none", low=0, grid=(0.2, 0.3, 0.5)
+        )
         keep_absent: bool = setting(True, "classes without images use the global prompt as it is")
-        anchor_weight: float = setting(1.0, "b, pull of held classes to the template", low=0)
-        train_prior: float = setting(0.0, "a, weight of log pi in the training loss", low=0)
+        anchor_weight: float = setting(
+            1.0, "b, pull of held classes to the template", low=0, grid=(0.5, 1.0, 2.0)
+        )
+        train_prior: float = setting(1.0, "a, weight of log pi in the training loss", low=0)
         open_share: float = setting(
-            0.3, "lambda, share of images expected of any class; 1: no prior", above=0, high=1
+            0.3,
+            "lambda, share of images expected of any class; 1: no prior",
+            above=0,
+            high=1,
+            grid=(0.2, 0.25, 0.3),
         )
         prior_in_score: bool = setting(True, "weigh classes by the prior in the score too")
         bos: bool = setting(True, "robust separations; false: CE over C + U")
@@ -81,7 +91,7 @@ class FOCoOpPlus(Method):
         detection_weight: float = setting(1.0, "weight of -log p(ID|x)", low=0)
         id_steps: int = setting(4, "N, ascent steps on class prompts", low=0)
         ood_steps: int = setting(4, "M, ascent steps on OOD prompts", low=0)
-        id_radius: float = setting(0.01, "cap on |eps^g|; 0: none", low=0)
+        id_radius: float = setting(0.3, "cap on |eps^g|; 0: none", low=0)
         ood_radius: float = setting(1.0, "cap on |eps^o|; 0: none", low=0)
         step_size: float = setting(0.4, "lr of the ascent, in radii", low=0)
         sigma: float = setting(1e-3, "sigma, scale of the starting noise", low=0)
@@ -89,16 +99,19 @@ class FOCoOpPlus(Method):
         tau_ood: float = setting(10.0, "tau_2, price of moving OOD prompts", above=0)
         mu: float = setting(1.0, "mu, KL regularisation of the outer loss", above=0)
         transport_tau: float = setting(0.1, "tau of SemiUOT's loose marginal", above=0)
-        alpha: float = setting(0.5, "alpha, share of T^g kept in calibration", low=0, high=1)
+        alpha: float = setting(1.0, "alpha, share of T^g kept in calibration", low=0, high=1)
         score_scale: float = setting(30.0, "s, scale of answer and score", above=0)
-        ood_weight: float = setting(0.3, "w, weight of OOD prompts in the score", low=0)
+        ood_weight: float = setting(
+            0.1, "w, weight of OOD prompts in the score", low=0, grid=(0.0, 0.1, 0.3)
+        )
 
     config: Config
     paper = "ours, on Zhou et al. 2025"
-    shares = "global prompts, OOD prompts"
+    shares = "global prompts, class residuals, OOD prompts"
     keeps = "local prompts, class counts"
     scores_by = "ID mass under the client's prior"
     needs_ood = True
+    lr_grid = (3.0, 6.0, 10.0)
     identity_settings = {"alpha": 1.0}  # otherwise T^g moves towards T^o
 
     def init(self, task: Task, generator: torch.Generator) -> State:
