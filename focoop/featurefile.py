@@ -26,6 +26,7 @@ from focoop.featureset import FeatureSet
 Metadata = dict[str, str]
 DEFAULT_SPLITS = ("train", "test")
 ALL = "all"
+MAKING = ("backbone", "fingerprint", "patches", "corruption")
 
 
 def quantise(vectors: Tensor, step: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -113,7 +114,11 @@ def write_atomic(path: Path, raw: bytes) -> None:
 def save_splits(
     path: Path, splits: Mapping[str, FeatureSet], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write sets of equal classes as the splits of one file: pooled float16, patches int8."""
+    """Write sets of equal classes as the splits of one file: pooled float16, patches int8.
+
+    What all sets say about their making (`MAKING`) is written too, so that a later run can tell
+    features of another backbone or patches of another kind.
+    """
     sets = list(splits.values())
     if len({one.classes for one in sets}) != 1 or len({one.patches is None for one in sets}) != 1:
         raise DataError(f"cannot write {path}: its splits differ in classes or in having patches")
@@ -128,7 +133,10 @@ def save_splits(
         tensors["patches_q"], tensors["patches_scale"] = quantise(torch.cat(patches))
         tensors["patches_index"] = torch.arange(int(counts.sum()), dtype=torch.int32)
     names = {"classes": json.dumps(sets[0].classes), "splits": json.dumps(list(splits))}
-    write_file(path, tensors, {**(metadata or {}), **names})
+    shared = set.intersection(*(set(one.provenance.items()) for one in sets))
+    kept = [key for key in MAKING if patches or key != "patches"]
+    made = {key: value for key, value in sorted(shared) if key in kept}
+    write_file(path, tensors, {**made, **(metadata or {}), **names})
 
 
 def split_names(metadata: Mapping[str, str]) -> tuple[str, ...]:

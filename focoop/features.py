@@ -13,7 +13,7 @@ from focoop.clip.base import Backbone
 from focoop.data import corruptions, demo, read_folder
 from focoop.data.names import nearest
 from focoop.encode import Progress, encode
-from focoop.errors import DataError
+from focoop.errors import BackboneError, DataError
 from focoop.featurefile import load_split, save_splits
 from focoop.featureset import FeatureSet
 
@@ -22,11 +22,13 @@ __all__ = [
     "Source",
     "load_split",
     "open_features",
+    "patch_kind_of",
     "save_splits",
     "sibling",
 ]
 
 KINDS = ("demo", "file", "folder")
+GRID = "grid"  # regions of an image tower without tokens: they serve every method
 
 
 @dataclass(frozen=True)
@@ -75,13 +77,16 @@ def open_features(
     with_patches: bool = False,
     cache_dir: Path | None = None,
     *,
+    patch_kind: str | None = None,
     drop_classes: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> FeatureSet:
     """One split of a dataset; `all` gives every row, with domains where there are some.
 
     Images need the backbone; features are checked against it where it is given. With patches, only
-    rows that have them are kept. `drop_classes` removes classes and their rows, and renumbers.
+    rows that have them are kept; they are of the kind `patch_kind`, None: the backbone's first,
+    empty: not read by anyone, so that none are made. `drop_classes` removes classes and their rows,
+    and renumbers.
     """
     source = Source.parse(spec)
     if source.kind == "folder":
@@ -90,7 +95,7 @@ def open_features(
         return encode(
             read_folder(Path(source.target).expanduser(), split, drop_classes),
             backbone,
-            patches=backbone.patch_kinds[0] if with_patches else None,
+            patches=patch_kind_of(backbone, patch_kind) if with_patches else None,
             corruption=source.corruption,
             severity=source.severity,
             cache_dir=cache_dir,
@@ -104,7 +109,25 @@ def open_features(
         features = load_split(path, split, with_patches=with_patches)
     if backbone is not None:
         _fits(spec, features, backbone)
+        if with_patches and patch_kind:
+            _same_patches(spec, features, patch_kind_of(backbone, patch_kind))
     return features.drop_classes(drop_classes) if drop_classes else features
+
+
+def patch_kind_of(backbone: Backbone, wanted: str | None = None) -> str | None:
+    """The kind a backbone gives where `wanted` is asked for; None where it is empty: none is."""
+    kinds = backbone.patch_kinds
+    if wanted == "":
+        return None
+    if wanted in kinds:
+        return wanted
+    if kinds and (wanted is None or GRID in kinds):
+        return GRID if GRID in kinds else kinds[0]
+    raise BackboneError(
+        f"{backbone.name} has no patch features{f' {wanted!r}' if wanted else ''} (it offers: "
+        f"{', '.join(kinds) or 'none'}): use a method without patches, or a backbone that has "
+        "them, such as openclip:ViT-B-16:openai or openclip:RN50:openai"
+    )
 
 
 def sibling(path: Path, source: Source) -> Path:
@@ -141,4 +164,14 @@ def _fits(spec: str, features: FeatureSet, backbone: Backbone) -> None:
             f"{spec} holds features of {features.dim} dimensions made by "
             f"{features.provenance.get('backbone', 'another backbone')}; {backbone.name} is "
             f"another joint space ({backbone.dim}): encode the images with it (focoop features)"
+        )
+
+
+def _same_patches(spec: str, features: FeatureSet, kind: str | None) -> None:
+    """Refuse patch features of another kind, as far as the file tells."""
+    stored = features.provenance.get("patches", kind)
+    if stored != kind:
+        raise DataError(
+            f"{spec} holds patch features {stored!r} and the method reads {kind!r}: encode the "
+            f"images again with that kind, or name the image folder instead"
         )

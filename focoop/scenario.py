@@ -11,9 +11,9 @@ import torch
 from focoop.clip import load_backbone
 from focoop.clip.base import Backbone
 from focoop.data.corruptions import SEVERITIES
-from focoop.errors import ConfigError
+from focoop.errors import ConfigError, MethodError
 from focoop.evaluation import EvaluationSets, Images, Owned
-from focoop.features import FeatureSet, open_features
+from focoop.features import FeatureSet, open_features, patch_kind_of
 from focoop.federation.client import ClientData
 from focoop.methods import create
 from focoop.methods._base import Method, Task
@@ -59,6 +59,12 @@ class Scenario:
 
 def build(config: RunConfig, cache_dir: Path | None = None, device: str | None = None) -> Scenario:
     """Load the backbone, the features and the words that `config` names."""
+    method = create(config.method.name, config.method.settings)
+    if method.patch_kind and not config.data.with_patches:
+        raise MethodError(
+            f"{config.method.name} reads patch features: set data.with_patches to true "
+            "(--set data.with_patches=true)"
+        )
     weights = Path(config.backbone.weights) if config.backbone.weights else None
     backbone = load_backbone(
         config.backbone.name, weights=weights, device=device or config.backbone.device
@@ -67,16 +73,23 @@ def build(config: RunConfig, cache_dir: Path | None = None, device: str | None =
     on_gpu = backbone.device.type == "cuda"
     half = precision == "bfloat16" or (precision == "auto" and on_gpu)
     backbone.text.train_in(torch.bfloat16 if half else None)
-    method = create(config.method.name, config.method.settings)
+    patch_kind_of(backbone, method.patch_kind)  # refuses before images are encoded
     split = make_split(config, backbone, cache_dir)
     task = make_task(config, backbone, split.classes, method.needs_ood, cache_dir)
     task = replace(task, frozen=method.prepare(task))
-    with_patches = config.data.with_patches
+    opened = partial(
+        open_features,
+        split="test",
+        backbone=backbone,
+        with_patches=config.data.with_patches,
+        cache_dir=cache_dir,
+        patch_kind=method.patch_kind,
+    )
     hashes = {"train": split.train.sha256(), "test": split.test.sha256()}
     corrupted, ood = {}, {}
     if config.data.validation == 0:  # corrupted test images would leak into tuning
         for name, spec in expand_severities(config.data.corrupted):
-            features = open_features(spec, "test", backbone, with_patches, cache_dir)
+            features = opened(spec)
             dropped = [name for name in config.data.drop_classes if name in features.classes]
             features = features.drop_classes(dropped).with_classes(split.classes)
             corrupted[name] = Owned(_images(features), _same_clients(config, split, features))
@@ -85,7 +98,7 @@ def build(config: RunConfig, cache_dir: Path | None = None, device: str | None =
     if config.data.validation and config.data.validation_ood:
         ood_specs = config.data.validation_ood
     for spec in ood_specs:
-        features = open_features(spec, "test", backbone, with_patches, cache_dir)
+        features = opened(spec)
         ood[_short(spec)] = _images(features)
         hashes[spec] = features.sha256()
     if len(ood) != len(ood_specs):

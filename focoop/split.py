@@ -13,6 +13,7 @@ from focoop.clip.base import Backbone
 from focoop.data.names import nearest
 from focoop.errors import ConfigError
 from focoop.features import FeatureSet, open_features
+from focoop.methods import lookup
 from focoop.schema import RunConfig
 from focoop.seeds import derive
 
@@ -57,6 +58,7 @@ def make_split(
         backbone=backbone,
         with_patches=config.data.with_patches,
         cache_dir=cache_dir,
+        patch_kind=lookup(config.method.name).patch_kind,
         drop_classes=config.data.drop_classes,
     )
     if config.partition.kind == "domain":
