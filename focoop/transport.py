@@ -12,8 +12,9 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from focoop.errors import ConfigError, MethodError
+from focoop.errors import ConfigError
 from focoop.linesearch import Segment, Step, log_ratio
+from focoop.marginals import check_settings, masses
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,8 @@ def semi_unbalanced(
     (True, [0, 1])
     >>> torch.testing.assert_close(result.plan.sum(1), torch.full((2,), 0.5, dtype=torch.float64))
     """
-    b, a = _masses(cost, row_mass, col_prior)
-    _check_settings(tau, max_steps, tolerance)
+    b, a = masses(cost, row_mass, col_prior)
+    check_settings(tau, max_steps, tolerance)
     if step not in get_args(Step):
         raise ConfigError(f"step {step!r} is unknown; use one of {', '.join(get_args(Step))}")
     first = _first_plan(start, b, a)
@@ -130,8 +131,8 @@ def semi_unbalanced_entropic(
     >>> semi_unbalanced_entropic(cost, tau=0.1).mass
     tensor([0.5000, 0.5000], dtype=torch.float64)
     """
-    b, a = _masses(cost, row_mass, col_prior)
-    _check_settings(tau, max_steps, tolerance)
+    b, a = masses(cost, row_mass, col_prior)
+    check_settings(tau, max_steps, tolerance)
     if not 0.0 < epsilon < float("inf"):
         raise ConfigError(f"epsilon must be positive and finite, got {epsilon}; try 0.01")
     kernel = -cost / epsilon
@@ -257,35 +258,3 @@ def _finish(
     gap = float(linear + tau * (mass @ ratio) - b @ (cost + tau * ratio).amin(1))
     objective = float(linear + tau * (mass * ratio - mass + a).sum())
     return Plan(plan, mass, max(gap, 0.0), objective, steps, converged)
-
-
-def _check_settings(tau: float, max_steps: int, tolerance: float) -> None:
-    if not 0.0 < tau < float("inf"):
-        raise ConfigError(f"tau must be positive and finite, got {tau}; the default is 0.1")
-    if max_steps < 0:
-        raise ConfigError(f"max_steps must be 0 or more, got {max_steps}")
-    if not tolerance >= 0.0:
-        raise ConfigError(f"tolerance must be 0 or more, got {tolerance}")
-
-
-def _masses(
-    cost: Tensor, row_mass: Tensor | None, col_prior: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Check the cost and both masses; missing ones are uniform with total 1."""
-    if cost.ndim != 2 or 0 in cost.shape or not cost.is_floating_point():
-        raise ValueError(f"cost must be a non-empty float (C,J) tensor, got {tuple(cost.shape)}")
-    if not bool(torch.isfinite(cost).all()):
-        raise MethodError("transport cost has NaN or infinite entries: the prompts diverged")
-    classes, prompts = cost.shape
-    b = cost.new_full((classes,), 1 / classes) if row_mass is None else row_mass.to(cost)
-    a = cost.new_full((prompts,), 1 / prompts) if col_prior is None else col_prior.to(cost)
-    if b.shape != (classes,) or a.shape != (prompts,):
-        raise ValueError(
-            f"masses {tuple(b.shape)}, {tuple(a.shape)} do not fit {classes}x{prompts}"
-        )
-    if not bool((b >= 0).all()) or not bool((a > 0).all()):
-        raise ValueError("row masses must be 0 or more and column priors positive")
-    total_b, total_a = float(b.sum()), float(a.sum())
-    if not 0.0 < total_b < float("inf") or abs(total_a - total_b) > 1e-3 * total_b:
-        raise ValueError(f"row masses sum to {total_b}, column priors to {total_a}: must be equal")
-    return b, a

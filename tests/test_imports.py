@@ -16,8 +16,8 @@ OPENCLIP = {f"focoop.clip.{name}" for name in ("openclip", "patches", "weights")
 LAYERS = (
     ("errors", "__init__"),
     ("seeds", "atomic"),
-    ("tensorcache", "linesearch", "words"),
-    ("transport", "partial_transport", "scores", "metrics"),
+    ("tensorcache", "linesearch", "marginals", "words"),
+    ("transport", "transport_dual", "partial_transport", "scores", "metrics"),
     ("data",),
     ("settings",),
     ("clip",),
@@ -118,6 +118,7 @@ def test_methods_are_pure(path: Path) -> None:
         "methods",
         "scores",
         "transport",
+        "transport_dual",
         "partial_transport",
         "metrics",
         "seeds",
