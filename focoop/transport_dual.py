@@ -10,6 +10,7 @@ lower bound: their difference is the gap. Columns are visited in chunks, so that
 nothing of size (C,J) exists.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -22,9 +23,11 @@ from focoop.marginals import check_settings, masses
 
 # Cells of the cost worked on at a time: a few MB stay in a CPU's cache, a GPU wants long kernels.
 CPU_CELLS, GPU_CELLS = 2**21, 2**26
-# Mean |log(b/m)| below which a plan with rescaled rows is worth measuring, and below which the
-# smoothed problem counts as solved.
-_WORTH_MEASURING, _SOLVED = 0.3, 1e-3
+# Mean |log(b/m)| below which a plan with rescaled rows is worth measuring, below which a smoothed
+# problem on the way counts as solved, and one as smooth as the tolerance.
+_WORTH_MEASURING, _NEARLY, _SOLVED = 0.3, 0.03, 1e-3
+# First smoothing, as a share of the cost's range: Newton's method starts well there.
+_SMOOTH = 5e-3
 _MAX_DAMPING = 1e8
 _TINY = 1e-30
 
@@ -69,6 +72,16 @@ class _Point:
     bound: float
     rows: Tensor  # (C,) m
     drawn: Tensor  # (J,) q
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A feasible plan: the point it is made from, its objective and its column sums (J,)."""
+
+    point: _Point
+    softness: float
+    objective: float
+    mass: Tensor
 
 
 @dataclass(frozen=True)
@@ -120,8 +133,8 @@ class _Problem:
         scaled = self.softness * rows.sqrt() * wanted
         return torch.cholesky_solve(scaled[:, None], factor)[:, 0] / rows.sqrt()
 
-    def measure(self, point: _Point) -> tuple[float, Tensor]:
-        """Objective and column sums (J,) of the plan with its rows rescaled to b."""
+    def measure(self, point: _Point) -> "_Found":
+        """The plan with its rows rescaled to b."""
         scale = rescaling(self.b, point.rows).to(self.cost.dtype)
         mass, linear = torch.empty_like(self.a), torch.zeros_like(self.a)
         for part in chunks(self.cost):
@@ -130,7 +143,8 @@ class _Problem:
             mass[part] = share.sum(0).double() * point.drawn[part]
             linear[part] = (share * self.cost[:, part]).sum(0).double() * point.drawn[part]
         divergence = mass * log_ratio(mass, self.a) - mass + self.a
-        return float((linear + self.tau * divergence).sum()), mass
+        objective = float((linear + self.tau * divergence).sum())
+        return _Found(point, self.softness, objective, mass)
 
     def miss(self, point: _Point) -> float:
         """Mean of |log(b/m)| under b: how far the row sums are from b."""
@@ -165,31 +179,29 @@ def semi_unbalanced_dual(
         raise ConfigError("the dual solver needs a tolerance above 0; try 1e-6")
     total = b.sum()
     # Scaled to total 1, the problem keeps its cost per unit of mass.
-    problem = _Problem(cost, b / total, a / a.sum(), tau, min(tolerance, tau))
-    floor = 64 * torch.finfo(cost.dtype).eps * max(float(cost.abs().amax()), _TINY)
-    point = problem.at(_first_potential(start, cost, problem.b))
+    low, high = torch.stack(cost.aminmax()).tolist()
+    softness = min(max(tolerance, _SMOOTH * (high - low)), tau)
+    problem = _Problem(cost, b / total, a / a.sum(), tau, softness)
+    floor = 64 * torch.finfo(cost.dtype).eps * max(abs(low), abs(high), _TINY)
+    point = problem.at(_first_potential(start, cost, problem.b, high - low))
     bound, damping, steps = point.bound, 1e-3, 0
+    best: _Found | None = None
     while True:
         bound = max(bound, point.bound)
         miss = problem.miss(point)
         last = steps >= max_steps or problem.softness < floor
         if miss <= _WORTH_MEASURING or last:
-            objective, mass = problem.measure(point)
-            if objective - bound <= tolerance / float(total) or last:
+            found = problem.measure(point)
+            best = found if best is None or found.objective < best.objective else best
+            if best.objective - bound <= tolerance / float(total) or last:
                 break
-        moved, damping = _climb(problem, point, damping) if miss > _SOLVED else (None, damping)
-        if moved is None:  # solved to rounding: what is left of the gap is the smoothing
+        solved = miss <= (_SOLVED if problem.softness <= tolerance else _NEARLY)
+        moved, damping = (None, damping) if solved else _climb(problem, point, damping)
+        if moved is None:  # solved, or as far as rounding lets it: the smoothing is left
             problem = replace(problem, softness=problem.softness / 4)
             moved = problem.at(point.u)
         point, steps = moved, steps + 1
-    scaled = float(total)
-    # The prior keeps its own total in the objective: KL against a, not against a / sum(a).
-    offset = scaled * tau * (torch.log(total / a.sum()) - 1 + a.sum() / total).item()
-    gap = max(scaled * (objective - bound), 0.0)
-    return DualPlan(
-        cost, point.u, rescaling(b, point.rows), point.drawn, problem.softness,
-        (total * mass).to(cost.dtype), gap, scaled * objective + offset, steps, gap <= tolerance,
-    )  # fmt: skip
+    return _finish(problem, best, bound, steps, tolerance, b, a)
 
 
 def chunks(cost: Tensor) -> Iterator[slice]:
@@ -216,13 +228,16 @@ def rescaling(b: Tensor, rows: Tensor) -> Tensor:
     return torch.where(b > 0, b / rows.clamp_min(_TINY), 0.0)
 
 
-def _first_potential(start: Tensor | None, cost: Tensor, b: Tensor) -> Tensor:
+def _first_potential(start: Tensor | None, cost: Tensor, b: Tensor, spread: float) -> Tensor:
     """Each class at its nearest prompt, or the start moved down until no slope exceeds 0."""
     nearest = cost.amin(1).double()
     if start is not None:
         if start.shape != b.shape or not bool(torch.isfinite(start[b > 0]).all()):
             raise ValueError(f"start must hold {len(b)} finite potentials, one per class")
         given = start.to(nearest)
+        # At an optimum no two potentials differ by more than the cost's range.
+        middle = given[b > 0].median()
+        given = given.clamp(middle - spread, middle + spread)
         nearest = given - (given - nearest)[b > 0].amax()
     return nearest.masked_fill(b == 0, float("-inf"))
 
@@ -242,3 +257,32 @@ def _climb(problem: _Problem, point: _Point, damping: float) -> tuple[_Point | N
                 return moved, max(damping / 10, 1e-9)
         damping = max(damping * 10, 1e-6)
     return None, 1e-3
+
+
+def _finish(
+    problem: _Problem,
+    best: _Found,
+    bound: float,
+    steps: int,
+    tolerance: float,
+    b: Tensor,
+    a: Tensor,
+) -> DualPlan:
+    """Bring the best plan back from masses of total 1."""
+    total = float(b.sum())
+    ratio = float(a.sum()) / total
+    # The divergence is one from a, not from a brought to the total of b.
+    offset = total * problem.tau * (ratio - 1.0 - math.log(ratio))
+    gap = max(total * (best.objective - bound), 0.0)
+    return DualPlan(
+        problem.cost,
+        best.point.u,
+        rescaling(b, best.point.rows),
+        best.point.drawn,
+        best.softness,
+        (total * best.mass).to(problem.cost.dtype),
+        gap,
+        total * best.objective + offset,
+        steps,
+        gap <= tolerance,
+    )
