@@ -135,7 +135,7 @@ def simulate(
                 for client, images in zip(group, data, strict=True)
             ]
             generators = [torch_generator(seed, "train", round_index, k) for k in group]
-            if len(group) == 1:
+            if size == 1:
                 results = [train(method, states[0], data[0], task, local, generators[0])]
             else:
                 results = together.train(states, data, local.lr, generators)
