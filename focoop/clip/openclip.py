@@ -17,8 +17,16 @@ from torch import Tensor, nn
 
 from focoop.clip import patches as patch_features
 from focoop.clip.base import Backbone, ImageFeatures
+from focoop.clip.convert import check_activation
 from focoop.clip.text import TextShape, TextTower
-from focoop.clip.weights import Source, check_local, fetch, read_into, source_of
+from focoop.clip.weights import (
+    Source,
+    check_local,
+    fetch,
+    of_transformers,
+    read_into,
+    source_of,
+)
 from focoop.errors import BackboneError, ConfigError
 
 CUSTOM = "custom"  # the tag of weights that open_clip does not list
@@ -105,12 +113,16 @@ def load_openclip(
         raise BackboneError(f"{model} cannot be prompted: {reason}; {FAMILIES}")
     source = resolve_tag(model, pretrained, weights)
     path = check_local(weights, source) if weights else fetch(source)
-    network = build(config, quick_gelu=bool(source.config.get("quick_gelu")))
+    name = f"openclip:{model}:{pretrained}"
+    quick_gelu = bool(source.config.get("quick_gelu") or config.get("quick_gelu"))
+    if of_transformers(path):
+        check_activation(path, quick_gelu, name)
+    network = build(config, quick_gelu)
     read_into(network, path)
     preprocessing = merge_preprocess_dict(asdict(PreprocessCfg()), source.config)
     preprocessing["size"] = side_of(network.visual.image_size)
     tokenize = open_clip.get_tokenizer(model)
-    return wrap(network, tokenize, preprocessing, f"openclip:{model}:{pretrained}", device)
+    return wrap(network, tokenize, preprocessing, name, device)
 
 
 def wrap(

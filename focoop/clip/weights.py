@@ -15,8 +15,11 @@ import open_clip
 import torch
 from huggingface_hub.errors import EntryNotFoundError
 from open_clip.constants import HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME
-from torch import nn
+from open_clip.factory import load_state_dict
+from safetensors import safe_open
+from torch import Tensor, nn
 
+from focoop.clip.convert import from_transformers, is_transformers
 from focoop.errors import BackboneError
 
 PATIENCE = 8.0  # seconds to wait for a first answer of the hub
@@ -152,18 +155,20 @@ def check_local(path: Path, source: Source) -> Path:
 
 
 def read_into(model: nn.Module, path: Path) -> None:
-    """Load a state dict (.safetensors, .pt, .bin) or a TorchScript archive into an open_clip model.
+    """Load a weight file into an open_clip model.
 
-    Neither runs code of the file: pickles are read with `weights_only`, archives by TorchScript.
+    A file is a TorchScript archive (OpenAI's), or a state dict (.safetensors, .pt, .bin) with the
+    names of open_clip or of `transformers`' CLIPModel. None of them runs code of the file: pickles
+    are read with `weights_only`, archives by TorchScript.
     """
     try:
         if is_torchscript(path):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)  # TorchScript is deprecated
-                archive = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
-            state = archive.state_dict()
-            for key in ("input_resolution", "context_length", "vocab_size", "attn_mask"):
-                state.pop(key, None)
+            model.load_state_dict(read_archive(path))
+        elif of_transformers(path):
+            state = from_transformers(load_state_dict(str(path), weights_only=True))
+            if not hasattr(model, "positional_embedding"):  # CustomTextCLIP keeps texts apart
+                shared = ("visual.", "logit_scale")
+                state = {k if k.startswith(shared) else f"text.{k}": v for k, v in state.items()}
             model.load_state_dict(state)
         else:
             open_clip.load_checkpoint(model, str(path), strict=True, weights_only=True)
@@ -172,6 +177,32 @@ def read_into(model: nn.Module, path: Path) -> None:
             f"{path} does not hold the weights of this model or is damaged "
             f"({brief(error)}): compare its sha256 and check the model's name"
         ) from error
+
+
+def read_archive(path: Path) -> dict[str, Tensor]:
+    """The weights of a TorchScript archive, without what it says of its shape."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # TorchScript is deprecated
+        archive = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+    state: dict[str, Tensor] = archive.state_dict()
+    for key in ("input_resolution", "context_length", "vocab_size", "attn_mask"):
+        state.pop(key, None)
+    return state
+
+
+def of_transformers(path: Path) -> bool:
+    """Whether a state dict bears the names of `transformers`; tensors are not read where avoidable.
+
+    Sound or not, a file that cannot be looked into is left to its reader.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            with safe_open(path, "pt") as file:
+                return is_transformers(file.keys())
+        mapped = zipfile.is_zipfile(path)
+        return is_transformers(torch.load(path, "cpu", weights_only=True, mmap=mapped))
+    except Exception:
+        return False
 
 
 def is_torchscript(path: Path) -> bool:
