@@ -1,5 +1,6 @@
-"""Where images come from: folders of files, corruptions of them, and the packaged demo set."""
+"""Where images come from: public datasets, a user's own files, corruptions, the packaged demo."""
 
-from focoop.data._readers import ImageSet, folder_splits, read_folder
+from focoop.data._readers import folder_splits, read_folder
+from focoop.data.imageset import ImageSet
 
 __all__ = ["ImageSet", "folder_splits", "read_folder"]

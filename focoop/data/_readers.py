@@ -1,42 +1,18 @@
 """Image folders: which files there are, of which class, split and domain. No pixel is read here."""
 
+import csv
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from focoop.data.imageset import ImageSet
 from focoop.data.names import nearest
 from focoop.errors import DataError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff"})
 SPLITS = ("train", "test", "val", "valid", "validation")
 ALL = "all"
-
-
-@dataclass(frozen=True)
-class ImageSet:
-    """Labelled image files.
-
-    Attributes:
-        root: the folder all files are under.
-        files: paths relative to `root`, with forward slashes.
-        labels: for each file its index into `classes`.
-        classes: class names, sorted.
-        domains: for each file its index into `domain_names`; empty without domains.
-        domain_names: names of the domains, sorted.
-        split: which split this is.
-    """
-
-    root: Path
-    files: tuple[str, ...]
-    labels: tuple[int, ...]
-    classes: tuple[str, ...]
-    split: str
-    domains: tuple[int, ...] = ()
-    domain_names: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.files)
+NAMES = "class_names.csv"
 
 
 Tree = Mapping[str, Mapping[str, Sequence[str]]]  # group -> class -> files relative to the root
@@ -49,7 +25,7 @@ def read_folder(root: Path | str, split: str, drop_classes: Sequence[str] = ()) 
     on the test images. With domains, a split is a domain's name or `all`.
     """
     root = Path(root)
-    tree = _scan(root)
+    tree = renamed(scan(root), named_classes(root))
     everything = _classes(root, tree)
     for name in drop_classes:
         if name not in everything:
@@ -82,7 +58,7 @@ def read_folder(root: Path | str, split: str, drop_classes: Sequence[str] = ()) 
 
 def folder_splits(root: Path | str) -> tuple[str, ...]:
     """The splits or domains that an image folder offers."""
-    tree = _scan(Path(root))
+    tree = scan(Path(root))
     return (ALL,) if "" in tree else tuple(sorted(tree))
 
 
@@ -124,7 +100,33 @@ def _classes(root: Path, tree: Tree) -> tuple[str, ...]:
     return tuple(sorted({name for classes in tree.values() for name in classes}))
 
 
-def _scan(root: Path) -> dict[str, dict[str, list[str]]]:
+def named_classes(root: Path) -> dict[str, str]:
+    """Class folder -> class name of `class_names.csv`, lines of `folder,name`, where it is."""
+    path = root / NAMES
+    if not path.is_file():
+        return {}
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            rows = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"cannot read {path} ({error}): write lines of folder,name") from error
+    for number, row in enumerate(rows, start=1):
+        if len(row) != 2 or not all(row):
+            raise DataError(f"{path}, line {number}: write folder,name")
+    return {row[0]: row[1] for row in rows}
+
+
+def renamed(tree: Tree, names: Mapping[str, str]) -> dict[str, dict[str, list[str]]]:
+    """The tree with its classes called by `names`; two folders of one name become one class."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for group, classes in tree.items():
+        found[group] = {}
+        for folder, files in classes.items():
+            found[group].setdefault(names.get(folder, folder), []).extend(files)
+    return found
+
+
+def scan(root: Path) -> dict[str, dict[str, list[str]]]:
     """Group -> class -> files; the group is the empty string for `root/<class>/*`."""
     if not root.is_dir():
         raise DataError(f"no image folder {root}: check the path")

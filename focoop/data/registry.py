@@ -1,0 +1,107 @@
+"""Public datasets by name: every file of this folder that declares a `DATASET`."""
+
+import os
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import focoop.data
+from focoop.data._dataset import Dataset
+from focoop.data.imageset import ImageSet
+from focoop.data.names import nearest
+from focoop.errors import DataError
+from focoop.tensorcache import cache_folder
+
+
+@cache
+def available() -> Mapping[str, Dataset]:
+    """Name -> dataset, one per file: the directory is the registry."""
+    found = {}
+    for module_info in pkgutil.iter_modules(focoop.data.__path__):
+        if module_info.name.startswith(("_", "corruptions")):
+            continue
+        module = import_module(f"focoop.data.{module_info.name}")
+        dataset = getattr(module, "DATASET", None)
+        if isinstance(dataset, Dataset):
+            found[module_info.name] = dataset
+    return dict(sorted(found.items()))
+
+
+def data_root(given: str | Path | None = None) -> Path:
+    """Where datasets lie: `given`, else `$FOCOOP_DATA`, else `data` in the cache folder."""
+    chosen = str(given or os.environ.get("FOCOOP_DATA", ""))
+    return Path(chosen).expanduser() if chosen else cache_folder(None, "data")
+
+
+def lookup(name: str) -> Dataset:
+    """A dataset by its name, or a refusal that names the nearest."""
+    known = available()
+    if name not in known:
+        raise DataError(
+            f"no dataset is called {name!r}{nearest(name, known)}: focoop data list shows all; "
+            "your own are folder:PATH, clients:PATH, csv:FILE, hf:NAME, file:PATH.safetensors"
+        )
+    return known[name]
+
+
+def read(name: str, split: str, root: str | Path | None = None) -> ImageSet:
+    """One split of a dataset on disk; `NAME/official` and `NAME/coop` choose the other split."""
+    plain, _, variant = name.partition("/")
+    dataset = lookup(plain)
+    reader = dataset.read if not variant else getattr(dataset, variant, None)
+    if variant not in ("", "official", "coop") or (variant and reader is None):
+        offered = [v for v in ("official", "coop") if getattr(dataset, v) is not None]
+        ways = f"{plain}" + "".join(f" or {plain}/{v}" for v in offered)
+        raise DataError(f"dataset {name!r}: write {ways}")
+    if reader is None:
+        clean = next(n for n, d in available().items() if d.corrupted == plain)
+        raise DataError(f"{plain} holds corrupted images only: write {clean}#brightness@3")
+    base = find(plain, root)
+    try:
+        return reader(base).pick(split)
+    except DataError as error:
+        also = ", or ask for the authors' split: " + f"{plain}/official" if dataset.official else ""
+        if variant or "split_zhou" not in str(error):
+            raise
+        raise DataError(f"{error} (focoop data fetch {plain}){also}") from error
+
+
+def read_corrupted(
+    name: str, kind: str, severity: int, root: str | Path | None = None
+) -> ImageSet | None:
+    """Official corrupted test images of a dataset; None where they are not on disk."""
+    plain = name.partition("/")[0]
+    dataset = lookup(plain)
+    only = dataset.role == "corrupted"
+    official = dataset if only else lookup(dataset.corrupted) if dataset.corrupted else None
+    if official is None or official.corrupt is None:
+        return None
+    if kind not in official.types:
+        if only:
+            raise DataError(f"{official.title} has no {kind!r}{nearest(kind, official.types)}")
+        return None
+    base = official.find(data_root(root))
+    if base is None and only:
+        raise missing(plain, root)
+    return None if base is None else official.corrupt(base, kind, severity)
+
+
+def find(name: str, root: str | Path | None = None) -> Path:
+    """The folder of a dataset, or what to do to have one."""
+    base = lookup(name).find(data_root(root))
+    if base is None:
+        raise missing(name, root)
+    return base
+
+
+def missing(name: str, root: str | Path | None = None) -> DataError:
+    """The error about a dataset that is not on this disk."""
+    dataset = lookup(name)
+    whole = dataset.downloads and not dataset.by_hand
+    how = f"get it with focoop data fetch {name}" if whole else dataset.by_hand
+    return DataError(
+        f"{dataset.title} is not in {data_root(root)}: {how}, or point data.root (or --root, or "
+        f"the environment variable FOCOOP_DATA) at a folder that holds {dataset.layout}"
+    )
