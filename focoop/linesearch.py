@@ -1,10 +1,11 @@
 """Step lengths of Frank-Wolfe on the semi-unbalanced problem of focoop.transport.
 
-Along a segment the objective is linear in the cost and convex in the column sums, so a search
-costs O(J) per trial whatever the number of classes, and needs no copy to the host.
+Along a segment the objective is linear in the cost and convex in the column sums. Columns that the
+vertex leaves out all shrink by 1 - beta and have a closed form together, so that a trial costs O(C)
+for the at most C columns it hits. Nothing is copied to the host.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -46,8 +47,26 @@ class Segment:
     to_mass: Tensor  # (J,)
     prior: Tensor
     tau: float
+    weight: Tensor | None = None  # (J,) how often a column counts; None: once
+    left: Tensor | None = None  # () mass of the columns left out, and the sum of q log(q/a) there
+    left_entropy: Tensor | None = None
 
-    def beta(self, step: Step, index: int, gap: float) -> Tensor:
+    def hit(self, columns: Tensor, row_mass: Tensor) -> "Segment":
+        """The same segment from the columns (C,) that the rows hit; one may be hit many times."""
+        to_mass = self.to_mass[columns]
+        weight = row_mass / to_mass.clamp_min(torch.finfo(to_mass.dtype).tiny)
+        out = self.mass * (self.to_mass == 0)
+        return replace(
+            self,
+            mass=self.mass[columns],
+            to_mass=to_mass,
+            prior=self.prior[columns],
+            weight=weight * (to_mass > 0),
+            left=out.sum(),
+            left_entropy=out @ log_ratio(self.mass, self.prior),
+        )
+
+    def beta(self, step: Step, index: int, gap: Tensor | float) -> Tensor:
         """Step length under the given rule; ``index`` is i and ``-gap`` the slope at 0."""
         if step == "exact":
             return self.exact()
@@ -55,7 +74,7 @@ class Segment:
             return self.armijo(gap)
         return self.linear.new_tensor(1.0 / (index + 2))
 
-    def armijo(self, gap: float) -> Tensor:
+    def armijo(self, gap: Tensor | float) -> Tensor:
         """First of 0.9 * 2^-k that lowers the objective enough (0 when none does)."""
         betas = _MAX_BETA * 0.5 ** torch.arange(
             _HALVINGS, dtype=self.mass.dtype, device=self.mass.device
@@ -73,7 +92,10 @@ class Segment:
         for _ in range(3):
             betas = low + width * grid
             ratio = log_ratio(self.masses(betas), self.prior)
-            slope = self.to_linear - self.linear + self.tau * (ratio @ (self.to_mass - self.mass))
+            slope = ratio @ self._counted(self.to_mass - self.mass)
+            if self.left is not None and self.left_entropy is not None:
+                slope = slope - self.left * torch.log1p(-betas) - self.left_entropy
+            slope = self.to_linear - self.linear + self.tau * slope
             # The derivative grows with beta: count the grid points before its zero.
             low, width = low + width * (slope < 0).sum().clamp(max=63) / 64, width / 64
         return low + 0.5 * width
@@ -86,4 +108,11 @@ class Segment:
         """KL at each beta minus KL at 0, summed column by column so that small steps survive."""
         mass = self.masses(betas)
         now = self.mass * log_ratio(self.mass, self.prior) - self.mass
-        return (mass * log_ratio(mass, self.prior) - mass - now).sum(1)
+        change = self._counted(mass * log_ratio(mass, self.prior) - mass - now).sum(1)
+        if self.left is None or self.left_entropy is None:
+            return change
+        shrunk = (1.0 - betas) * torch.log1p(-betas) + betas
+        return change + self.left * shrunk - betas * self.left_entropy
+
+    def _counted(self, values: Tensor) -> Tensor:
+        return values if self.weight is None else values * self.weight

@@ -1,9 +1,14 @@
-"""Masses and settings of semi-unbalanced transport, checked once for every solver."""
+"""What every solver of semi-unbalanced transport shares: checked masses, settings and chunks."""
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from focoop.errors import ConfigError, MethodError
+
+# Cells of the cost worked on at a time: a few MB stay in a CPU's cache, a GPU wants long kernels.
+CPU_CELLS, GPU_CELLS = 2**21, 2**26
 
 
 def check_settings(tau: float, max_steps: int, tolerance: float) -> None:
@@ -38,3 +43,30 @@ def masses(
     if not 0.0 < total_b < float("inf") or abs(total_a - total_b) > 1e-3 * total_b:
         raise ValueError(f"row masses sum to {total_b}, column priors to {total_a}: must be equal")
     return b, a
+
+
+def chunks(cost: Tensor, dim: int) -> Iterator[slice]:
+    """Ranges along ``dim`` of a cost (C,J) that hold the device's share of cells, at least one."""
+    cells = CPU_CELLS if cost.device.type == "cpu" else GPU_CELLS
+    width = max(1, cells // cost.shape[1 - dim])
+    for first in range(0, cost.shape[dim], width):
+        yield slice(first, min(first + width, cost.shape[dim]))
+
+
+def nearest(cost: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    """Least of ``M_cj + slope_j`` in each row (C,) and its column (C,), row by row in chunks."""
+    found = []
+    for part in chunks(cost, 0):
+        reduced = cost[part] + slope
+        if cost.device.type == "cpu":  # numpy's argmin is vectorised, torch's is not
+            best = torch.from_numpy(reduced.numpy().argmin(1))
+            least = reduced.gather(1, best[:, None])[:, 0]
+        else:
+            least, best = reduced.min(1)
+        found.append((least, best))
+    return torch.cat([least for least, _ in found]), torch.cat([best for _, best in found])
+
+
+def inner(cost: Tensor, plan: Tensor) -> Tensor:
+    """``<M,pi>`` without a third matrix of that size."""
+    return torch.cat([(cost[part] * plan[part]).sum(1) for part in chunks(cost, 0)]).sum()

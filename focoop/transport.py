@@ -7,14 +7,19 @@ the distance to the optimum.
 """
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from focoop.errors import ConfigError
 from focoop.linesearch import Segment, Step, log_ratio
-from focoop.marginals import check_settings, masses
+from focoop.marginals import check_settings, inner, masses, nearest
+
+# Masses are added up as multiples of 2^-52 of their total.
+_BITS = 52
+# Every so many steps the host asks whether the gap is met; a GPU must not wait for each answer.
+CHECK_EVERY = {"cpu": 1, "cuda": 16}
 
 
 @dataclass(frozen=True)
@@ -33,28 +38,50 @@ class Plan:
     converged: bool
 
 
-def squared_cost(a: Tensor, b: Tensor, *, normalise: bool = False, chunk: int = 1024) -> Tensor:
+def squared_cost(
+    a: Tensor,
+    b: Tensor,
+    *,
+    normalise: bool = False,
+    chunk: int = 1024,
+    out: Tensor | None = None,
+) -> Tensor:
     """Squared Euclidean distances of a (C,d) and b (J,d), float64 inside, in a's dtype (C,J).
 
-    ``normalise`` divides by the largest entry (left alone when every distance is 0).
+    ``normalise`` divides by the largest entry (left alone when every distance is 0). With ``out``,
+    such as some columns of a larger cost, prompts can come client by client.
 
     >>> squared_cost(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
     tensor([[25.,  1.]])
     """
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
         raise ValueError(f"points must be (C,d) and (J,d), got {tuple(a.shape)}, {tuple(b.shape)}")
+    cost = a.new_empty(len(a), len(b)) if out is None else out
+    if cost.shape != (len(a), len(b)):
+        raise ValueError(f"out is {tuple(cost.shape)}, the cost {(len(a), len(b))}")
     left = a.double()
     left_norm = left.square().sum(1, keepdim=True)
-    parts = []
     for first in range(0, len(b), chunk):
         right = b[first : first + chunk].double()
-        squares = left_norm + right.square().sum(1) - 2.0 * left @ right.T
-        parts.append(squares.clamp_min(0.0))
-    cost = torch.cat(parts, dim=1) if parts else left.new_zeros(len(a), 0)
-    if normalise and cost.numel():
-        top = cost.amax()
-        cost = cost / torch.where(top > 0, top, torch.ones_like(top))
-    return cost.to(a.dtype)
+        squares = torch.addmm(left_norm + right.square().sum(1), left, right.T, alpha=-2.0)
+        cost[:, first : first + chunk] = squares.clamp_min_(0.0)
+    return rescale(cost, "max") if normalise else cost
+
+
+def rescale(cost: Tensor, by: Literal["max", "range"]) -> Tensor:
+    """Divide a cost by its ``max``, or bring its ``range`` to [0, 1]; changes it in place.
+
+    >>> rescale(torch.tensor([[1.0, 3.0], [2.0, 5.0]]), "range")
+    tensor([[0.0000, 0.5000],
+            [0.2500, 1.0000]])
+    """
+    if not cost.numel():
+        return cost
+    low, top = cost.aminmax()
+    if by == "range":
+        cost.sub_(low)
+        top = top - low
+    return cost.div_(torch.where(top > 0, top, torch.ones_like(top)))
 
 
 def semi_unbalanced(
@@ -85,31 +112,37 @@ def semi_unbalanced(
     check_settings(tau, max_steps, tolerance)
     if step not in get_args(Step):
         raise ConfigError(f"step {step!r} is unknown; use one of {', '.join(get_args(Step))}")
-    first = _first_plan(start, b, a)
-    mass = first.sum(0)
-    linear = (cost * first).sum(1).sum()
+    first = None if start is None else _first_plan(start, b, a)
+    mass = a * (b.sum() / a.sum()) if first is None else first.sum(0)
+    linear = b @ (cost @ (a / a.sum())) if first is None else inner(cost, first)
     vertices: list[Tensor] = []
     betas: list[Tensor] = []
+    going: list[Tensor] = []
     offset = 0
+    every = CHECK_EVERY.get(cost.device.type, 1)
     while True:
         slope = tau * log_ratio(mass, a)
-        least, best = (cost + slope).min(1)
-        gap = float(linear + mass @ slope - b @ least)
-        if gap <= tolerance or len(betas) >= max_steps:
+        least, best = nearest(cost, slope)
+        gap = linear + mass @ slope - b @ least
+        ahead = gap > tolerance
+        if len(betas) >= max_steps or (len(betas) % every == 0 and not bool(ahead)):
             break
-        # Row sums of a one-hot product: the order of additions is fixed on every device.
-        hits = (best[:, None] == torch.arange(len(a), device=cost.device)).to(cost.dtype)
-        to_mass = b @ hits
+        to_mass = _received(best, b, len(a))
         to_linear = b @ cost.gather(1, best[:, None])[:, 0]
         segment = Segment(linear, to_linear, mass, to_mass, a, tau)
+        segment = segment if step == "open_loop" else segment.hit(best, b)
         if start is not None and step == "open_loop" and not betas:
             offset = max(0, int(1.0 / max(float(segment.exact()), 1e-4)) - 2)
-        beta = segment.beta(step, offset + len(betas), gap)
+        # Where the host looks only now and then, the steps after the last one have length 0.
+        beta = segment.beta(step, offset + len(betas), gap) * ahead
         mass, linear = torch.lerp(mass, to_mass, beta), torch.lerp(linear, to_linear, beta)
         vertices.append(best)
         betas.append(beta)
-    plan = _assemble(first, b, vertices, betas)
-    return _finish(plan, cost, b, a, tau, len(betas), gap <= tolerance)
+        going.append(ahead)
+    steps = int(torch.stack(going).sum()) if going else 0
+    plan = b[:, None] * (a / a.sum()) if first is None else first
+    plan = _assemble(plan, b, vertices[:steps], betas[:steps])
+    return _finish(plan, cost, b, a, tau, steps, not bool(ahead))
 
 
 def semi_unbalanced_entropic(
@@ -216,11 +249,9 @@ def two_means(mass: Tensor) -> Tensor:
     return upper
 
 
-def _first_plan(start: Plan | Tensor | None, b: Tensor, a: Tensor) -> Tensor:
-    """``b a^T``, or the start with its rows rescaled to b (those without mass replaced)."""
+def _first_plan(start: Plan | Tensor, b: Tensor, a: Tensor) -> Tensor:
+    """The start with its rows rescaled to b; those without mass are replaced by ``b a^T``'s."""
     product = b[:, None] * (a / a.sum())
-    if start is None:
-        return product
     given = start.plan if isinstance(start, Plan) else start
     if given.shape != product.shape:
         raise ValueError(f"start is {tuple(given.shape)}, the cost {tuple(product.shape)}")
@@ -230,6 +261,17 @@ def _first_plan(start: Plan | Tensor | None, b: Tensor, a: Tensor) -> Tensor:
         raise ValueError("start has negative or non-finite entries")
     shares = given / rows.clamp_min(torch.finfo(b.dtype).tiny)
     return torch.where(rows > 0, shares * b[:, None], product)
+
+
+def _received(best: Tensor, b: Tensor, columns: int) -> Tensor:
+    """Masses (J,) where each row sends its b_c to column best_c.
+
+    They are summed as whole numbers, which no order of additions changes, on any device.
+    """
+    unit = b.sum().double() / 2**_BITS
+    total = torch.zeros(columns, dtype=torch.int64, device=b.device)
+    total.index_add_(0, best, (b.double() / unit).round().to(torch.int64))
+    return (total * unit).to(b.dtype)
 
 
 def _assemble(first: Tensor, b: Tensor, vertices: list[Tensor], betas: list[Tensor]) -> Tensor:
@@ -253,8 +295,8 @@ def _finish(
 ) -> Plan:
     """Measure the plan itself, not the running sums of the solver."""
     mass = plan.sum(0)
-    linear = (cost * plan).sum(1).sum()
+    linear = inner(cost, plan)
     ratio = log_ratio(mass, a)
-    gap = float(linear + tau * (mass @ ratio) - b @ (cost + tau * ratio).amin(1))
+    gap = float(linear + tau * (mass @ ratio) - b @ nearest(cost, tau * ratio)[0])
     objective = float(linear + tau * (mass * ratio - mass + a).sum())
     return Plan(plan, mass, max(gap, 0.0), objective, steps, converged)

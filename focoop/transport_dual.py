@@ -11,7 +11,6 @@ nothing of size (C,J) exists.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,10 +18,8 @@ from torch import Tensor
 
 from focoop.errors import ConfigError
 from focoop.linesearch import log_ratio
-from focoop.marginals import check_settings, masses
+from focoop.marginals import check_settings, chunks, masses
 
-# Cells of the cost worked on at a time: a few MB stay in a CPU's cache, a GPU wants long kernels.
-CPU_CELLS, GPU_CELLS = 2**21, 2**26
 # Mean |log(b/m)| below which a plan with rescaled rows is worth measuring, below which a smoothed
 # problem on the way counts as solved, and one as smooth as the tolerance.
 _WORTH_MEASURING, _NEARLY, _SOLVED = 0.3, 0.03, 1e-3
@@ -96,7 +93,7 @@ class _Problem:
         """One pass over the cost. A constant added to u has a best value in closed form."""
         rows = torch.zeros_like(self.b)
         slope, hard = torch.empty_like(self.a), torch.empty_like(self.a)
-        for part in chunks(self.cost):
+        for part in chunks(self.cost, 1):
             share, top = _shares(self.cost[:, part], u, self.softness)
             hard[part] = self.softness * top
             # The largest share is exp(top - logsumexp).
@@ -114,7 +111,7 @@ class _Problem:
     def gram(self, point: _Point) -> Tensor:
         """sum_j q_j p_cj p_kj / sqrt(m_c m_k) (C,C): at most 1 as an operator."""
         total = self.cost.new_zeros(len(self.b), len(self.b))
-        for part in chunks(self.cost):
+        for part in chunks(self.cost, 1):
             share, _ = _shares(self.cost[:, part], point.u, self.softness)
             share *= point.drawn[part].sqrt().to(share.dtype)
             total.addmm_(share, share.T)
@@ -137,7 +134,7 @@ class _Problem:
         """The plan with its rows rescaled to b."""
         scale = rescaling(self.b, point.rows).to(self.cost.dtype)
         mass, linear = torch.empty_like(self.a), torch.zeros_like(self.a)
-        for part in chunks(self.cost):
+        for part in chunks(self.cost, 1):
             share, _ = _shares(self.cost[:, part], point.u, self.softness)
             share *= scale[:, None]
             mass[part] = share.sum(0).double() * point.drawn[part]
@@ -202,14 +199,6 @@ def semi_unbalanced_dual(
             moved = problem.at(point.u)
         point, steps = moved, steps + 1
     return _finish(problem, best, bound, steps, tolerance, b, a)
-
-
-def chunks(cost: Tensor) -> Iterator[slice]:
-    """Column ranges of a cost (C,J) that fit the device's share of cells."""
-    cells = CPU_CELLS if cost.device.type == "cpu" else GPU_CELLS
-    width = max(1, cells // len(cost))
-    for first in range(0, cost.shape[1], width):
-        yield slice(first, min(first + width, cost.shape[1]))
 
 
 def shares(cost: Tensor, u: Tensor, softness: float) -> Tensor:

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -64,3 +66,23 @@ def test_empty_columns_stay_finite():
     for dtype in (torch.float32, torch.float64):
         ratio = log_ratio(torch.tensor([0.0, 1.0], dtype=dtype), torch.ones(2, dtype=dtype))
         assert ratio.tolist() == pytest.approx([float(np.log(torch.finfo(dtype).tiny)), 0.0])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from([0.01, 0.1, 1.0]))
+def test_columns_left_out_have_a_closed_form(seed, tau):
+    """A vertex that hits few columns, one of them twice and one by a class without mass."""
+    whole = random_segment(seed, tau)
+    columns, rows = torch.tensor([5, 2, 5, 7]), torch.tensor([0.5, 0.3, 0.2, 0.0]).double()
+    to_mass = torch.zeros_like(whole.mass).index_add(0, columns, rows)
+    whole = dataclasses.replace(whole, to_mass=to_mass)
+    part = whole.hit(columns, rows)
+    assert len(part.mass) == 4
+    assert float(part.exact()) == pytest.approx(float(whole.exact()), abs=1e-12)
+    slope = float(
+        whole.to_linear
+        - whole.linear
+        + tau * ((whole.to_mass - whole.mass) * (whole.mass / whole.prior).log()).sum()
+    )
+    assume(slope < -1e-6)
+    assert float(part.armijo(-slope)) == float(whole.armijo(-slope))

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from focoop import marginals, transport
 from focoop.seeds import numpy_generator, torch_generator
 from focoop.transport import (
     Plan,
@@ -201,6 +202,21 @@ def test_closed_loop_steps_never_raise_the_objective(step, tau):
     ]
     assert all(later <= earlier + 1e-12 for earlier, later in zip(values, values[1:], strict=False))
     assert values[-1] < values[0] - 1e-3
+
+
+@pytest.mark.parametrize("step", ["open_loop", "armijo", "exact"])
+@pytest.mark.parametrize("max_steps", [20, 2000])
+def test_looking_at_the_gap_less_often_and_chunks_change_nothing(step, max_steps, monkeypatch):
+    cost, b, a = random_problem()
+    settings = {"row_mass": b, "col_prior": a, "step": step, "max_steps": max_steps}
+    plain = semi_unbalanced(cost, tau=0.1, tolerance=2e-3, **settings)
+    monkeypatch.setitem(transport.CHECK_EVERY, "cpu", 7)
+    monkeypatch.setattr(marginals, "CPU_CELLS", 2 * cost.shape[1])
+    rare = semi_unbalanced(cost, tau=0.1, tolerance=2e-3, **settings)
+    assert plain.converged == (max_steps == 2000)
+    assert (rare.steps, rare.converged) == (plain.steps, plain.converged)
+    assert torch.equal(rare.plan, plain.plan)
+    assert rare.gap == plain.gap
 
 
 @pytest.mark.parametrize("step", ["open_loop", "armijo", "exact"])

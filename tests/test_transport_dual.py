@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from focoop import transport_dual
+from focoop import marginals
 from focoop.errors import ConfigError, MethodError
 from focoop.seeds import numpy_generator, torch_generator
 from focoop.transport import select_by_mass, semi_unbalanced, squared_cost
@@ -133,7 +133,7 @@ def test_same_prompts_are_chosen_as_by_frank_wolfe(near):
 def test_chunks_change_nothing(monkeypatch):
     cost = prompts(20, 200, 30, torch.float64)
     whole = semi_unbalanced_dual(cost, tau=0.1, tolerance=1e-4)
-    monkeypatch.setattr(transport_dual, "CPU_CELLS", 20 * 7)
+    monkeypatch.setattr(marginals, "CPU_CELLS", 20 * 7)
     parts = semi_unbalanced_dual(cost, tau=0.1, tolerance=1e-4)
     assert parts.steps == whole.steps
     torch.testing.assert_close(parts.plan, whole.plan, rtol=1e-9, atol=1e-15)

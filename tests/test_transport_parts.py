@@ -8,6 +8,7 @@ from focoop.errors import ConfigError, MethodError
 from focoop.seeds import torch_generator
 from focoop.transport import (
     barycentre,
+    rescale,
     select_by_mass,
     semi_unbalanced,
     semi_unbalanced_entropic,
@@ -35,6 +36,32 @@ def test_cost_keeps_tiny_distances_of_far_points():
     assert float(squared_cost(a, b)[0, 0]) == pytest.approx(shift**2, rel=1e-3)
     assert float(squared_cost(a, a)[0, 0]) == 0.0
     assert float(squared_cost(a, a, normalise=True)[0, 0]) == 0.0
+
+
+def test_cost_is_filled_client_by_client():
+    generator = torch_generator(0, "clients")
+    a = torch.randn(5, 7, generator=generator)
+    clients = [torch.randn(n, 7, generator=generator) for n in (2, 4, 3)]
+    cost, first = torch.full((5, 9), float("nan")), 0
+    for prompts in clients:
+        part = cost[:, first : first + len(prompts)]
+        assert squared_cost(a.double(), prompts, out=part) is part
+        first += len(prompts)
+    assert torch.equal(cost, squared_cost(a, torch.cat(clients)))
+    with pytest.raises(ValueError, match="out"):
+        squared_cost(a, clients[0], out=cost)
+
+
+@pytest.mark.parametrize("by", ["max", "range"])
+def test_rescaling_is_in_place_and_leaves_constants_finite(by):
+    cost = 3.0 + torch.rand(4, 6, generator=torch_generator(0, "rescale"), dtype=torch.float64)
+    low = float(cost.min()) if by == "range" else 0.0
+    expected = (cost - low) / (float(cost.max()) - low)
+    assert rescale(cost, by) is cost
+    torch.testing.assert_close(cost, expected)
+    constant = rescale(torch.full((2, 3), 5.0), by)
+    assert torch.equal(constant, torch.full((2, 3), 0.0 if by == "range" else 1.0))
+    assert rescale(torch.zeros(2, 0), by).shape == (2, 0)
 
 
 def test_cost_refuses_points_of_different_width():
