@@ -1,8 +1,9 @@
 """Images -> features through a frozen backbone, once: a disk cache that survives kills.
 
-A set's key is a hash of the backbone's fingerprint, the patch kind, the corruption and the content
-of every file. Features are written in shards, each atomically; an interrupted run goes on after
-its last finished shard. The last step joins the shards into one feature file.
+A set's key is a hash of the backbone's fingerprint (its preprocessing included), the patch kind,
+the corruption, the augmented view and the content of every image. Features are written in shards,
+each atomically; an interrupted run goes on after its last finished shard. The last step joins the
+shards into one feature file. While a batch is encoded, the next one is read.
 """
 
 import hashlib
@@ -10,18 +11,19 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
 from focoop.clip.base import Backbone
 from focoop.data import ImageSet
-from focoop.data.corruptions import CORRUPTIONS, check, corrupt
+from focoop.data.corruptions import CORRUPTIONS, check
+from focoop.data.views import RECIPE, altered
 from focoop.errors import ConfigError, DataError
 from focoop.featurefile import (
     ALL,
@@ -45,11 +47,13 @@ class View:
         patches: the backbone's patch kind, or None for pooled features alone.
         corruption: name of a corruption, or None for clean images.
         severity: 1..5 of the corruption; 0 for clean images.
+        augmented: number of the random view of each image; 0 for the image itself.
     """
 
     patches: str | None = None
     corruption: str | None = None
     severity: int = 0
+    augmented: int = 0
 
     def __post_init__(self) -> None:
         if self.corruption is not None:
@@ -59,9 +63,11 @@ class View:
         """Name of the cached file."""
         strength = None
         if self.corruption is not None:
-            strength = CORRUPTIONS[self.corruption].strengths[self.severity - 1]
+            strength = CORRUPTIONS[self.corruption].record(self.severity)
         parts = [FORMAT, backbone.image_fingerprint, self.patches]
         parts += [self.corruption, self.severity, strength, data]
+        if self.augmented:
+            parts += [RECIPE, self.augmented]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
@@ -78,6 +84,7 @@ def encode(
     patches: str | None = None,
     corruption: str | None = None,
     severity: int = 0,
+    views: int = 0,
     cache_dir: Path | None = None,
     progress: Progress | None = None,
     batch_size: int = 64,
@@ -86,7 +93,8 @@ def encode(
     """Features of all images, from the cache where it has them.
 
     `progress(done, total)` is called at the start and after every batch. A corruption is applied
-    at the image's own resolution, before the backbone's preprocessing.
+    at the image's own resolution, before the backbone's preprocessing. With `views`, the set has
+    that many random views of every image beside the images themselves.
     """
     if patches is not None and patches not in backbone.patch_kinds:
         raise ConfigError(
@@ -95,19 +103,26 @@ def encode(
         )
     cache = (cache_dir or default_cache()) / "features"
     data = data_hash(images, cache_dir)
-    view = View(patches, corruption, severity)
-    final = cache / f"{view.key(backbone, data)}.safetensors"
-    richer = [View(kind, corruption, severity) for kind in backbone.patch_kinds]
-    if patches is None and not final.exists():  # a file with patches has the pooled features too
-        paths = [cache / f"{other.key(backbone, data)}.safetensors" for other in richer]
-        final = next((path for path in paths if path.exists()), final)
-    if not final.exists():
-        job = _Job(images, backbone, view, final, batch_size, shard_size)
-        job.run(progress or (lambda done, total: None))
-    elif progress is not None:
-        progress(len(images), len(images))
+    report = progress or (lambda done, total: None)
     origin = {"source": str(images.root), "split": images.split}
-    return load_split(final, ALL, with_patches=patches is not None, provenance=origin)
+    found = []
+    for number in range(views + 1):
+        view = View(patches, corruption, severity, number)
+        final = _stored(cache, view, backbone, data)
+        if final.exists():
+            report(len(images), len(images))
+        else:
+            _Job(images, backbone, view, final, batch_size, shard_size).run(report)
+        found.append(load_split(final, ALL, with_patches=patches is not None, provenance=origin))
+    return replace(found[0], views=tuple(found[1:])) if views else found[0]
+
+
+def _stored(cache: Path, view: View, backbone: Backbone, data: str) -> Path:
+    """The file of a view; where it needs no patches, one that is there and has some will do."""
+    kinds = backbone.patch_kinds if view.patches is None else ()
+    keys = [replace(view, patches=kind).key(backbone, data) for kind in (view.patches, *kinds)]
+    paths = [cache / f"{key}.safetensors" for key in keys]
+    return next((path for path in paths if path.exists()), paths[0])
 
 
 def data_hash(images: ImageSet, cache_dir: Path | None = None) -> str:
@@ -123,6 +138,10 @@ def data_hash(images: ImageSet, cache_dir: Path | None = None) -> str:
     fresh = False
     whole = hashlib.sha256(json.dumps([images.classes, images.domain_names]).encode())
     domains = images.domains or (0,) * len(images)
+    if images.store is not None:
+        rows = [images.files, images.labels, domains, images.store.digest()]
+        whole.update(json.dumps(rows).encode())
+        return whole.hexdigest()
     for file, label, domain in zip(images.files, images.labels, domains, strict=True):
         stat = (root / file).stat()
         known = memo.get(file)
@@ -200,33 +219,25 @@ class _Job:
     def batches(self, start: int) -> Iterator[tuple[dict[str, Tensor], int]]:
         """Stored form of the features of one shard, batch by batch."""
         rows = self.rows(start)
-        for first in range(0, len(rows), self.batch_size):
-            chosen = rows[first : first + self.batch_size]
-            pixels = torch.stack([self.load(self.images.files[row]) for row in chosen])
-            with torch.no_grad():
-                features = self.backbone.encode_images(pixels, patches=self.view.patches)
-            part = {"pooled": features.pooled.half()}
-            if features.patches is not None:
-                part["patches_q"], part["patches_scale"] = quantise(features.patches)
-            yield part, len(chosen)
+        parts = [rows[i : i + self.batch_size] for i in range(0, len(rows), self.batch_size)]
+        with ThreadPoolExecutor(1) as reader:
+            coming = reader.submit(self.load, parts[0])
+            for number, chosen in enumerate(parts, 1):
+                pixels = coming.result()
+                if number < len(parts):
+                    coming = reader.submit(self.load, parts[number])
+                with torch.no_grad():
+                    features = self.backbone.encode_images(pixels, patches=self.view.patches)
+                part = {"pooled": features.pooled.half()}
+                if features.patches is not None:
+                    part["patches_q"], part["patches_scale"] = quantise(features.patches)
+                yield part, len(chosen)
 
-    def load(self, file: str) -> Tensor:
-        """One image, corrupted where asked for, ready for the backbone."""
-        from PIL import Image
-
-        path = self.images.root / file
-        try:
-            with Image.open(path) as opened:
-                image = opened.convert("RGB")
-        except (OSError, ValueError, SyntaxError) as error:  # all that Pillow raises on bad files
-            raise DataError(
-                f"image {path} cannot be read ({error}): replace it or remove it, then run again"
-            ) from error
-        if self.view.corruption is not None:
-            pixels = np.asarray(image, dtype=np.uint8)
-            pixels = corrupt(pixels, self.view.corruption, self.view.severity, key=file)
-            image = Image.fromarray(pixels)
-        return self.backbone.preprocess(image)
+    def load(self, rows: range) -> Tensor:
+        """Some images, corrupted or cropped where asked for, ready for the backbone."""
+        view, side = self.view, self.backbone.image_size
+        found = altered(self.images, rows, view.corruption, view.severity, view.augmented, side)
+        return torch.stack([self.backbone.preprocess(image) for image in found])
 
     def join(self, shards: list[Path]) -> None:
         """One feature file from all shards."""
@@ -252,6 +263,8 @@ class _Job:
             "corruption": f"{view.corruption}@{view.severity}" if view.corruption else "none",
             "source": str(images.root),
         }
+        if view.augmented:
+            metadata["view"] = f"{view.augmented}: {RECIPE}"
         write_file(self.final, tensors, metadata)
 
 

@@ -24,6 +24,7 @@ class FeatureSet:
         domains: (N,) int64 into `domain_names`, or None.
         domain_names: names of the domains; empty without domains.
         provenance: where the rows come from.
+        views: random views of the same images in the same order, for training.
     """
 
     pooled: Tensor
@@ -33,6 +34,7 @@ class FeatureSet:
     domains: Tensor | None = None
     domain_names: tuple[str, ...] = ()
     provenance: dict[str, str] = field(default_factory=dict)
+    views: "tuple[FeatureSet, ...]" = ()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -48,6 +50,8 @@ class FeatureSet:
         for tensor in (self.pooled, self.patches, self.labels, self.domains):
             if tensor is not None:
                 whole.update(tensor.contiguous().numpy().tobytes())
+        for view in self.views:
+            whole.update(view.sha256().encode())
         return whole.hexdigest()
 
     def select(self, index: Tensor | Sequence[int]) -> "FeatureSet":
@@ -60,6 +64,21 @@ class FeatureSet:
             patches=None if self.patches is None else self.patches[rows],
             labels=self.labels[rows],
             domains=None if self.domains is None else self.domains[rows],
+            views=tuple(view.select(rows) for view in self.views),
+        )
+
+    def with_view_rows(self) -> "FeatureSet":
+        """All images, then all of view 1, and so on: row i of N has its views at N + i, 2 N + i."""
+        every = (self, *self.views)
+        patches = [one.patches for one in every if one.patches is not None]
+        domains = [one.domains for one in every if one.domains is not None]
+        return replace(
+            self,
+            pooled=torch.cat([one.pooled for one in every]),
+            patches=torch.cat(patches) if patches else None,
+            labels=torch.cat([one.labels for one in every]),
+            domains=torch.cat(domains) if domains else None,
+            views=(),
         )
 
     def drop_classes(self, names: Sequence[str]) -> "FeatureSet":
@@ -90,4 +109,5 @@ class FeatureSet:
                 "compare the class names of the two sets, or drop the extra classes"
             )
         table = torch.tensor([place.get(plain(name), -1) for name in self.classes])
-        return replace(self, labels=table[self.labels], classes=tuple(classes))
+        views = tuple(view.with_classes(classes) for view in self.views)
+        return replace(self, labels=table[self.labels], classes=tuple(classes), views=views)

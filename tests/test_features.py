@@ -239,7 +239,7 @@ def test_file_names_with_corruptions_open_the_sibling(tmp_path: Path) -> None:
         ("demo:cifar100#brightness", "cifar100#brightness@3"),
         ("demo:cifar100#brightness@x", "severity from 1 to 5"),
         ("demo:cifar100#brightness@9", "severity 9"),
-        ("demo:cifar100#fogg@1", "there are brightness"),
+        ("demo:cifar100#fogg@1", "nearest is 'fog'"),
         ("demo:sun#brightness@1", "no 'sun.brightness.1'"),
         ("folder:nowhere", "backbone is needed"),
     ],

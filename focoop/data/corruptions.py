@@ -23,6 +23,7 @@ from focoop.data import (
 )
 from focoop.data.corruptions_filters import Generators, Pixels
 from focoop.data.corruptions_table import SIZES, STRENGTHS, Rows, Strength
+from focoop.data.names import nearest
 from focoop.errors import DataError
 from focoop.seeds import numpy_generator
 
@@ -74,7 +75,8 @@ CORRUPTIONS = {name: Corruption(_function(name), rows) for name, rows in STRENGT
 def check(name: str, severity: int) -> None:
     """Refuse an unknown corruption or severity."""
     if name not in CORRUPTIONS:
-        raise DataError(f"unknown corruption {name!r}: there are {', '.join(CORRUPTIONS)}")
+        hint = nearest(name, CORRUPTIONS)
+        raise DataError(f"unknown corruption {name!r}{hint} (all: {', '.join(CORRUPTIONS)})")
     if severity not in SEVERITIES:
         raise DataError(f"severity {severity} of {name}: it goes from 1 (mild) to 5 (strong)")
 
