@@ -193,15 +193,8 @@ def barycentre(plan: Tensor, points: Tensor, fallback: Tensor, *, min_mass: floa
     tensor([[3.],
             [9.]])
     """
-    if (
-        plan.ndim != 2
-        or plan.shape[1] != len(points)
-        or fallback.shape
-        != (
-            len(plan),
-            points.shape[1],
-        )
-    ):
+    fits = plan.ndim == 2 and plan.shape[1] == len(points)
+    if not fits or fallback.shape != (len(plan), points.shape[1]):
         raise ValueError(
             f"plan {tuple(plan.shape)}, points {tuple(points.shape)} and fallback "
             f"{tuple(fallback.shape)} must be (C,M), (M,d) and (C,d)"
@@ -271,7 +264,7 @@ def _received(best: Tensor, b: Tensor, columns: int) -> Tensor:
     unit = b.sum().double() / 2**_BITS
     total = torch.zeros(columns, dtype=torch.int64, device=b.device)
     total.index_add_(0, best, (b.double() / unit).round().to(torch.int64))
-    return (total * unit).to(b.dtype)
+    return torch.mul(total, unit).to(b.dtype)
 
 
 def _assemble(first: Tensor, b: Tensor, vertices: list[Tensor], betas: list[Tensor]) -> Tensor:
