@@ -57,9 +57,8 @@ def one_by_one(
     images: ImageSet, backbone: Backbone, change: Callable[[np.ndarray], np.ndarray]
 ) -> ImageFeatures:
     pooled, patches = [], []
-    for file in images.files:
-        with Image.open(images.root / file) as opened:
-            image = Image.fromarray(change(np.asarray(opened.convert("RGB"))))
+    for row in range(len(images)):
+        image = Image.fromarray(change(np.asarray(images.image(row))))
         features = backbone.encode_images(backbone.preprocess(image)[None], "grid")
         assert features.patches is not None
         pooled.append(features.pooled[0])
