@@ -17,12 +17,21 @@ from focoop.features import FeatureSet, open_features, patch_kind_of
 from focoop.federation.client import ClientData
 from focoop.methods import create
 from focoop.methods._base import Method, Task
-from focoop.negatives import mine
+from focoop.negatives import Negatives, mine
 from focoop.schema import RunConfig
 from focoop.seeds import derive
 from focoop.split import Split, make_split
+from focoop.words import read_words
 
-__all__ = ["Scenario", "Split", "build", "expand_severities", "make_split", "make_task"]
+__all__ = [
+    "Scenario",
+    "Split",
+    "build",
+    "expand_severities",
+    "make_split",
+    "make_task",
+    "mine_negatives",
+]
 
 
 @dataclass(frozen=True)
@@ -84,15 +93,17 @@ def build(config: RunConfig, cache_dir: Path | None = None, device: str | None =
         with_patches=config.data.with_patches,
         cache_dir=cache_dir,
         patch_kind=method.patch_kind,
+        root=config.data.root or None,
+        strict=config.data.strict,
     )
     hashes = {"train": split.train.sha256(), "test": split.test.sha256()}
     corrupted, ood = {}, {}
     if config.data.validation == 0:  # corrupted test images would leak into tuning
         for name, spec in expand_severities(config.data.corrupted):
-            features = opened(spec)
+            features = opened(spec, split=split.tested.split, by=split.tested.by)
             dropped = [name for name in config.data.drop_classes if name in features.classes]
             features = features.drop_classes(dropped).with_classes(split.classes)
-            corrupted[name] = Owned(_images(features), _same_clients(config, split, features))
+            corrupted[name] = _same_clients(config, split, features, spec)
             hashes[spec] = features.sha256()
     ood_specs = config.data.ood
     if config.data.validation and config.data.validation_ood:
@@ -117,15 +128,7 @@ def make_task(
     """The text side of a run; negative words are mined only for methods that use them."""
     words: tuple[str, ...] = ()
     if needs_ood and config.negatives.count:
-        found = mine(
-            backbone,
-            classes,
-            config.negatives.count,
-            quantile=config.negatives.quantile,
-            band=config.negatives.band,
-            cache_dir=cache_dir,
-        )
-        words = found.words
+        words = mine_negatives(config, backbone, classes, cache_dir).words
     texts = [config.data.template.format(name.replace("_", " ")) for name in classes]
     return Task(
         classes=classes,
@@ -139,6 +142,23 @@ def make_task(
         texts=backbone.encode_texts,
         embed=backbone.embed,
         patch_projection=backbone.patch_projection,
+    )
+
+
+def mine_negatives(
+    config: RunConfig, backbone: Backbone, classes: tuple[str, ...], cache_dir: Path | None = None
+) -> Negatives:
+    """The negative words of a configuration, with their distances from the ID classes."""
+    wanted = config.negatives
+    return mine(
+        backbone,
+        classes,
+        wanted.count,
+        quantile=wanted.quantile,
+        band=wanted.band,
+        adjective_share=None if wanted.adjective_share < 0 else wanted.adjective_share,
+        candidates=read_words(Path(wanted.words).expanduser()) if wanted.words else None,
+        cache_dir=cache_dir,
     )
 
 
@@ -162,10 +182,20 @@ def expand_severities(specs: Sequence[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-def _same_clients(config: RunConfig, split: Split, features: FeatureSet) -> list[np.ndarray]:
-    if split.shares is None:
-        raise ConfigError("corrupted sets need a partition by classes")
-    return split.shares.assign(features.labels.numpy(), derive(config.partition.seed, "test"))
+def _same_clients(config: RunConfig, split: Split, features: FeatureSet, spec: str) -> Owned:
+    """Corrupted images divided as the test images are: by classes, or image by image."""
+    if split.shares is not None:
+        owned = split.shares.assign(features.labels.numpy(), derive(config.partition.seed, "test"))
+        return Owned(_images(features), owned)
+    rows = split.tested.rows
+    if rows is not None and len(features) > rows.max():
+        features = features.select(torch.from_numpy(rows))
+    if not torch.equal(features.labels, split.test.labels):
+        raise ConfigError(
+            f"data.corrupted: {spec} does not hold the images of {config.data.id}: with "
+            f"partition.kind = {config.partition.kind} write {config.data.id}#brightness"
+        )
+    return Owned(_images(features), split.test_index)
 
 
 def _images(features: FeatureSet) -> Images:

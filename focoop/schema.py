@@ -8,7 +8,7 @@ from focoop.federation.client import SCHEDULES
 from focoop.methods import lookup
 from focoop.settings import build, check, convert, fields_of, plain, setting
 
-PARTITIONS = ("dirichlet", "pathological", "overlap", "domain", "iid")
+PARTITIONS = ("dirichlet", "pathological", "overlap", "domain", "given", "iid")
 
 
 class Section:
@@ -30,7 +30,14 @@ class DataConfig(Section):
     """What is learned and what it is tested on."""
 
     prefix = "data."
-    id: str = setting("demo:cifar100", "ID dataset: demo:NAME, file:PATH.safetensors, folder:PATH")
+    id: str = setting(
+        "demo:cifar100",
+        "ID dataset: NAME (focoop data list), demo:NAME, file:PATH.safetensors, folder:PATH, "
+        "clients:PATH, csv:FILE, hf:NAME",
+    )
+    root: str = setting("", "folder of public datasets; empty: FOCOOP_DATA, then the cache")
+    strict: bool = setting(False, "refuse images of your own that cannot be read; else skip them")
+    fetch: bool = setting(False, "focoop run fetches public datasets that are not here yet")
     corrupted: tuple[str, ...] = setting(
         ("demo:cifar100#brightness",),
         "corrupted ID test sets; without @SEVERITY all five severities",
@@ -74,7 +81,7 @@ class PartitionConfig(Section):
 
     prefix = "partition."
     kind: str = setting("pathological", "how classes are divided", choices=PARTITIONS)
-    clients: int = setting(10, "number of clients K; 0: one per domain (kind domain)", low=0)
+    clients: int = setting(10, "number of clients K; 0: one per domain or given client", low=0)
     alpha: float = setting(0.1, "concentration of dirichlet; smaller is more uneven", above=0)
     classes_per_client: int = setting(20, "classes of each client for overlap", low=1)
     shots: int = setting(8, "training images per class and client; 0: all", low=0)
@@ -90,7 +97,7 @@ class PartitionConfig(Section):
                 f"partition.leave_out = {self.leave_out!r} needs partition.kind = domain, "
                 f"not {self.kind}"
             )
-        if self.kind != "domain" and not self.clients:
+        if self.kind not in ("domain", "given") and not self.clients:
             raise ConfigError(
                 "partition.clients = 0 means one client per domain: with partition.kind = "
                 f"{self.kind} it must be 1 or more"
@@ -119,7 +126,7 @@ class FederationConfig(Section):
 
 @dataclass(frozen=True)
 class NegativesConfig(Section):
-    """The WordNet words that name OOD prompts, for methods that have some."""
+    """The words that name OOD prompts, for methods that have some."""
 
     prefix = "negatives."
     count: int = setting(100, "number U of words", low=0)
@@ -127,6 +134,18 @@ class NegativesConfig(Section):
     band: tuple[float, float] = setting(
         (0.0, 0.0), "stretch of the ranking, farthest first, as two fractions", low=0, high=1
     )
+    adjective_share: float = setting(
+        -1.0, "share of adjectives among the words; -1: as among the candidates", low=-1, high=1
+    )
+    words: str = setting("", "text file of candidates, one per line; empty: WordNet's")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if -1 < self.adjective_share < 0:
+            raise ConfigError(
+                f"negatives.adjective_share = {self.adjective_share} is not allowed: it must lie "
+                "in 0..1, or be -1 for the share among the candidates"
+            )
 
 
 @dataclass(frozen=True)
@@ -163,7 +182,9 @@ class RunConfig(Section):
     @property
     def title(self) -> str:
         """`name`, or one made of what distinguishes runs."""
-        data = self.data.id.split(":", 1)[-1].rsplit("/", 1)[-1].removesuffix(".safetensors")
+        kind, colon, target = self.data.id.partition(":")
+        data = target.rsplit("/", 1)[-1] if colon else kind.replace("/", "-")
+        data = data.removesuffix(".safetensors").removesuffix(".csv")
         return self.name or f"{data}-{self.partition.kind}-{self.method.name}-{self.seed}"
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
+from focoop.errors import ConfigError
+
 WORDNET = Path(__file__).parent / "assets" / "wordnet" / "words.json"
 IRREGULAR = {
     "children": "child",
@@ -76,6 +78,37 @@ def candidates() -> Candidates:
     return Candidates.of(
         (words[0] for words in entries["noun"]), (words[0] for words in entries["adj"]), synsets
     )
+
+
+def read_words(path: Path) -> Candidates:
+    """Candidates of a user's own: a text file of one word or phrase per line.
+
+    All are nouns until a line `[adjectives]`; `[nouns]` turns back. Empty lines and what follows a
+    `#` are left out.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(
+            f"cannot read the word list {path} ({reason}): negatives.words names a text file "
+            "with one word per line"
+        ) from error
+    kinds: dict[str, list[str]] = {"[nouns]": [], "[adjectives]": []}
+    kind = "[nouns]"
+    for number, line in enumerate(text.splitlines(), 1):
+        word = " ".join(line.partition("#")[0].split())
+        if word.startswith("["):
+            kind = word.lower()
+            if kind not in kinds:
+                raise ConfigError(
+                    f"{path}, line {number}: {word} is no kind of word: write {' or '.join(kinds)}"
+                )
+        elif word:
+            kinds[kind].append(word)
+    if not any(kinds.values()):
+        raise ConfigError(f"the word list {path} is empty: write one word per line")
+    return Candidates.of(kinds["[nouns]"], kinds["[adjectives]"])
 
 
 def forms(name: str) -> set[str]:
