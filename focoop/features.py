@@ -1,7 +1,8 @@
 """Features of a dataset by its name, from wherever they are: `open_features`.
 
-A dataset is named `demo:NAME` (packaged), `file:PATH.safetensors` or `folder:PATH` (images, encoded
-through the disk cache). `#brightness@3` behind it asks for its images corrupted at severity 3.
+Features are named `demo:NAME` (packaged) or `file:PATH.safetensors`. Images, encoded through the
+disk cache, are named NAME (a public dataset), `folder:PATH`, `clients:PATH`, `csv:FILE` or
+`hf:NAME`. `#brightness@3` behind a name asks for its images corrupted at severity 3.
 """
 
 import re
@@ -10,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from focoop.clip.base import Backbone
-from focoop.data import corruptions, demo, read_folder
+from focoop.data import corruptions, demo
 from focoop.data.names import nearest
+from focoop.data.registry import lookup, read_corrupted
+from focoop.data.sources import open_images
 from focoop.encode import Progress, encode
 from focoop.errors import BackboneError, DataError
 from focoop.featurefile import load_split, save_splits
@@ -27,7 +30,8 @@ __all__ = [
     "sibling",
 ]
 
-KINDS = ("demo", "file", "folder")
+KINDS = ("demo", "file", "folder", "clients", "csv", "hf")
+NAMED = "name"  # the kind of a public dataset, written without one
 GRID = "grid"  # regions of an image tower without tokens: they serve every method
 
 
@@ -42,25 +46,27 @@ class Source:
 
     @classmethod
     def parse(cls, spec: str) -> "Source":
-        """Read `KIND:TARGET` or `KIND:TARGET#CORRUPTION@SEVERITY`.
+        """Read `KIND:TARGET` or NAME, either with `#CORRUPTION@SEVERITY` behind it.
 
         >>> Source.parse("demo:cifar100#brightness@3")
         Source(kind='demo', target='cifar100', corruption='brightness', severity=3)
         """
-        kind, colon, rest = spec.partition(":")
-        if not colon or kind not in KINDS or not rest:
+        before, colon, behind = spec.partition(":")
+        kind, rest = (before, behind) if colon else (NAMED, spec)
+        if (colon and kind not in KINDS) or not rest:
             raise DataError(
-                f"cannot read dataset {spec!r}: write demo:NAME, file:PATH.safetensors or "
-                f"folder:PATH (demo names: {', '.join(demo.names())})"
+                f"cannot read dataset {spec!r}: write a name of focoop data list, demo:NAME, "
+                "file:PATH.safetensors, folder:PATH, clients:PATH, csv:FILE or hf:NAME"
             )
         match = re.fullmatch(r"(.+)#([A-Za-z_]\w*)(?:@(\S+))?", rest)
-        if match is None:
-            return cls(kind, rest)
-        target, corruption, severity = match.groups()
+        target, corruption, severity = match.groups() if match else (rest, None, None)
+        if kind == NAMED:
+            lookup(target.partition("/")[0])
+        if corruption is None:
+            return cls(kind, target)
         if severity is None or not severity.isdecimal():
-            raise DataError(
-                f"dataset {spec!r} needs a severity from 1 to 5: {kind}:{target}#{corruption}@3"
-            )
+            base = spec.partition("#")[0]
+            raise DataError(f"dataset {spec!r} needs a severity from 1 to 5: {base}#{corruption}@3")
         corruptions.check(corruption, int(severity))
         return cls(kind, target, corruption, int(severity))
 
@@ -79,6 +85,9 @@ def open_features(
     *,
     patch_kind: str | None = None,
     drop_classes: Sequence[str] = (),
+    root: str | Path | None = None,
+    by: str = "domain",
+    strict: bool = False,
     progress: Progress | None = None,
 ) -> FeatureSet:
     """One split of a dataset; `all` gives every row, with domains where there are some.
@@ -86,18 +95,25 @@ def open_features(
     Images need the backbone; features are checked against it where it is given. With patches, only
     rows that have them are kept; they are of the kind `patch_kind`, None: the backbone's first,
     empty: not read by anyone, so that none are made. `drop_classes` removes classes and their rows,
-    and renumbers.
+    and renumbers. Public datasets are looked for in `root`; `by` = `client` asks for the clients
+    that images come divided into, as domains; `strict` refuses unreadable images of one's own.
     """
     source = Source.parse(spec)
-    if source.kind == "folder":
+    if source.kind not in ("demo", "file"):
         if backbone is None:
             raise DataError(f"{spec} holds images: a backbone is needed to encode them")
+        official = None
+        if source.kind == NAMED and source.corruption is not None and split == "test":
+            official = read_corrupted(source.target, source.corruption, source.severity, root)
+        images = official or open_images(
+            source.kind, source.target, split, root=root, by=by, strict=strict, cache_dir=cache_dir
+        )
         return encode(
-            read_folder(Path(source.target).expanduser(), split, drop_classes),
+            images.without_classes(drop_classes),
             backbone,
             patches=patch_kind_of(backbone, patch_kind) if with_patches else None,
-            corruption=source.corruption,
-            severity=source.severity,
+            corruption=None if official else source.corruption,
+            severity=0 if official else source.severity,
             cache_dir=cache_dir,
             progress=progress,
         )

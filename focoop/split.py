@@ -1,6 +1,6 @@
 """Who trains and who is tested on which images: a configuration's data divided among clients."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,14 +11,27 @@ import torch
 from focoop import partition
 from focoop.clip.base import Backbone
 from focoop.data.names import nearest
+from focoop.data.sources import splits_of
 from focoop.errors import ConfigError
-from focoop.features import FeatureSet, open_features
+from focoop.features import FeatureSet, Source, open_features
 from focoop.methods import lookup
 from focoop.schema import RunConfig
 from focoop.seeds import derive
 
 # Share of a domain's images that is held out where a dataset has domains instead of splits.
 DOMAIN_TEST_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Tested:
+    """Which rows of the dataset the test images are, so that corrupted copies of them are found.
+
+    `rows` None: all rows of the split.
+    """
+
+    split: str = "test"
+    by: str = "domain"
+    rows: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -31,6 +44,7 @@ class Split:
     test_index: Sequence[np.ndarray]
     repeated: int
     shares: partition.Partition | None
+    tested: Tested = Tested()
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -60,9 +74,13 @@ def make_split(
         cache_dir=cache_dir,
         patch_kind=lookup(config.method.name).patch_kind,
         drop_classes=config.data.drop_classes,
+        root=config.data.root or None,
+        strict=config.data.strict,
     )
     if config.partition.kind == "domain":
         return _domain_split(config, opened("all"))
+    if config.partition.kind == "given":
+        return _given_split(config, partial(opened, by="client"))
     train = opened("train")
     if config.data.validation:
         train, test = _validation_cut(config, train)
@@ -91,19 +109,52 @@ def _domain_split(config: RunConfig, features: FeatureSet) -> Split:
         raise ConfigError(
             f"partition.kind = domain needs a dataset with domains; {config.data.id} has none"
         )
-    if config.data.corrupted:
-        raise ConfigError("data.corrupted must be [] with partition.kind = domain")
     if config.partition.leave_out:
         return _left_out_split(config, features, features.domains)
-    seed = derive(config.partition.seed, "domains")
-    train, test = _cut(features, seed, fraction=DOMAIN_TEST_SHARE)
+    train, test, rows = _held_out(config, features)
     if config.data.validation:
         train, test = _validation_cut(config, train)
     assert train.domains is not None and test.domains is not None
     clients = config.partition.clients or None
     train_index = partition.by_domain(train.domains.numpy(), clients, config.partition.seed)
     test_index = partition.by_domain(test.domains.numpy(), clients, config.partition.seed)
-    return _with_shots(config, train, test, train_index, test_index, None)
+    tested = Tested("all", rows=rows)
+    return _with_shots(config, train, test, train_index, test_index, None, tested)
+
+
+def _given_split(config: RunConfig, opened: Callable[[str], FeatureSet]) -> Split:
+    """One client per folder or value of the column `client`; each is tested on its own images."""
+    source = Source.parse(config.data.id)
+    tested = Tested(by="client")
+    if "train" in splits_of(source.kind, source.target, "client"):
+        train = opened("train")
+        test = opened("test") if not config.data.validation else train
+    else:
+        train, test, rows = _held_out(config, opened("all"))
+        tested = Tested("all", "client", rows)
+    if train.domains is None or test.domains is None:
+        raise ConfigError(
+            f"partition.kind = given: {config.data.id} is not divided into clients; name "
+            "clients:PATH, folder:PATH with PATH/CLIENT/CLASS, or a csv: with a column client"
+        )
+    if config.data.validation:
+        train, test = _validation_cut(config, train)
+    names = train.domain_names
+    if config.partition.clients not in (0, len(names)):
+        raise ConfigError(
+            f"{config.data.id} has {len(names)} clients: set partition.clients to {len(names)}, "
+            "or 0"
+        )
+    assert train.domains is not None and test.domains is not None
+    index = [
+        [np.flatnonzero((one == k).numpy()) for k in range(len(names))]
+        for one in (train.domains, test.domains)
+    ]
+    for what, rows_of in zip(("training", "test"), index, strict=True):
+        empty = [name for name, rows in zip(names, rows_of, strict=True) if not len(rows)]
+        if empty:
+            raise ConfigError(f"client {empty[0]!r} of {config.data.id} has no {what} images")
+    return _with_shots(config, train, test, index[0], index[1], None, tested)
 
 
 def _left_out_split(config: RunConfig, features: FeatureSet, domains: torch.Tensor) -> Split:
@@ -128,7 +179,9 @@ def _left_out_split(config: RunConfig, features: FeatureSet, domains: torch.Tens
         )
     assert train.domains is not None
     train_index = partition.by_domain(train.domains.numpy())
-    return _with_shots(config, train, test, train_index, [np.arange(len(test))] * clients, None)
+    test_index = [np.arange(len(test))] * clients
+    tested = Tested("all", rows=np.flatnonzero(left.numpy()))
+    return _with_shots(config, train, test, train_index, test_index, None, tested)
 
 
 def _validation_cut(config: RunConfig, train: FeatureSet) -> tuple[FeatureSet, FeatureSet]:
@@ -140,17 +193,30 @@ def _validation_cut(config: RunConfig, train: FeatureSet) -> tuple[FeatureSet, F
         raise ConfigError(f"data.validation = {count} is too many here: {error}") from error
 
 
-def _cut(
+def _held_out(config: RunConfig, features: FeatureSet) -> tuple[FeatureSet, FeatureSet, np.ndarray]:
+    """Training and test images of a dataset without splits, and the rows of the latter."""
+    seed = derive(config.partition.seed, "domains")
+    kept, held_out = _cut_rows(features, seed, fraction=DOMAIN_TEST_SHARE)
+    train = features.select(torch.from_numpy(kept))
+    return train, features.select(torch.from_numpy(held_out)), held_out
+
+
+def _cut(features: FeatureSet, seed: int, per_class: int) -> tuple[FeatureSet, FeatureSet]:
+    """Kept and held-out images."""
+    kept, held_out = _cut_rows(features, seed, per_class=per_class)
+    return features.select(torch.from_numpy(kept)), features.select(torch.from_numpy(held_out))
+
+
+def _cut_rows(
     features: FeatureSet, seed: int, per_class: int | None = None, fraction: float | None = None
-) -> tuple[FeatureSet, FeatureSet]:
-    """Kept and held-out images, class by class; where there are domains, alike within each."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Kept and held-out rows, class by class; where there are domains, alike within each."""
     labels = features.labels
     if features.domains is not None:
         labels = labels + features.domains * len(features.classes)
-    kept, held_out = partition.validation_cut(
+    return partition.validation_cut(
         labels.numpy(), per_class=per_class, fraction=fraction, seed=seed
     )
-    return features.select(torch.from_numpy(kept)), features.select(torch.from_numpy(held_out))
 
 
 def _with_shots(
@@ -160,6 +226,7 @@ def _with_shots(
     train_index: Sequence[np.ndarray],
     test_index: Sequence[np.ndarray],
     shares: partition.Partition | None,
+    tested: Tested = Tested(),  # noqa: B008 - frozen
 ) -> Split:
     shots = partition.take_shots(
         train_index,
@@ -167,4 +234,4 @@ def _with_shots(
         config.partition.shots or None,
         derive(config.seed, "shots"),
     )
-    return Split(train, test, shots.indices, test_index, shots.repeated, shares)
+    return Split(train, test, shots.indices, test_index, shots.repeated, shares, tested)

@@ -232,7 +232,8 @@ def test_file_names_with_corruptions_open_the_sibling(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ("cifar100", "demo:NAME"),
+        ("cifar1000", "nearest is 'cifar100'"),
+        ("cifar100#fog", "cifar100#fog@3"),
         ("dmo:cifar100", "demo:NAME"),
         ("file:", "demo:NAME"),
         ("demo:cifar10", "nearest is 'cifar100'"),

@@ -1,6 +1,5 @@
 """Images by the name a configuration gives them: a registered dataset, a folder, a CSV, a hub."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from focoop.data import own, registry
@@ -8,9 +7,7 @@ from focoop.data._readers import folder_splits, read_folder
 from focoop.data.imageset import ImageSet
 from focoop.data.sound import sift
 
-KINDS = ("name", "folder", "clients", "csv", "hf")
 OWN = ("folder", "clients", "csv")
-GROUPS = ("domain", "client")
 
 
 def open_images(
@@ -21,7 +18,6 @@ def open_images(
     root: str | Path | None = None,
     by: str = "domain",
     strict: bool = False,
-    drop_classes: Sequence[str] = (),
     cache_dir: Path | None = None,
 ) -> ImageSet:
     """One split of a source of images.
@@ -30,13 +26,13 @@ def open_images(
     a user's own that cannot be read are left out with a warning, or refused if `strict`.
     """
     if kind == "name":
-        return registry.read(target, split, root).without_classes(drop_classes)
+        return registry.read(target, split, root)
     if kind == "hf":
-        return own.read_hub(target, split).without_classes(drop_classes)
+        return own.read_hub(target, split)
     path = Path(target).expanduser()
     table = _table(kind, path, by)
     found = read_folder(path, split) if table is None else table.pick(split)
-    return sift(found.without_classes(drop_classes), strict, cache_dir)
+    return sift(found, strict, cache_dir)
 
 
 def splits_of(kind: str, target: str, by: str = "domain") -> tuple[str, ...]:
