@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from focoop import __version__
-from focoop.cli import compare, data, info, run
+from focoop.cli import compare, data, info, negatives, run
 from focoop.cli.screen import Commands
 
 __all__ = ["app", "main"]
@@ -28,6 +28,7 @@ app.command()(run.demo)
 app.command()(compare.compare)
 app.command()(compare.tune)
 app.command()(data.features)
+app.command()(negatives.negatives)
 app.command()(info.methods)
 app.command()(info.config)
 app.command("runs")(info.runs)

@@ -1,0 +1,81 @@
+"""`focoop negatives`: the words that would name a run's OOD prompts."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+
+from focoop.cli.screen import AsJson, ConfigFile, Device, Overrides, load_config, out, print_json
+
+if TYPE_CHECKING:
+    from focoop.schema import DataConfig
+
+
+def negatives(
+    dataset: Annotated[str, typer.Argument(help="ID dataset, as in data.id.")],
+    file: ConfigFile = None,
+    overrides: Overrides = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the words mined for a dataset's classes, with their distances from them.
+
+    Settings: negatives.count, .quantile, .band, .adjective_share and .words (a text file of your
+    own candidates); --set data.drop_classes and backbone.name as in a run.
+    """
+    from focoop.clip import load_backbone
+    from focoop.scenario import mine_negatives
+
+    config = load_config(file, [f"data.id={dataset}", *(overrides or [])], device)
+    classes = _classes(config.data)
+    weights = Path(config.backbone.weights) if config.backbone.weights else None
+    backbone = load_backbone(config.backbone.name, weights=weights, device=config.backbone.device)
+    found = mine_negatives(config, backbone, classes)
+    rows: list[dict[str, Any]] = [
+        {"word": word, "kind": kind, "distance": round(distance, 6)}
+        for word, kind, distance in zip(
+            found.words, found.kinds, found.distances.tolist(), strict=True
+        )
+    ]
+    if as_json:
+        return print_json(
+            {
+                "dataset": config.data.id,
+                "classes": list(classes),
+                "backbone": backbone.name,
+                "quantile": config.negatives.quantile,
+                "negatives": rows,
+            }
+        )
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in ("slot", "word", "kind", "distance"):
+        table.add_column(name, justify="right" if name in ("slot", "distance") else "left")
+    for slot, row in enumerate(rows):
+        table.add_row(str(slot), row["word"], row["kind"], f"{row['distance']:.4f}")
+    console = out()
+    console.print(
+        f"{config.data.id}: {len(rows)} words far from {len(classes)} classes for {backbone.name}; "
+        f"distance: minus the {config.negatives.quantile:g} quantile of cosines to the classes",
+        markup=False,
+        soft_wrap=True,
+    )
+    console.print(table)
+    return None
+
+
+def _classes(data: "DataConfig") -> tuple[str, ...]:
+    """Class names of the ID dataset; no image is encoded, and no file of a folder is opened."""
+    from focoop.data import read_folder
+    from focoop.data.sources import open_images
+    from focoop.features import Source, open_features
+
+    source = Source.parse(data.id)
+    if source.kind in ("demo", "file"):
+        return open_features(data.id, "all", drop_classes=data.drop_classes).classes
+    if source.kind == "folder":
+        images = read_folder(Path(source.target).expanduser(), "all")
+    else:
+        images = open_images(source.kind, source.target, "all", root=data.root or None)
+    return images.without_classes(data.drop_classes).classes
