@@ -1,0 +1,91 @@
+"""Put the results of several machines together: one evidence file, one page of tables.
+
+    python tools/results_tables.py docs/results runs/compare/results.json other/results.json
+
+Reads `results.json` files of `focoop compare` and the `cells.json` already there; a cell that comes
+up twice is taken from the file named last. Writes `cells.json` (every finished run: setting,
+method, seed, percent by column) and `tables.md`.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from focoop.tables import NOTE, columns, markdown, stat
+
+Cells = dict[tuple[str, str, int], dict[str, float]]
+
+
+def main() -> int:
+    """Merge and write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("files", nargs="*", type=Path)
+    given = parser.parse_args()
+    evidence = given.folder / "cells.json"
+    cells = read_cells(evidence) if evidence.exists() else {}
+    for path in given.files:
+        cells |= read_results(path)
+    given.folder.mkdir(parents=True, exist_ok=True)
+    lines = [
+        json.dumps(
+            {"setting": s, "method": m, "seed": n, **{k: round(v, 3) for k, v in row.items()}}
+        )
+        for (s, m, n), row in sorted(cells.items())
+    ]
+    evidence.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+    (given.folder / "tables.md").write_text(page(cells), encoding="utf-8")
+    print(f"{len(cells)} runs in {evidence}")
+    return 0
+
+
+def read_results(path: Path) -> Cells:
+    """The finished cells of a grid."""
+    found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return {
+        (cell["setting"], cell["label"], cell["seed"]): columns(cell["summary"])
+        for cell in found
+        if cell["status"] == "finished"
+    }
+
+
+def read_cells(path: Path) -> Cells:
+    """What an earlier call wrote."""
+    keys = ("setting", "method", "seed")
+    return {
+        (row["setting"], row["method"], row["seed"]): {
+            name: value for name, value in row.items() if name not in keys
+        }
+        for row in json.loads(path.read_text(encoding="utf-8"))
+    }
+
+
+def page(cells: Cells) -> str:
+    """All settings, each with its tables."""
+    parts = [f"# Tables\n\n{NOTE}\nMade by `tools/results_tables.py` from `cells.json`."]
+    for setting in dict.fromkeys(key[0] for key in sorted(cells)):
+        labels = dict.fromkeys(key[1] for key in cells if key[0] == setting)
+        rows = []
+        for label in sorted(labels, key=order):
+            runs = [row for key, row in sorted(cells.items()) if key[:2] == (setting, label)]
+            names = dict.fromkeys(name for row in runs for name in row)
+            means = {name: stat([row[name] for row in runs if name in row]) for name in names}
+            rows.append((label, means, str(len(runs))))
+        parts.append(f"## {setting}\n\n{markdown(rows)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def order(label: str) -> tuple[int, str]:
+    """Floors and bounds first, then baselines, FOCoOp last."""
+    first = ["zeroshot", "local_only", "centralized", "promptfl"]
+    if label in first:
+        return first.index(label), label
+    return (9 if label.startswith("focoop") else 5), label
+
+
+if __name__ == "__main__":
+    sys.exit(main())
