@@ -47,14 +47,26 @@ __all__ = [
 ]
 
 Tree = dict[str, Any]
+NAMED = (Path("configs"), Path(__file__).parents[1] / "configs")  # here, or in the checkout
 
 
 def load(path: Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
-    """The defaults, changed by a TOML file and all it extends, changed by `key=value` overrides."""
-    tree = {} if path is None else read_toml(path)
+    """The defaults, changed by a TOML file and all it extends, changed by `key=value` overrides.
+
+    A bare name such as `cifar100-vitb16` stands for that file of a folder `configs`.
+    """
+    tree = {} if path is None else read_toml(locate(path))
     for text in overrides:
         tree = merge(tree, parse_override(text))
     return from_dict(tree)
+
+
+def locate(path: Path) -> Path:
+    """A configuration's file, where only its name is given."""
+    if path.suffix or path.exists():
+        return path
+    files = [folder / f"{path}.toml" for folder in NAMED]
+    return next((file for file in files if file.is_file()), files[0])
 
 
 def read_toml(path: Path, seen: tuple[Path, ...] = ()) -> Tree:

@@ -5,19 +5,27 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata, util
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from focoop import __version__
-from focoop.errors import FocoopError
+from focoop.errors import DataError, FocoopError
+
+if TYPE_CHECKING:
+    from focoop.schema import RunConfig
 
 OK, NOTE, FAIL = "ok", "note", "fail"
 CORE = {"torch": "torch", "numpy": "numpy", "safetensors": "safetensors"}
 COMMAND_LINE = {"typer": "typer", "rich": "rich", "pillow": "PIL"}
 OPTIONAL = {
-    "open_clip_torch": ("open_clip", "openclip:* backbones", "openclip"),
-    "matplotlib": ("matplotlib", "focoop data show --plot", "plot"),
+    "open_clip_torch": ("open_clip", "openclip:* backbones", "'focoop[openclip]'"),
+    "matplotlib": ("matplotlib", "focoop data show --plot", "'focoop[plot]'"),
+    "datasets": ("datasets", "hf:NAME datasets", "datasets"),
 }
+# The backbones of the paper, whose weights are looked for.
+REFERENCE = ("openclip:ViT-B-16:openai", "openclip:RN50:openai")
 NEEDED_SPACE = 2**30
 
 
@@ -31,25 +39,30 @@ class Check:
     advice: str = ""
 
 
-def examine() -> Iterator[Check]:
-    """All findings, each as soon as it is known."""
+def examine(config: "RunConfig | None" = None) -> Iterator[Check]:
+    """All findings, each as soon as it is known; with a configuration, also what its run lacks."""
     yield Check("focoop", OK, f"{__version__} in {Path(__file__).resolve().parent}")
     yield python()
     yield from packages()
-    for check in (device, backbone_mini, backbone_openclip, demo_pack, cache, runs_folder):
+    checks = (device, backbone_mini, backbone_openclip, datasets, demo_pack, cache, runs_folder)
+    for check in checks:
         yield guarded(check)
+    if config is not None:
+        yield guarded(partial(run_backbone, config), "this run's backbone")
+        yield guarded(partial(run_method, config), "this run's method")
+        for spec in datasets_of(config):
+            yield guarded(partial(run_dataset, spec, config), f"this run's {spec}")
 
 
-def guarded(check: Callable[[], Check]) -> Check:
+def guarded(check: Callable[[], Check], topic: str = "") -> Check:
     """A finding even where looking for it fails."""
+    topic = topic or check.__name__.replace("_", " ")
     try:
         return check()
     except FocoopError as error:
-        return Check(check.__name__.replace("_", " "), FAIL, str(error))
+        return Check(topic, FAIL, str(error))
     except (ImportError, OSError, RuntimeError) as error:
-        return Check(
-            check.__name__.replace("_", " "), FAIL, f"{type(error).__name__}: {error}", "see above"
-        )
+        return Check(topic, FAIL, f"{type(error).__name__}: {error}", "see above")
 
 
 def python() -> Check:
@@ -65,12 +78,10 @@ def packages() -> Iterator[Check]:
         here = util.find_spec(module) is not None
         advice = "" if here else f"pip install {name}"
         yield Check(name, OK if here else FAIL, _version(name) if here else "absent", advice)
-    for name, (module, use, extra) in OPTIONAL.items():
+    for name, (module, use, install) in OPTIONAL.items():
         here = util.find_spec(module) is not None
         found = _version(name) if here else f"absent; needed for {use}"
-        yield Check(
-            name, OK if here else NOTE, found, "" if here else f"pip install 'focoop[{extra}]'"
-        )
+        yield Check(name, OK if here else NOTE, found, "" if here else f"pip install {install}")
 
 
 def device() -> Check:
@@ -93,21 +104,120 @@ def backbone_mini() -> Check:
 
 
 def backbone_openclip() -> Check:
-    """Whether open_clip models can be named and where their weights are looked for."""
+    """Whether open_clip models can be named, and which of the paper's weights are here."""
+    topic = "backbone openclip"
     if util.find_spec("open_clip") is None:
-        return Check("backbone openclip", NOTE, "absent", "pip install 'focoop[openclip]'")
+        return Check(topic, NOTE, "absent", "pip install 'focoop[openclip]'")
     import open_clip
 
-    count = len(open_clip.list_pretrained())
-    hub = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface")) / "hub"
-    local = sorted(path.name for path in hub.glob("models--*")) if hub.is_dir() else []
-    shown = ", ".join(name.removeprefix("models--").replace("--", "/") for name in local[:4])
+    from focoop.clip import weights
+
+    names = {name: weights.source_of(*name.split(":")[1:]) for name in REFERENCE}
+    paths = {name: weights.find_cached(source) for name, source in names.items()}
+    shown = [
+        f"{name} {'not here' if path is None else f'in {path}'}" for name, path in paths.items()
+    ]
     return Check(
-        "backbone openclip",
-        OK if local else NOTE,
-        f"{count} pretrained models known; in {hub}: {shown or 'none yet'}",
-        "" if local else "weights are fetched on first use, or given by backbone.weights",
+        topic,
+        OK if all(paths.values()) else NOTE,
+        f"{len(open_clip.list_pretrained())} pretrained models known; {'; '.join(shown)}",
+        "" if all(paths.values()) else "fetched on first use, or given by backbone.weights",
     )
+
+
+def datasets() -> Check:
+    """Which public datasets lie in the data folder."""
+    from focoop.data.registry import available, data_root
+
+    root = data_root()
+    here = [name for name, dataset in available().items() if dataset.find(root)]
+    found = f"{', '.join(here) or 'none'} of {len(available())} in {root}"
+    advice = "focoop data list shows all, focoop data fetch NAME gets one"
+    return Check("datasets", OK if here else NOTE, found, "" if here else advice)
+
+
+def run_backbone(config: "RunConfig") -> Check:
+    """Whether the weights of a run are here, or can be had."""
+    topic, name = "this run's backbone", config.backbone.name
+    if name == "mini":
+        return Check(topic, OK, "mini, packaged")
+    if util.find_spec("open_clip") is None:
+        return Check(topic, FAIL, f"{name} needs open_clip", "pip install 'focoop[openclip]'")
+    from focoop.clip import weights
+    from focoop.clip.openclip import config_of, resolve_tag
+
+    model, _, tag = name.partition(":")[2].replace("/", "-").partition(":")
+    config_of(model)
+    given = Path(config.backbone.weights) if config.backbone.weights else None
+    source = resolve_tag(model, tag, given)
+    if given is not None:
+        return Check(topic, OK, f"{name} in {weights.check_local(given, source)}")
+    if path := weights.find_cached(source):
+        return Check(topic, OK, f"{name} in {path}")
+    weights.reach(source)
+    return Check(topic, NOTE, f"{name} is not here, but on the hub", "focoop run fetches it")
+
+
+def run_method(config: "RunConfig") -> Check:
+    """Whether a run loads the patch features its method reads."""
+    from focoop.methods import lookup
+
+    topic, kind = "this run's method", lookup(config.method.name).patch_kind
+    if kind and not config.data.with_patches:
+        lacking = f"{config.method.name} reads patch features {kind}, which are not loaded"
+        return Check(topic, FAIL, lacking, "set data.with_patches to true")
+    return Check(topic, OK, f"{config.method.name}, patch features: {kind or 'none'}")
+
+
+def run_dataset(spec: str, config: "RunConfig") -> Check:
+    """Whether a dataset of a run is here, or how it can be had."""
+    from focoop.data import demo, registry
+    from focoop.features import NAMED, Source
+
+    topic = f"this run's {spec}"
+    source = Source.parse(spec)
+    if source.kind == "demo":
+        return Check(topic, OK, f"packaged, {demo.demo_path(source.target).name}")
+    if source.kind == "hf":
+        if util.find_spec("datasets") is None:
+            return Check(topic, FAIL, "needs the package datasets", "pip install datasets")
+        return Check(topic, NOTE, "comes from the hub", "its own cache keeps it")
+    if source.kind == NAMED:
+        name, root = source.target.partition("/")[0], config.data.root or None
+        dataset = registry.lookup(name)
+        if base := dataset.find(registry.data_root(root)):
+            return Check(topic, OK, f"{dataset.title} in {base}")
+        if not config.data.fetch or dataset.by_hand or not dataset.downloads:
+            raise registry.missing(name, root)
+        size = f", {dataset.size / 2**20:.0f} MiB" if dataset.size else ""
+        return Check(topic, NOTE, f"{dataset.title} is not here{size}", "focoop run fetches it")
+    path = Path(source.target).expanduser()
+    if not path.exists():
+        raise DataError(f"there is no {path}: check {spec!r}")
+    return Check(topic, OK, f"{source.kind} {path}")
+
+
+def datasets_of(config: "RunConfig") -> list[str]:
+    """Names of all datasets a run opens, each once; corrupted ones by their clean images."""
+    data = config.data
+    clean = () if data.validation else tuple(spec.partition("#")[0] for spec in data.corrupted)
+    ood = data.validation_ood if data.validation and data.validation_ood else data.ood
+    return list(dict.fromkeys((data.id, *clean, *ood)))
+
+
+def missing_datasets(config: "RunConfig") -> list[str]:
+    """Public datasets of a run that are not here; refused where one cannot be fetched."""
+    from focoop.data import registry
+    from focoop.features import NAMED, Source
+
+    root = config.data.root or None
+    sources = [Source.parse(spec) for spec in datasets_of(config)]
+    names = [one.target.partition("/")[0] for one in sources if one.kind == NAMED]
+    lacking = [n for n in names if registry.lookup(n).find(registry.data_root(root)) is None]
+    for name in lacking:
+        if registry.lookup(name).by_hand or not registry.lookup(name).downloads:
+            raise registry.missing(name, root)
+    return lacking
 
 
 def demo_pack() -> Check:

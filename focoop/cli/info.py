@@ -95,13 +95,14 @@ def runs(
     return None
 
 
-def doctor(as_json: AsJson = False) -> None:
-    """Say what is installed, which backbones and datasets are reachable, and what to do."""
+def doctor(file: ConfigFile = None, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Say what is installed and what is missing; with a configuration, what its run lacks."""
     from focoop.doctor import FAIL, examine
 
     found = []
     console = out()
-    for check in examine():
+    wanted = load_config(file, overrides, None) if file or overrides else None
+    for check in examine(wanted):
         found.append(check)
         if not as_json:
             advice = f"  -> {check.advice}" if check.advice else ""

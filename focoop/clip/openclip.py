@@ -104,13 +104,7 @@ def load_openclip(
     it matters for files too; `custom` stands for weights that open_clip does not list.
     """
     model = model.replace("/", "-")
-    config = open_clip.get_model_config(model) if model in open_clip.list_models() else None
-    if config is None:
-        raise BackboneError(
-            f"open_clip has no model {model!r}{nearest(model, open_clip.list_models())}"
-        )
-    if reason := refusal_of(config):
-        raise BackboneError(f"{model} cannot be prompted: {reason}; {FAMILIES}")
+    config = config_of(model)
     source = resolve_tag(model, pretrained, weights)
     path = check_local(weights, source) if weights else fetch(source)
     name = f"openclip:{model}:{pretrained}"
@@ -123,6 +117,18 @@ def load_openclip(
     preprocessing["size"] = side_of(network.visual.image_size)
     tokenize = open_clip.get_tokenizer(model)
     return wrap(network, tokenize, preprocessing, name, device)
+
+
+def config_of(model: str) -> dict[str, Any]:
+    """open_clip's configuration of a model whose text tower can be prompted."""
+    if model not in open_clip.list_models():
+        raise BackboneError(
+            f"open_clip has no model {model!r}{nearest(model, open_clip.list_models())}"
+        )
+    config: dict[str, Any] = open_clip.get_model_config(model)
+    if reason := refusal_of(config):
+        raise BackboneError(f"{model} cannot be prompted: {reason}; {FAMILIES}")
+    return config
 
 
 def wrap(

@@ -66,13 +66,22 @@ def fetch(source: Source) -> Path:
     """The weight file of a source: out of a cache, else from the hub, else a helpful error."""
     if cached := find_cached(source):
         return cached
+    name = reach(source)
+    try:
+        return Path(huggingface_hub.hf_hub_download(source.repo, name))
+    except Exception as error:
+        raise missing(source, f"the hub gave no file: {brief(error)}") from error
+
+
+def reach(source: Source) -> str:
+    """Name of the file that the hub has of a source, or a helpful error."""
     if huggingface_hub.constants.HF_HUB_OFFLINE:
         raise missing(source, "HF_HUB_OFFLINE forbids downloads")
     reason: object = f"none of {', '.join(source.files)} is there"
     for name in source.files:
         try:
             probe(huggingface_hub.hf_hub_url(source.repo, name))
-            return Path(huggingface_hub.hf_hub_download(source.repo, name))
+            return name
         except EntryNotFoundError:
             continue
         except Exception as error:
