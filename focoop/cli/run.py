@@ -12,6 +12,7 @@ from focoop.cli.screen import (
     Device,
     Overrides,
     Rounds,
+    download_progress,
     load_config,
     messages,
     out,
@@ -58,6 +59,8 @@ def run(
     """Train and evaluate one federation; everything about it is kept in a run folder."""
     config = load_config(file, overrides, device)
     path = folder or Path("runs") / config.title
+    if config.data.fetch:
+        fetch_missing(config)
     summary = train(config, path, resume=resume, quiet=as_json)
     if as_json:
         return print_json({"folder": str(path), "status": "finished", "summary": summary})
@@ -149,6 +152,20 @@ def _demo_folder(configs: "dict[str, RunConfig]") -> Path:
 
 def _present(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_dir())
+
+
+def fetch_missing(config: "RunConfig") -> None:
+    """Download the public datasets of a run that are not here, with their licences shown."""
+    from focoop.data import fetch, registry
+    from focoop.doctor import missing_datasets
+
+    console = messages()
+    for name in missing_datasets(config):
+        dataset = registry.lookup(name)
+        told = f"{dataset.title} is not here yet ({dataset.page}; licence: {dataset.licence})"
+        console.print(told, markup=False)
+        with download_progress(console) as progress:
+            fetch.fetch(name, config.data.root or None, progress)
 
 
 def train(

@@ -14,6 +14,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -147,6 +148,31 @@ def image_progress(console: Console, label: str) -> Iterator[Any]:
         if not console.is_terminal and tenth > reached:
             reached = tenth
             console.print(f"{label}: {done} of {total} images", markup=False)
+
+    with bar:
+        yield update
+
+
+@contextmanager
+def download_progress(console: Console) -> Iterator[Any]:
+    """A callback (file, bytes so far, bytes in all or 0): a bar on a terminal, else one line."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    tasks: dict[str, TaskID] = {}
+
+    def update(file: str, done: int, total: int) -> None:
+        if file not in tasks:
+            tasks[file] = bar.add_task(file, total=None)
+            if not console.is_terminal:
+                size = f", {total / 2**20:.0f} MiB" if total else ""
+                console.print(f"fetching {file}{size}", markup=False)
+        bar.update(tasks[file], completed=done, total=total or None)
 
     with bar:
         yield update
