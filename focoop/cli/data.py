@@ -7,6 +7,7 @@ import typer
 from rich import box
 from rich.table import Table
 
+from focoop.cli.fetch import Root, check, fetch
 from focoop.cli.screen import (
     AsJson,
     ConfigFile,
@@ -21,20 +22,65 @@ from focoop.cli.screen import (
 from focoop.errors import ConfigError
 
 if TYPE_CHECKING:
-    from focoop.clip import Backbone
     from focoop.features import FeatureSet
 
-app = typer.Typer(no_args_is_help=True, help="List datasets; show how clients share one.")
+app = typer.Typer(
+    no_args_is_help=True, help="List, fetch and check datasets; show how clients share one."
+)
+app.command()(fetch)
+app.command()(check)
 
 
 @app.command("list")
-def list_(as_json: AsJson = False) -> None:
-    """List the packaged datasets and corruptions, and how to name your own."""
-    from focoop.data import demo
+def list_(root: Root = None, as_json: AsJson = False) -> None:
+    """List packaged and public datasets: what is here, what can be fetched, how large."""
+    from focoop.data import registry
     from focoop.data.corruptions import CORRUPTIONS
 
+    packaged, public = _packaged(), _public(root)
+    if as_json:
+        return print_json(
+            {
+                "datasets": packaged,
+                "public": public,
+                "root": str(registry.data_root(root)),
+                "corruptions": sorted(CORRUPTIONS),
+            }
+        )
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in ("dataset", "use", "classes", "images", "MB to fetch", "here"):
+        table.add_column(name)
+    for row in packaged:
+        versions = f"; {', '.join(row['corrupted'])}" if row["corrupted"] else ""
+        table.add_row(row["dataset"], "demo", "", _counts(row["images"]) + versions, "", "packaged")
+    for row in public:
+        size = f"{row['bytes'] / 1e6:.0f}" if row["bytes"] else "not known"
+        if not row["fetch"]:
+            size = "by hand"
+        classes = str(row["classes"] or "")
+        here = "yes" if row["folder"] else "no"
+        table.add_row(row["dataset"], row["role"], classes, _counts(row["images"]), size, here)
+    console = out()
+    console.print(table)
+    console.print(
+        f"public datasets are looked for in {registry.data_root(root)} (data.root, --root or "
+        "FOCOOP_DATA); get one: focoop data fetch NAME\n"
+        "your own: folder:PATH (PATH/SPLIT/CLASS/*.jpg), clients:PATH (PATH/CLIENT/CLASS/*.jpg), "
+        "csv:FILE (path,label[,split][,client][,domain]), hf:NAME, or file:PATH.safetensors (made "
+        "by focoop features)\n"
+        f"corruptions of images: {', '.join(sorted(CORRUPTIONS))}, "
+        "written as NAME#TYPE@SEVERITY with severity 1 to 5",
+        markup=False,
+        soft_wrap=True,
+    )
+    return None
+
+
+def _packaged() -> list[dict[str, Any]]:
+    from focoop.data import demo
+
     files = demo.files()
-    rows: list[dict[str, Any]] = [
+    return [
         {
             "dataset": f"demo:{name}",
             "images": files[name].details.get("rows", {}),
@@ -47,32 +93,37 @@ def list_(as_json: AsJson = False) -> None:
         }
         for name in demo.names()
     ]
-    if as_json:
-        return print_json({"datasets": rows, "corruptions": sorted(CORRUPTIONS)})
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in ("dataset", "images", "corrupted versions", "MB"):
-        table.add_column(name)
-    for row in rows:
-        images = row["images"]
-        shown = (
-            ", ".join(f"{split} {count}" for split, count in images.items())
-            if isinstance(images, dict)
-            else str(images)
+
+
+def _public(root: Path | None) -> list[dict[str, Any]]:
+    from focoop.data import registry
+
+    rows = []
+    for name, dataset in registry.available().items():
+        base = dataset.find(registry.data_root(root))
+        rows.append(
+            {
+                "dataset": name,
+                "title": dataset.title,
+                "role": dataset.role,
+                "classes": dataset.classes,
+                "images": dict(dataset.counts),
+                "bytes": dataset.size,
+                "fetch": bool(dataset.downloads) and not dataset.by_hand,
+                "folder": None if base is None else str(base),
+                "layout": dataset.layout,
+                "licence": dataset.licence,
+                "page": dataset.page,
+            }
         )
-        table.add_row(
-            row["dataset"], shown, ", ".join(row["corrupted"]) or "-", f"{row['bytes'] / 1e6:.1f}"
-        )
-    console = out()
-    console.print(table)
-    console.print(
-        "your own: folder:PATH (images as PATH/SPLIT/CLASS/*.jpg) or file:PATH.safetensors "
-        "(made by focoop features)\n"
-        f"corruptions of image folders: {', '.join(sorted(CORRUPTIONS))}, "
-        "written as folder:PATH#NAME@SEVERITY with severity 1 to 5",
-        markup=False,
-        soft_wrap=True,
-    )
-    return None
+    return rows
+
+
+def _counts(images: Any) -> str:
+    """Images per split in words."""
+    if not isinstance(images, dict):
+        return str(images)
+    return ", ".join(f"{split} {count}" for split, count in images.items())
 
 
 @app.command()
@@ -117,7 +168,9 @@ def show(
 
 
 def features(
-    dataset: Annotated[str, typer.Argument(help="folder:PATH, file:PATH.safetensors, demo:NAME")],
+    dataset: Annotated[
+        str, typer.Argument(help="NAME, folder:PATH, clients:PATH, csv:FILE, hf:NAME, demo:NAME")
+    ],
     backbone: Annotated[str, typer.Option(help="mini, or openclip:MODEL:PRETRAINED.")] = "mini",
     weights: Annotated[Path | None, typer.Option(help="Local weights for openclip.")] = None,
     split: Annotated[str, typer.Option(help="A split, or all.")] = "all",
@@ -125,6 +178,10 @@ def features(
         str | None, typer.Option(metavar="NAME[@SEVERITY]", help="All five without @SEVERITY.")
     ] = None,
     patches: Annotated[bool, typer.Option("--patches", help="Patch features too.")] = False,
+    root: Root = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse images that cannot be read.")
+    ] = False,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE.safetensors", help="Also write a file: dataset.")
     ] = None,
@@ -133,11 +190,15 @@ def features(
 ) -> None:
     """Encode images once with a frozen backbone; later runs read the cache."""
     from focoop.clip import load_backbone
+    from focoop.features import open_features
 
     model = load_backbone(backbone, weights=weights, device=device)
     rows = []
     for spec, suffix in _variants(dataset, corruption):
-        found = _encoded(spec, split, model, patches)
+        with image_progress(messages(), spec) as progress:
+            found = open_features(
+                spec, split, model, patches, root=root, strict=strict, progress=progress
+            )
         target = None if save is None else _beside(save, suffix)
         if target is not None:
             _save(found, split, target)
@@ -175,13 +236,6 @@ def _variants(dataset: str, corruption: str | None) -> list[tuple[str, str]]:
     name, at, severity = corruption.partition("@")
     severities = [severity] if at else ["1", "2", "3", "4", "5"]
     return [(f"{dataset}#{name}@{s}", f".{name}.{s}") for s in severities]
-
-
-def _encoded(spec: str, split: str, backbone: "Backbone", patches: bool) -> "FeatureSet":
-    from focoop.features import open_features
-
-    with image_progress(messages(), spec) as progress:
-        return open_features(spec, split, backbone, patches, progress=progress)
 
 
 def _beside(path: Path, suffix: str) -> Path:

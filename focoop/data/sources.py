@@ -18,12 +18,14 @@ def open_images(
     root: str | Path | None = None,
     by: str = "domain",
     strict: bool = False,
+    check: bool = True,
     cache_dir: Path | None = None,
 ) -> ImageSet:
     """One split of a source of images.
 
     `by` says what the groups of rows are: `domain`, or `client` where clients were given. Files of
-    a user's own that cannot be read are left out with a warning, or refused if `strict`.
+    a user's own that cannot be read are left out with a warning, or refused if `strict`; with
+    `check` false they are not looked at.
     """
     if kind == "name":
         return registry.read(target, split, root)
@@ -32,7 +34,7 @@ def open_images(
     path = Path(target).expanduser()
     table = _table(kind, path, by)
     found = read_folder(path, split) if table is None else table.pick(split)
-    return sift(found, strict, cache_dir)
+    return sift(found, strict, cache_dir) if check else found
 
 
 def splits_of(kind: str, target: str, by: str = "domain") -> tuple[str, ...]:
