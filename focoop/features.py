@@ -88,6 +88,7 @@ def open_features(
     root: str | Path | None = None,
     by: str = "domain",
     strict: bool = False,
+    views: int = 0,
     progress: Progress | None = None,
 ) -> FeatureSet:
     """One split of a dataset; `all` gives every row, with domains where there are some.
@@ -96,7 +97,8 @@ def open_features(
     rows that have them are kept; they are of the kind `patch_kind`, None: the backbone's first,
     empty: not read by anyone, so that none are made. `drop_classes` removes classes and their rows,
     and renumbers. Public datasets are looked for in `root`; `by` = `client` asks for the clients
-    that images come divided into, as domains; `strict` refuses unreadable images of one's own.
+    that images come divided into, as domains; `strict` refuses unreadable images of one's own. The
+    set has `views` random views of every image beside it.
     """
     source = Source.parse(spec)
     if source.kind not in ("demo", "file"):
@@ -114,8 +116,14 @@ def open_features(
             patches=patch_kind_of(backbone, patch_kind) if with_patches else None,
             corruption=None if official else source.corruption,
             severity=0 if official else source.severity,
+            views=views,
             cache_dir=cache_dir,
             progress=progress,
+        )
+    if views:
+        raise DataError(
+            f"data.views = {views} needs images, and {spec} holds features: name a dataset of "
+            "images, such as folder:PATH, or set data.views = 0"
         )
     if source.kind == "demo":
         origin = {"source": spec, "fingerprint": demo.fingerprint()}

@@ -69,6 +69,8 @@ class FeatureSet:
 
     def with_view_rows(self) -> "FeatureSet":
         """All images, then all of view 1, and so on: row i of N has its views at N + i, 2 N + i."""
+        if not self.views:
+            return self
         every = (self, *self.views)
         patches = [one.patches for one in every if one.patches is not None]
         domains = [one.domains for one in every if one.domains is not None]

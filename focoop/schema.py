@@ -52,6 +52,9 @@ class DataConfig(Section):
         (), "OOD sets in place of data.ood while data.validation is set; []: data.ood itself"
     )
     with_patches: bool = setting(False, "load patch features, for methods that use them")
+    views: int = setting(
+        0, "random crops of each training image, as further rows to train on (images only)", low=0
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

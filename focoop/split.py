@@ -1,7 +1,7 @@
 """Who trains and who is tested on which images: a configuration's data divided among clients."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -36,7 +36,10 @@ class Tested:
 
 @dataclass(frozen=True)
 class Split:
-    """Training and test images and which rows each client owns."""
+    """Training and test images and which rows each client owns.
+
+    With views, the training rows of a client are its images, then as many rows of each view.
+    """
 
     train: FeatureSet
     test: FeatureSet
@@ -45,6 +48,7 @@ class Split:
     repeated: int
     shares: partition.Partition | None
     tested: Tested = Tested()
+    views: int = 0
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -52,9 +56,11 @@ class Split:
         return self.train.classes
 
     def counts(self, of_test: bool = False) -> np.ndarray:
-        """(K, C) images of each class at each client."""
+        """(K, C) images of each class at each client, their views not counted."""
         features = self.test if of_test else self.train
-        index = self.test_index if of_test else self.train_index
+        index = self.test_index
+        if not of_test:
+            index = [rows[: len(rows) // (1 + self.views)] for rows in self.train_index]
         return partition.summary(index, features.labels.numpy(), len(self.classes))
 
 
@@ -78,10 +84,10 @@ def make_split(
         strict=config.data.strict,
     )
     if config.partition.kind == "domain":
-        return _domain_split(config, opened("all"))
+        return _domain_split(config, opened("all", views=config.data.views))
     if config.partition.kind == "given":
         return _given_split(config, partial(opened, by="client"))
-    train = opened("train")
+    train = opened("train", views=config.data.views)
     if config.data.validation:
         train, test = _validation_cut(config, train)
     else:
@@ -122,15 +128,15 @@ def _domain_split(config: RunConfig, features: FeatureSet) -> Split:
     return _with_shots(config, train, test, train_index, test_index, None, tested)
 
 
-def _given_split(config: RunConfig, opened: Callable[[str], FeatureSet]) -> Split:
+def _given_split(config: RunConfig, opened: Callable[..., FeatureSet]) -> Split:
     """One client per folder or value of the column `client`; each is tested on its own images."""
     source = Source.parse(config.data.id)
     tested = Tested(by="client")
     if "train" in splits_of(source.kind, source.target, "client"):
-        train = opened("train")
+        train = opened("train", views=config.data.views)
         test = opened("test") if not config.data.validation else train
     else:
-        train, test, rows = _held_out(config, opened("all"))
+        train, test, rows = _held_out(config, opened("all", views=config.data.views))
         tested = Tested("all", "client", rows)
     if train.domains is None or test.domains is None:
         raise ConfigError(
@@ -234,4 +240,7 @@ def _with_shots(
         config.partition.shots or None,
         derive(config.seed, "shots"),
     )
-    return Split(train, test, shots.indices, test_index, shots.repeated, shares, tested)
+    views, count = len(train.views), len(train)
+    index = [np.concatenate([rows + v * count for v in range(1 + views)]) for rows in shots.indices]
+    train, test = train.with_view_rows(), replace(test, views=())
+    return Split(train, test, index, test_index, shots.repeated, shares, tested, views)

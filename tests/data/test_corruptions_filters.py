@@ -95,6 +95,7 @@ def test_samples_are_scipys(repeat_edge: bool, mode: str) -> None:
         np.testing.assert_allclose(got[..., channel], want, atol=1e-12)
 
 
+@settings(deadline=None)
 @given(st.integers(-50, 50), st.integers(1, 9), st.booleans())
 def test_mirror_walks_to_and_fro(index: int, size: int, repeat_edge: bool) -> None:
     there = list(range(size))
