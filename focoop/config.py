@@ -65,8 +65,8 @@ def locate(path: Path) -> Path:
     """A configuration's file, where only its name is given."""
     if path.suffix or path.exists():
         return path
-    files = [folder / f"{path}.toml" for folder in NAMED]
-    return next((file for file in files if file.is_file()), files[0])
+    files = [folder / f"{path}.toml" for folder in NAMED if folder.is_dir()]
+    return next((file for file in files if file.is_file()), [path, *files][-1])
 
 
 def read_toml(path: Path, seen: tuple[Path, ...] = ()) -> Tree:
