@@ -144,6 +144,7 @@ class Method(ABC):
         pools_data: True where one party holds all clients' images (no federation).
         together: whether `text` and `loss` may run under `torch.func.vmap`, many clients at once:
             no branch on a tensor's value, no shape that depends on one.
+        lr_grid: learning rates `focoop tune` tries; empty: those it tries for every method.
         identity_settings: settings under which the server step returns equal updates as they are;
             empty where it always does (an average), given where a server moves them on purpose.
     """
@@ -161,6 +162,7 @@ class Method(ABC):
     trains: ClassVar[bool] = True
     pools_data: ClassVar[bool] = False
     together: bool = True
+    lr_grid: ClassVar[tuple[float, ...]] = ()
     identity_settings: ClassVar[Mapping[str, object]] = {}
 
     def __init__(self, config: Any = None) -> None:
