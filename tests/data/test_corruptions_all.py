@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from focoop.data import corruptions
 from focoop.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt, corrupt_batch
 from focoop.errors import DataError
 from focoop.seeds import numpy_generator
@@ -40,7 +41,7 @@ UNEVEN = {"glass_blur", "elastic_transform", "saturate", "spatter", "snow", "fog
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in UNEVEN])
-@pytest.mark.parametrize(("side", "count"), [(SMALL, 24), (MIDDLE, 8), (LARGE, 2)])
+@pytest.mark.parametrize(("side", "count"), [(SMALL, 24), (MIDDLE, 8), (LARGE, 1)])
 def test_severity_grows(name: str, side: int, count: int) -> None:
     found = distances(name, pictures(side, count))
     if name == "motion_blur" and side == SMALL:  # 6 or 8 pixels at a sigma of 2: the same bytes
@@ -88,13 +89,13 @@ def test_any_size_works_and_batches_change_nothing(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_batches_change_nothing_at_the_published_sizes(name: str) -> None:
-    for side, count in ((SMALL, 5), (LARGE, 12)):  # 12 * 224^2 pixels are worked on in two parts
-        images = (
-            pictures(SMALL, count) if side == SMALL else np.tile(pictures(56, count), (4, 4, 1))
-        )
+def test_batches_change_nothing_at_the_published_sizes(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corruptions, "CHUNK", 2 * MIDDLE**2)  # worked on in several parts
+    for images in (pictures(SMALL, 9), pictures(MIDDLE, 5), np.tile(pictures(56, 2), (1, 4, 4, 1))):
         whole = corrupt_batch(images, name, 5)
-        last = count - 1
+        last = len(images) - 1
         assert np.array_equal(whole[last], corrupt(images[last], name, 5, last))
 
 
