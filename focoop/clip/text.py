@@ -5,117 +5,20 @@ can reach it: sequences end at the longest EOT of the batch, and the last block 
 state that is read. Both are exact. Weights never get gradients; contexts do.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from focoop.clip.blocks import Block, TextShape
+from focoop.clip.layout import Bucket, Layout
+from focoop.clip.prompted import Names, group
 from focoop.errors import BackboneError, ConfigError
 
-ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
-}
-
-
-@dataclass(frozen=True)
-class TextShape:
-    """Architecture of a CLIP-style text tower."""
-
-    width: int
-    layers: int
-    heads: int
-    dim: int
-    context_length: int
-    activation: str = "gelu"
-    norm_eps: float = 1e-5
-
-
-@dataclass(frozen=True)
-class Names:
-    """N names ready to be prompted: all of each sequence but its context.
-
-    Attributes:
-        vocabulary: the names as written by the user, before any `select`.
-        embeddings: (N, L, d_t) embeddings of name, period and EOT; zero after the EOT.
-        lengths: (N,) number of those positions up to and including the EOT.
-        index: (N,) place of each name in the vocabulary; None: in order.
-    """
-
-    vocabulary: tuple[str, ...]
-    embeddings: Tensor
-    lengths: Tensor
-    index: Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self.embeddings)
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """The N names in order; waits for the device where names were selected."""
-        if self.index is None:
-            return self.vocabulary
-        return tuple(self.vocabulary[i] for i in self.index.tolist())
-
-    def select(self, index: Tensor) -> "Names":
-        """The names at `index` (N',), for example after words changed slots."""
-        index = index.to(self.lengths.device)
-        source = index if self.index is None else self.index[index]
-        return Names(self.vocabulary, self.embeddings[index], self.lengths[index], source)
-
-
-class Block(nn.Module):
-    """Pre-norm transformer block with a causal mask."""
-
-    def __init__(self, shape: TextShape) -> None:
-        super().__init__()
-        width = shape.width
-        self.heads = shape.heads
-        self.activation = ACTIVATIONS[shape.activation]
-        self.ln_1 = nn.LayerNorm(width, shape.norm_eps)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.o = nn.Linear(width, width)
-        self.ln_2 = nn.LayerNorm(width, shape.norm_eps)
-        self.f1 = nn.Linear(width, 4 * width)
-        self.f2 = nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, L, d) -> (N, L, d)."""
-        q, k, v = self.heads_of(self.qkv(self.ln_1(x)))  # each (N, heads, L, d/heads)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.finish(x, mixed)
-
-    def read(self, x: Tensor, position: Tensor) -> Tensor:
-        """(N, L, d) -> (N, d): the block's output at one position per sequence, and no other."""
-        n, length, _ = x.shape
-        q, k, v = self.heads_of(self.qkv(self.ln_1(x)))
-        rows = torch.arange(n, device=x.device)
-        q = q[rows, :, position].unsqueeze(2)  # (N, heads, 1, d/heads)
-        seen = torch.arange(length, device=x.device) <= position[:, None]
-        # Written out: the fused kernels divide one query among threads, which changes bits.
-        match = (q @ k.transpose(-2, -1)) * (q.shape[-1] ** -0.5)
-        match = match.masked_fill(~seen[:, None, None, :], float("-inf"))
-        weights = (match - match.detach().amax(dim=-1, keepdim=True)).exp()
-        mixed = (weights / weights.sum(dim=-1, keepdim=True)).to(v.dtype) @ v
-        return self.finish(x[rows, position].unsqueeze(1), mixed).squeeze(1)
-
-    def heads_of(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(N, L, 3d) -> three of (N, heads, L, d/heads)."""
-        n, length, _ = qkv.shape
-        q, k, v = qkv.view(n, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        return q, k, v
-
-    def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """Residual of the attention (N, heads, L, d/heads), then the MLP."""
-        x = x + self.o(mixed.transpose(1, 2).flatten(2))
-        hidden = self.activation(self.f1(self.ln_2(x)))
-        out: Tensor = x + self.f2(hidden)
-        return out
+__all__ = ["Block", "Names", "TextShape", "TextTower"]
 
 
 class TextTower(nn.Module):
@@ -189,30 +92,80 @@ class TextTower(nn.Module):
         lengths = tokens.argmax(dim=1) + 1  # the EOT has the largest token id
         self.check_names(names, lengths)
         tokens = tokens[:, : int(lengths.max())].to(self.device)
+        grouping = group(lengths, self.width, self.device)
         lengths = lengths.to(self.device)
         inside = torch.arange(tokens.shape[1], device=self.device) < lengths[:, None]
         with torch.no_grad():
-            embeddings = self.tok(tokens).float() * inside[:, :, None]
-        return Names(tuple(names), embeddings, lengths)
+            embeddings = self.tok(tokens).to(self.pos.dtype) * inside[:, :, None]
+        return Names(tuple(names), embeddings, lengths, grouping=grouping)
 
     def forward(self, contexts: Tensor, names: Names) -> Tensor:
-        """Unified (n, d_t) or (..., N, n, d_t) contexts + N names -> (..., N, D) unit features."""
+        """Contexts and N names -> (..., N, D) unit features.
+
+        A context (n, d_t), or each of (..., 1, n, d_t), is for all names; (..., N, n, d_t) has one
+        per name.
+        """
         count = len(names)
         if contexts.dim() == 2:
-            contexts = contexts.expand(count, -1, -1)
+            contexts = contexts[None]
         *lead, rows, tokens, width = contexts.shape
-        if rows != count or width != self.width:
+        if rows not in (1, count) or width != self.width:
             raise ConfigError(
                 f"contexts of shape {tuple(contexts.shape)} do not fit {count} names "
                 f"of a tower of width {self.width}"
             )
         self.check_length(1 + tokens + names.embeddings.shape[1])
-        sot = self.sot.expand(*lead, count, 1, -1)
-        suffix = names.embeddings.expand(*lead, -1, -1, -1)
-        x = torch.cat([sot, contexts, suffix], dim=-2)  # (..., N, 1+n+L, d_t)
-        position = (tokens + names.lengths).expand(*lead, count)
-        out = self.run(x.reshape(-1, *x.shape[-2:]), position.reshape(-1))
-        return out.view(*lead, count, -1)
+        contexts = contexts.reshape(-1, rows, tokens, width)
+        arrange = self.unified if rows == 1 else self.specific
+        x, layout = arrange(contexts, names)
+        out = self.blocks_over(x, layout)  # bucket after bucket, (K, names) each
+        parts = [
+            part.view(len(contexts), -1, self.dim) for part in torch.split(out, layout.sequences)
+        ]
+        out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        if names.grouping is not None:
+            out = out.index_select(1, names.grouping.back)
+        return out.view(*lead, count, self.dim)
+
+    def unified(self, contexts: Tensor, names: Names) -> tuple[Tensor, Layout]:
+        """Contexts (K, 1, n, d_t): the SOT and a context are computed once for all names."""
+        groups, _, tokens, width = contexts.shape
+        shared = torch.cat([self.sot.expand(groups, 1, -1), contexts[:, 0]], dim=1)
+        start = 1 + tokens
+        x = [(shared + self.pos[:start]).view(-1, width)]
+        buckets = []
+        for embeddings, ends in names.buckets():  # (N_b, L_b, d_t)
+            number, length, _ = embeddings.shape
+            placed = embeddings + self.pos[start : start + length]
+            x.append(placed.expand(groups, -1, -1, -1).reshape(-1, width))
+            ends = None if ends is None else ends.repeat(groups)
+            buckets.append(Bucket(number, length, ends))
+        return torch.cat(x), Layout(groups, start, buckets)
+
+    def specific(self, contexts: Tensor, names: Names) -> tuple[Tensor, Layout]:
+        """Contexts (K, N, n, d_t): prompts have nothing but the SOT in common.
+
+        On a GPU it stays in every sequence: copying its keys would cost more than its products.
+        """
+        many, _, tokens, width = contexts.shape
+        share = contexts.device.type == "cpu"
+        x = [(self.sot + self.pos[0])[None]] if share else []
+        buckets, first = [], 0
+        if names.grouping is not None:
+            contexts = contexts.index_select(1, names.grouping.order)
+        for embeddings, ends in names.buckets():
+            number, length, _ = embeddings.shape
+            parts = [contexts[:, first : first + number], embeddings.expand(many, -1, -1, -1)]
+            if not share:
+                parts.insert(0, self.sot.expand(many, number, 1, -1))
+            sequences = torch.cat(parts, dim=2)  # (K, N_b, n + L_b, d_t), and SOT
+            length = sequences.shape[2]
+            sequences = sequences + self.pos[int(share) : int(share) + length]
+            x.append(sequences.view(-1, width))
+            ends = None if ends is None else (ends + tokens + int(not share)).repeat(many)
+            buckets.append(Bucket(many * number, length, ends))
+            first += number
+        return torch.cat(x), Layout(1, int(share), buckets)
 
     def encode_tokens(self, tokens: Tensor, batch_size: int = 1024) -> Tensor:
         """(N, context_length) tokens with SOT -> (N, D) unit features without gradient."""
@@ -232,7 +185,7 @@ class TextTower(nn.Module):
         """(d_t,) embedding of the start token, second to last of the vocabulary."""
         # Filled, not copied: a copy from the host would make the device wait.
         token: Tensor = self.tok(torch.full((1,), self.vocabulary - 2, device=self.device))
-        return token.float()[0]
+        return token.to(self.pos.dtype)[0]
 
     @property
     def vocabulary(self) -> int:
@@ -260,12 +213,17 @@ class TextTower(nn.Module):
 
     def run(self, x: Tensor, position: Tensor) -> Tensor:
         """(N, L, d_t) embeddings -> (N, D) unit features read at `position` (N,)."""
+        count, length, width = x.shape
+        x = x + self.pos[:length]
+        return self.blocks_over(x.view(-1, width), Layout(1, 0, [Bucket(count, length, position)]))
+
+    def blocks_over(self, x: Tensor, layout: Layout) -> Tensor:
+        """(T, d_t) placed embeddings -> (S, D) unit features of the S sequences."""
         enabled = self.autocast is not None and torch.is_grad_enabled()
         with torch.autocast(x.device.type, dtype=self.autocast, enabled=enabled):
-            x = x + self.pos[: x.shape[1]]
             *body, last = self._fast if enabled else self.blocks
             for block in body:
-                x = block(x)
+                x = block(x, layout)
             assert isinstance(last, Block)
-            out = self.proj(self.lnf(last.read(x, position)))
-        return F.normalize(out.float(), dim=-1)
+            out = self.proj(self.lnf(last.read(x, layout)))
+        return F.normalize(out.to(x.dtype), dim=-1)
