@@ -17,7 +17,11 @@ from focoop import metrics
 from focoop.errors import DataError
 from focoop.methods._base import Method, Params, Task, Text
 
+# Images at a time, and cells of logits, scores and patches that these may take together.
 CHUNK = 8192
+CELLS = 2**25
+# Scores hold a few copies of each logit in float64.
+_WIDENED = 8
 
 
 @dataclass(frozen=True)
@@ -67,18 +71,32 @@ class Evaluation:
 
 @torch.no_grad()
 def answers(method: Method, text: Text, images: Images, task: Task) -> Outputs:
-    """Predict and score a set in chunks; predictions run over all C classes."""
-    predicted, scored = [], []
-    for start in range(0, len(images), CHUNK):
-        rows = slice(start, start + CHUNK)
-        pooled = images.pooled[rows].to(task.device)
-        patches = None if images.patches is None else images.patches[rows].to(task.device)
+    """Predict and score a set in chunks; predictions run over all C classes.
+
+    Of an image only its class and score are kept, on the device until the set is done.
+    """
+    count, device = len(images), task.device
+    predicted = torch.empty(count, dtype=torch.int32, device=device)
+    scored = torch.empty(count, dtype=torch.float64, device=device)
+    size = chunk_size(text, images)
+    for start in range(0, count, size):
+        rows = slice(start, start + size)
+        pooled = images.pooled[rows].to(device)
+        patches = None if images.patches is None else images.patches[rows].to(device)
         logits = method.logits(text, pooled, patches)
-        predicted.append(logits.id.argmax(dim=1).cpu().numpy())
-        scored.append(method.score(logits, task).double().cpu().numpy())
-    if not predicted:
-        return Outputs(np.zeros(0, dtype=np.int64), np.zeros(0))
-    return Outputs(np.concatenate(predicted), np.concatenate(scored))
+        predicted[rows] = logits.id.argmax(dim=1)
+        scored[rows] = method.score(logits, task)
+    return Outputs(predicted.cpu().numpy(), scored.cpu().numpy())
+
+
+def chunk_size(text: Text, images: Images) -> int:
+    """Images whose cosines with all prompts, and with all their patches, stay within ``CELLS``."""
+    sides = (text.id, *text.parts.values())
+    prompts = sum(side.numel() // max(1, side.shape[-1]) for side in sides if side.dim() > 1)
+    cells = _WIDENED * (prompts + (0 if text.ood is None else len(text.ood)))
+    if images.patches is not None:
+        cells += images.patches.shape[1] * (prompts + images.patches.shape[2])
+    return max(1, min(CHUNK, CELLS // max(1, cells)))
 
 
 def evaluate(
@@ -94,16 +112,25 @@ def evaluate(
     `same_for_all` says that clients have no private tensors, so one pass answers for all.
     """
     rows: list[dict[str, Any]] = []
-    pooled_scores: dict[str, list[np.ndarray]] = {name: [] for name in ("", *sets.ood)}
+    own_scores: list[np.ndarray] = []
+    ood_scores: dict[str, list[np.ndarray]] = {name: [] for name in sets.ood}
     for client, found in _per_client(method, task, params, sets, same_for_all):
         own = sets.test.index[client]
         rows.append(_client_row(client, own, found, sets))
-        pooled_scores[""].append(found[""].score[own])
-        for name in sets.ood:
-            pooled_scores[name].append(found[f"ood/{name}"].score)
+        own_scores.append(found[""].score[own])
+        for name, kept in ood_scores.items():
+            if not same_for_all or not kept:
+                kept.append(found[f"ood/{name}"].score)
     if not rows:
         raise DataError("no client has a test image: check the partition and the test split")
-    return Evaluation(_summary(rows, pooled_scores, sets), rows)
+    everyone = np.concatenate(own_scores)
+    copies = len(rows) if same_for_all else 1
+    pooled = {}
+    for name in sets.ood:
+        scores = np.concatenate(ood_scores.pop(name))
+        scores.sort()  # in place: all clients' scores are the largest array of an evaluation
+        pooled[name] = metrics.detection(everyone, scores, copies)
+    return Evaluation(_summary(rows, pooled, sets), rows)
 
 
 def _per_client(
@@ -126,6 +153,8 @@ def _per_client(
                 found[f"corrupted/{name}"] = answers(method, text, owned.images, task)
             for name, images in sets.ood.items():
                 found[f"ood/{name}"] = answers(method, text, images, task)
+                # Which image has which score is not asked again: sorted once for all clients.
+                found[f"ood/{name}"].score.sort()
         yield client, found
 
 
@@ -135,7 +164,8 @@ def _client_row(
     test = found[""]
     labels = sets.test.images.labels
     own_scores = test.score[own]
-    others = np.setdiff1d(np.arange(len(labels)), own)
+    others = np.ones(len(labels), dtype=bool)
+    others[own] = False
     row: dict[str, Any] = {
         "client": client,
         "num_test": len(own),
@@ -143,7 +173,7 @@ def _client_row(
         "accuracy_own": metrics.accuracy(test.predicted[own], labels[own]),
         "accuracy_all": metrics.accuracy(test.predicted, labels),
         "threshold": metrics.threshold_at(own_scores),
-        "cross_alarm": metrics.alarm(own_scores, test.score[others]) if len(others) else None,
+        "cross_alarm": metrics.alarm(own_scores, test.score[others]) if others.any() else None,
         "corrupted": {},
         "ood": {},
     }
@@ -160,7 +190,7 @@ def _client_row(
 
 def _summary(
     rows: Sequence[Mapping[str, Any]],
-    pooled_scores: Mapping[str, Sequence[np.ndarray]],
+    pooled: Mapping[str, Mapping[str, float]],
     sets: EvaluationSets,
 ) -> dict[str, Any]:
     """Own-class accuracies weighted by samples; everything else the plain mean over clients."""
@@ -176,12 +206,10 @@ def _summary(
     for name, value in corrupted.items():
         by_type.setdefault(name.split("@")[0], []).append(value)
     alarms = [row["cross_alarm"] for row in rows if row["cross_alarm"] is not None]
-    own_scores = np.concatenate(pooled_scores[""])
     ood: dict[str, Any] = {}
-    for name in sets.ood:
-        pooled = metrics.detection(own_scores, np.concatenate(pooled_scores[name]))
-        macro = {key: metrics.average([row["ood"][name][key] for row in rows]) for key in pooled}
-        ood[name] = {**macro, "pooled": pooled}
+    for name, together in pooled.items():
+        macro = {key: metrics.average([row["ood"][name][key] for row in rows]) for key in together}
+        ood[name] = {**macro, "pooled": together}
     return {
         "num_clients": len(rows),
         "accuracy_own": metrics.average([row["accuracy_own"] for row in rows], weights),

@@ -62,11 +62,7 @@ def auroc(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     >>> auroc([0.1, 0.2, 0.3], [0.3, 0.4])
     0.9166666666666666
     """
-    inside, outside = _pair(id_scores, ood_scores)
-    inside = np.sort(inside)
-    below = np.searchsorted(inside, outside, side="left").sum(dtype=np.int64)
-    not_above = np.searchsorted(inside, outside, side="right").sum(dtype=np.int64)
-    return float(below + not_above) / (2.0 * len(inside) * len(outside))
+    return _Ranks.of(id_scores, ood_scores).auroc()
 
 
 def aupr_in(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
@@ -75,8 +71,7 @@ def aupr_in(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     >>> aupr_in([0.1, 0.3], [0.2])
     0.8333333333333333
     """
-    inside, outside = _pair(id_scores, ood_scores)
-    return _average_precision(-inside, -outside)
+    return _Ranks.of(id_scores, ood_scores).aupr_in()
 
 
 def aupr_out(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
@@ -85,8 +80,7 @@ def aupr_out(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     >>> aupr_out([0.1, 0.3], [0.2])
     0.5
     """
-    inside, outside = _pair(id_scores, ood_scores)
-    return _average_precision(outside, inside)
+    return _Ranks.of(id_scores, ood_scores).aupr_out()
 
 
 def threshold_at(id_scores: ArrayLike, keep: float = 0.95) -> float:
@@ -107,8 +101,7 @@ def fpr95(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     >>> fpr95(range(20), [10, 18, 19, 30])
     0.5
     """
-    inside, outside = _pair(id_scores, ood_scores)
-    return float(np.mean(outside <= threshold_at(inside)))
+    return _Ranks.of(id_scores, ood_scores).fpr95()
 
 
 def fpr95_oodpos(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
@@ -119,8 +112,7 @@ def fpr95_oodpos(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     >>> fpr95_oodpos([0, 1, 2, 30], range(1, 21))
     0.5
     """
-    inside, outside = _pair(id_scores, ood_scores)
-    return float(np.mean(-inside <= threshold_at(-outside)))
+    return _Ranks.of(id_scores, ood_scores).fpr95_oodpos()
 
 
 def alarm(own_scores: ArrayLike, other_scores: ArrayLike, keep: float = 0.95) -> float:
@@ -134,14 +126,27 @@ def alarm(own_scores: ArrayLike, other_scores: ArrayLike, keep: float = 0.95) ->
     return float(np.mean(other > threshold_at(own, keep)))
 
 
-def detection(id_scores: ArrayLike, ood_scores: ArrayLike) -> dict[str, float]:
+def detection(id_scores: ArrayLike, ood_scores: ArrayLike, copies: int = 1) -> dict[str, float]:
     """All detection metrics of one ID and one OOD set under their keys in ``METRICS``.
+
+    ``copies`` counts every OOD image so many times: one model's answers stand for those of many
+    clients. Scores are sorted once for all metrics, and not again where they are in order.
 
     >>> detection([0.0, 0.1], [0.9, 1.0])
     {'auroc': 1.0, 'aupr_in': 1.0, 'aupr_out': 1.0, 'fpr95': 0.0, 'fpr95_oodpos': 0.0}
+    >>> detection([0.1, 0.3], [0.2], copies=2) == detection([0.1, 0.3], [0.2, 0.2])
+    True
     """
-    functions = (auroc, aupr_in, aupr_out, fpr95, fpr95_oodpos)
-    return {function.__name__: function(id_scores, ood_scores) for function in functions}
+    if copies < 1:
+        raise ValueError(f"copies must be 1 or more, got {copies}")
+    ranks = _Ranks.of(id_scores, ood_scores, copies)
+    return {
+        "auroc": ranks.auroc(),
+        "aupr_in": ranks.aupr_in(),
+        "aupr_out": ranks.aupr_out(),
+        "fpr95": ranks.fpr95(),
+        "fpr95_oodpos": ranks.fpr95_oodpos(),
+    }
 
 
 def average(values: Sequence[float], weights: Sequence[float] | None = None) -> float:
@@ -157,14 +162,67 @@ def average(values: Sequence[float], weights: Sequence[float] | None = None) -> 
     return float(np.average(np.asarray(values, dtype=np.float64), weights=weights))
 
 
-def _average_precision(positive: Floats, negative: Floats) -> float:
-    """Sum over distinct scores, highest first, of recall gained times precision."""
-    scores, where = np.unique(np.concatenate([positive, negative]), return_inverse=True)
-    hits = np.bincount(where[: len(positive)], minlength=len(scores))[::-1]
-    misses = np.bincount(where[len(positive) :], minlength=len(scores))[::-1]
-    found = np.cumsum(hits)
-    precision = found / (found + np.cumsum(misses))
-    return float((hits * precision).sum() / len(positive))
+@dataclass(frozen=True)
+class _Ranks:
+    """Both sets in ascending order; every metric is a count of images below a score."""
+
+    inside: Floats
+    outside: Floats
+    copies: int = 1
+
+    @classmethod
+    def of(cls, id_scores: ArrayLike, ood_scores: ArrayLike, copies: int = 1) -> "_Ranks":
+        inside, outside = _checked(id_scores, "ID"), _checked(ood_scores, "OOD")
+        return cls(_ordered(inside), _ordered(outside), copies)
+
+    def auroc(self) -> float:
+        # The shorter set is looked up in the longer; pairs are counted twice, ties once.
+        few, many = self.inside, self.outside
+        if len(few) <= len(many):
+            above = len(many) * len(few) * 2 - _at_most(many, few) - _below(many, few)
+        else:
+            above = _at_most(few, many) + _below(few, many)
+        return above / (2.0 * len(few) * len(many))
+
+    def aupr_in(self) -> float:
+        return _average_precision(self.inside, self.outside, 1, self.copies)
+
+    def aupr_out(self) -> float:
+        return _average_precision(-self.outside[::-1], -self.inside[::-1], self.copies, 1)
+
+    def fpr95(self) -> float:
+        threshold = self.inside[_needed(len(self.inside), 0.95) - 1]
+        return float(np.searchsorted(self.outside, threshold, side="right")) / len(self.outside)
+
+    def fpr95_oodpos(self) -> float:
+        threshold = self.outside[len(self.outside) - _needed(len(self.outside), 0.95)]
+        caught = np.searchsorted(self.inside, threshold, side="left")
+        return float(len(self.inside) - caught) / len(self.inside)
+
+
+def _at_most(ordered: Floats, values: Floats) -> int:
+    """Pairs with an entry of ``ordered`` at most as large as a value."""
+    return int(np.searchsorted(ordered, values, side="right").sum(dtype=np.int64))
+
+
+def _below(ordered: Floats, values: Floats) -> int:
+    return int(np.searchsorted(ordered, values, side="left").sum(dtype=np.int64))
+
+
+def _average_precision(positive: Floats, negative: Floats, copies: int, others: int) -> float:
+    """Sum over distinct positive scores, lowest first, of recall gained times precision.
+
+    Both sets ascend; each positive counts ``copies`` times, each negative ``others`` times.
+    """
+    last = np.flatnonzero(np.append(positive[1:] != positive[:-1], True))
+    found = (last + 1) * copies
+    missed = np.searchsorted(negative, positive[last], side="right") * others
+    gained = np.diff(last, prepend=-1)
+    return float((gained * (found / (found + missed))).sum() / len(positive))
+
+
+def _ordered(values: Floats) -> Floats:
+    return values if bool((values[:-1] <= values[1:]).all()) else np.sort(values)
 
 
 def _needed(count: int, keep: float) -> int:
@@ -173,10 +231,6 @@ def _needed(count: int, keep: float) -> int:
         raise ConfigError(f"the share to keep must be above 0 and at most 1, got {keep}; try 0.95")
     # 0.95 * count can exceed a whole number by a rounding error.
     return max(1, ceil(keep * count - 1e-9))
-
-
-def _pair(id_scores: ArrayLike, ood_scores: ArrayLike) -> tuple[Floats, Floats]:
-    return _checked(id_scores, "ID"), _checked(ood_scores, "OOD")
 
 
 def _checked(scores: ArrayLike, name: str) -> Floats:

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from focoop import evaluation, metrics, scores
 from focoop.errors import DataError
-from focoop.evaluation import EvaluationSets, Images, Owned, evaluate
+from focoop.evaluation import EvaluationSets, Images, Owned, answers, chunk_size, evaluate
 from focoop.methods._base import (
     Batch,
     ClientUpdate,
@@ -21,7 +22,9 @@ from focoop.methods._base import (
     State,
     Task,
     Text,
+    cosines,
 )
+from focoop.seeds import torch_generator
 
 
 class Written(Method):
@@ -138,3 +141,99 @@ def test_clients_without_test_images_are_left_out_and_none_at_all_is_refused() -
     nobody = EvaluationSets(Owned(TEST, [empty, empty]))
     with pytest.raises(DataError, match="no client has a test image"):
         evaluate(Written(), TASK, lambda k: {"shift": torch.zeros(())}, nobody)
+
+
+class Cosines(Written):
+    """Cosines with classes, words and, where there are any, patches."""
+
+    def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
+        self.seen.append(len(pooled))
+        found = cosines(text, pooled)
+        return Logits(found.id, found.ood, None if patches is None else patches @ text.id.T)
+
+    def score(self, logits: Logits, task: Task) -> Tensor:
+        assert logits.ood is not None
+        score = scores.id_mass(logits.id, logits.ood, 30.0)
+        return score if logits.patches is None else score + scores.gl_mcm(logits.id, logits.patches)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[int] = []
+
+
+def drawn(count: int, patches: int = 0) -> tuple[Text, Images]:
+    generator = torch_generator(0, "chunks")
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    labels = torch.randint(5, (count,), generator=generator).numpy()
+    parts = draw(count, patches, 8) if patches else None
+    return Text(draw(5, 8), draw(7, 8)), Images(draw(count, 8), parts, labels)
+
+
+@pytest.mark.parametrize("patches", [0, 3])
+@pytest.mark.parametrize("size", [1, 7, 64])
+def test_chunks_answer_as_the_whole_set(
+    patches: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, images = drawn(50, patches)
+    method = Cosines()
+    monkeypatch.setattr(evaluation, "CHUNK", size)
+    found = answers(method, text, images, TASK)
+    assert max(method.seen) == min(size, 50)
+    logits = method.logits(text, images.pooled, images.patches)
+    assert np.array_equal(found.predicted, logits.id.argmax(1).numpy())
+    np.testing.assert_allclose(found.score, method.score(logits, TASK).numpy(), rtol=1e-9)
+    assert (found.predicted.dtype, found.score.dtype) == (np.int32, np.float64)
+
+
+def test_a_set_without_images_has_no_answers() -> None:
+    text, images = drawn(0)
+    found = answers(Cosines(), text, images, TASK)
+    assert (len(found.predicted), len(found.score)) == (0, 0)
+
+
+def test_chunks_shrink_with_prompts_and_patches() -> None:
+    def size(classes: int, words: int, patches: int, width: int = 512) -> int:
+        text = Text(
+            torch.zeros(1, 1).expand(classes, width), torch.zeros(1, 1).expand(words, width)
+        )
+        parts = torch.zeros(1, 1, 1).expand(9, patches, width) if patches else None
+        return chunk_size(text, Images(torch.zeros(9, 4), parts, np.zeros(9)))
+
+    assert size(100, 100, 0) == evaluation.CHUNK
+    for case in ((1000, 1000, 0), (1000, 100, 196), (100, 100, 16), (100, 0, 196)):
+        classes, words, patches = case
+        cells = 8 * (classes + words) + patches * (classes + 512)
+        assert size(*case) * cells <= evaluation.CELLS < (size(*case) + 1) * cells
+    assert size(10**7, 10**7, 1) == 1
+
+
+def test_one_model_for_all_pools_as_if_every_client_had_answered() -> None:
+    text, images = drawn(60)
+    outside = drawn(40, 2)[1].pooled
+    sets = EvaluationSets(
+        Owned(images, np.array_split(np.arange(60), 6)),
+        {},
+        {"x": Images(outside, None, np.zeros(40, dtype=np.int64))},
+    )
+
+    class Fixed(Cosines):
+        def encode(self, params: Params, task: Task) -> Text:
+            return text
+
+    one = evaluate(Fixed(), TASK, lambda k: {}, sets)
+    shared = Fixed()
+    other = evaluate(shared, TASK, lambda k: {}, sets, same_for_all=True)
+    assert len(shared.seen) == 2  # one pass over each set
+    assert other.clients == one.clients
+    pooled = other.summary["ood"]["x"].pop("pooled")
+    assert pooled == pytest.approx(one.summary["ood"]["x"].pop("pooled"), abs=1e-12)
+    assert other.summary == one.summary
+    method = Cosines()
+    by_hand = [
+        method.score(method.logits(text, part, None), TASK).numpy()
+        for part in (images.pooled, outside.repeat(6, 1))
+    ]
+    assert pooled == pytest.approx(metrics.detection(*by_hand), abs=1e-12)

@@ -163,6 +163,18 @@ def test_the_order_of_images_changes_nothing(id_scores, ood_scores, random):
     assert detection(id_scores, ood_scores) == before
 
 
+@given(tied | spread, tied | spread, st.integers(1, 30))
+def test_copies_count_like_repeated_images(id_scores, ood_scores, copies):
+    counted = detection(id_scores, ood_scores, copies)
+    repeated = detection(id_scores, np.tile(ood_scores, copies))
+    assert counted == pytest.approx(repeated, abs=1e-12)
+
+
+def test_no_copies_are_refused():
+    with pytest.raises(ValueError, match="copies"):
+        detection([0.0], [1.0], 0)
+
+
 def test_infinite_scores_are_ordinary_extremes():
     assert auroc([-math.inf, 0.0], [math.inf]) == 1.0
     assert fpr95([0.0, math.inf], [math.inf]) == 1.0
