@@ -143,12 +143,18 @@ def data_hash(images: ImageSet, cache_dir: Path | None = None) -> str:
         whole.update(json.dumps(rows).encode())
         return whole.hexdigest()
     for file, label, domain in zip(images.files, images.labels, domains, strict=True):
-        stat = (root / file).stat()
-        known = memo.get(file)
-        if known is None or known[:2] != [stat.st_size, stat.st_mtime_ns]:
-            content = hashlib.sha256((root / file).read_bytes()).hexdigest()
-            memo[file] = known = [stat.st_size, stat.st_mtime_ns, content]
-            fresh = True
+        try:
+            stat = (root / file).stat()
+            known = memo.get(file)
+            if known is None or known[:2] != [stat.st_size, stat.st_mtime_ns]:
+                content = hashlib.sha256((root / file).read_bytes()).hexdigest()
+                memo[file] = known = [stat.st_size, stat.st_mtime_ns, content]
+                fresh = True
+        except OSError as error:
+            raise DataError(
+                f"image {root / file} cannot be read ({error.strerror}): the dataset lists it; "
+                "put it there, or get the dataset again"
+            ) from error
         whole.update(json.dumps([file, label, domain, known[2]]).encode())
     if fresh:
         write_atomic(memo_path, json.dumps(memo).encode())

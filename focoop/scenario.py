@@ -187,10 +187,10 @@ def _same_clients(config: RunConfig, split: Split, features: FeatureSet, spec: s
     if split.shares is not None:
         owned = split.shares.assign(features.labels.numpy(), derive(config.partition.seed, "test"))
         return Owned(_images(features), owned)
-    rows = split.tested.rows
-    if rows is not None and len(features) > rows.max():
+    rows, same = split.tested.rows, spec.partition("#")[0] == config.data.id
+    if same and rows is not None and len(features) > rows.max():
         features = features.select(torch.from_numpy(rows))
-    if not torch.equal(features.labels, split.test.labels):
+    if not same or not torch.equal(features.labels, split.test.labels):
         raise ConfigError(
             f"data.corrupted: {spec} does not hold the images of {config.data.id}: with "
             f"partition.kind = {config.partition.kind} write {config.data.id}#brightness"

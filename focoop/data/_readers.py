@@ -155,16 +155,24 @@ def scan(root: Path) -> dict[str, dict[str, list[str]]]:
 
 
 def _folders(path: Path) -> list[str]:
-    with os.scandir(path) as entries:
-        return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+    return sorted(e.name for e in _entries(path) if e.is_dir() and not e.name.startswith("."))
 
 
 def _images(root: Path, folder: str) -> list[str]:
     """Image files directly in `root/folder`, sorted, relative to `root`."""
-    with os.scandir(root / folder) as entries:
-        names = [e.name for e in entries if e.is_file() and not e.name.startswith(".")]
+    found = _entries(root / folder)
+    names = [e.name for e in found if e.is_file() and not e.name.startswith(".")]
     kept = [name for name in sorted(names) if Path(name).suffix.lower() in SUFFIXES]
     return [f"{folder}/{name}" for name in kept]
+
+
+def _entries(path: Path) -> list[os.DirEntry[str]]:
+    """What a folder holds; one that may not be looked into is refused by name."""
+    try:
+        with os.scandir(path) as entries:
+            return list(entries)
+    except OSError as error:
+        raise DataError(f"cannot look into {path} ({error.strerror}): give read access") from error
 
 
 def _suffixes() -> str:

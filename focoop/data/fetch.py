@@ -147,8 +147,8 @@ def _merge(source: Path, target: Path) -> None:
 
 def _get(one: Download, dataset: Dataset, where: Path, progress: Progress) -> Fetched:
     """Download one file and unpack it where it is an archive."""
-    base = where if one.unpack is not None else dataset.find(where) or where / dataset.folder
-    target = base / one.file
+    base = dataset.find(where) or where / dataset.folder
+    target = (base if one.unpack is None else where) / one.file
     if target.is_file():  # got by hand, or by a fetch that was stopped before unpacking
         digest = _checked(target, target, one.url, one.checksum)
     else:
@@ -156,7 +156,7 @@ def _get(one: Download, dataset: Dataset, where: Path, progress: Progress) -> Fe
         digest = download(one.url, target, one.checksum, progress)
     size = target.stat().st_size
     if one.unpack is not None:
-        unpack(target, where / one.unpack)
+        unpack(target, base if one.unpack == dataset.folder else where / one.unpack)
         if one.inner:
             inner = where / one.inner
             unpack(inner, inner.parent)
