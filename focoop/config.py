@@ -23,6 +23,8 @@ from focoop.schema import (
     MethodConfig,
     NegativesConfig,
     PartitionConfig,
+    PrivacyConfig,
+    RobustConfig,
     RunConfig,
 )
 from focoop.settings import Typed, build, convert, plain, toml_value
@@ -34,6 +36,8 @@ __all__ = [
     "MethodConfig",
     "NegativesConfig",
     "PartitionConfig",
+    "PrivacyConfig",
+    "RobustConfig",
     "RunConfig",
     "config_hash",
     "describe",

@@ -9,6 +9,7 @@ import numpy as np
 from focoop.errors import RunError
 from focoop.evaluation import Evaluation, evaluate
 from focoop.federation.client import LocalSettings
+from focoop.federation.round import Screen
 from focoop.federation.simulator import (
     PrivateStore,
     RoundResult,
@@ -18,9 +19,12 @@ from focoop.federation.simulator import (
     start,
 )
 from focoop.methods._base import Params, Server
+from focoop.privacy import Privacy
+from focoop.robust import Defence
 from focoop.runs import RunFolder
 from focoop.scenario import Scenario, build, make_split
 from focoop.schema import RunConfig
+from focoop.secure_sum import summed
 
 # Clients trained as one batch on a GPU unless federation.together says otherwise.
 TOGETHER = 100
@@ -107,7 +111,29 @@ def _schedule(config: RunConfig, scenario: Scenario) -> Schedule:
         ),
         lr_schedule=settings.lr_schedule,
         together=settings.together or (1 if scenario.task.device.type == "cpu" else TOGETHER),
+        privacy=client_privacy(config),
+        screen=server_screen(config),
     )
+
+
+def client_privacy(config: RunConfig) -> Privacy | None:
+    """What clients do to their updates before they leave; None: nothing."""
+    given = config.privacy
+    if not given.clip and given.counts == "exact":
+        return None
+    return Privacy(
+        given.clip, given.noise, given.delta, given.counts, given.count_step, given.count_noise
+    )
+
+
+def server_screen(config: RunConfig) -> Screen | None:
+    """What happens to updates before the method's server step; None: nothing."""
+    if config.privacy.secure_sum:
+        return summed
+    given = config.robust
+    if given.rule == "none":
+        return None
+    return Defence(given.rule, given.hostile, given.clip, given.count_cap).screen
 
 
 def _evaluate(scenario: Scenario, server: Server, store: PrivateStore, seed: int) -> Evaluation:

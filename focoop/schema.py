@@ -6,6 +6,8 @@ from typing import Any, ClassVar
 from focoop.errors import ConfigError
 from focoop.federation.client import SCHEDULES
 from focoop.methods import lookup
+from focoop.privacy import COUNTS
+from focoop.robust import RULES
 from focoop.settings import build, check, convert, fields_of, plain, setting
 
 PARTITIONS = ("dirichlet", "pathological", "overlap", "domain", "given", "iid")
@@ -152,6 +154,40 @@ class NegativesConfig(Section):
 
 
 @dataclass(frozen=True)
+class RobustConfig(Section):
+    """What the server does against hostile or broken clients."""
+
+    prefix = "robust."
+    rule: str = setting("none", "how updates are screened before they are used", choices=RULES)
+    hostile: float = setting(
+        0.2, "share of clients to withstand: trimmed, or left out by krum", low=0, high=0.5
+    )
+    clip: float = setting(2.0, "longest change under rule clip, in medians of a round", above=0)
+    count_cap: float = setting(
+        10.0, "largest image count under any rule, in medians of a round; 0: none", low=0
+    )
+
+
+@dataclass(frozen=True)
+class PrivacyConfig(Section):
+    """What clients do to their updates before they leave (docs/threat-model.md)."""
+
+    prefix = "privacy."
+    clip: float = setting(0.0, "longest change of the shared tensors in a round; 0: any", low=0)
+    noise: float = setting(0.0, "deviation of Gaussian noise, in units of privacy.clip", low=0)
+    delta: float = setting(1e-5, "delta of the epsilon that is reported", above=0, high=0.1)
+    counts: str = setting("exact", "class counts that are sent", choices=COUNTS)
+    count_step: int = setting(10, "rounded counts are multiples of this", low=1)
+    count_noise: float = setting(10.0, "deviation of noised counts, in images", above=0)
+    secure_sum: bool = setting(False, "the server sees sums over clients alone")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.noise and not self.clip:
+            raise ConfigError("privacy.noise is in units of privacy.clip: set privacy.clip too")
+
+
+@dataclass(frozen=True)
 class MethodConfig:
     """A method's name and its own settings; `settings` None means its defaults."""
 
@@ -180,7 +216,25 @@ class RunConfig(Section):
     partition: PartitionConfig = field(default_factory=PartitionConfig)
     federation: FederationConfig = field(default_factory=FederationConfig)
     negatives: NegativesConfig = field(default_factory=NegativesConfig)
+    robust: RobustConfig = field(default_factory=RobustConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     method: MethodConfig = field(default_factory=MethodConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.privacy.secure_sum:
+            return
+        if self.robust.rule != "none":
+            raise ConfigError(
+                f"robust.rule = {self.robust.rule!r} compares single updates, which "
+                "privacy.secure_sum hides: choose one of them (privacy.clip goes with both)"
+            )
+        own = self.method.settings
+        if getattr(own, "goc", False) and getattr(own, "goc_pool", "mean") != "mean":
+            raise ConfigError(
+                "privacy.secure_sum hides single OOD prompts: set method.goc_pool to mean, "
+                "or method.goc to false"
+            )
 
     @property
     def title(self) -> str:

@@ -24,6 +24,7 @@ LAYERS = (
     ("featureset", "featurefile", "encode", "features"),
     ("partition", "negatives"),
     ("methods",),
+    ("robust", "privacy", "secure_sum"),
     ("federation",),
     ("schema",),
     ("config",),

@@ -1,10 +1,16 @@
 """One round: who takes part, what travels, and the order in which updates are summed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from focoop.errors import ConfigError, MethodError
 from focoop.methods._base import ClientUpdate, Method, Params, Server, Task
 from focoop.seeds import numpy_generator
+
+# What happens to updates before the method's server step, with numbers for the round's report.
+Screen = Callable[
+    [Server, Sequence[ClientUpdate], Task], tuple[list[ClientUpdate], dict[str, float]]
+]
 
 
 def sample_clients(
@@ -25,23 +31,31 @@ def sample_clients(
 
 
 def aggregate(
-    method: Method, server: Server, updates: Sequence[ClientUpdate], task: Task
+    method: Method,
+    server: Server,
+    updates: Sequence[ClientUpdate],
+    task: Task,
+    screen: Screen | None = None,
 ) -> Server:
     """The method's server step over updates sorted by client; empty clients do not count.
 
-    A round in which nobody held an image leaves the server as it was.
+    `screen` may refuse, change or sum the updates first: `robust.py`, `secure_sum.py`. A round in
+    which nobody held an image leaves the server as it was.
     """
     present = sorted((u for u in updates if u.num_examples > 0), key=lambda u: u.client)
     clients = [update.client for update in present]
     if len(set(clients)) != len(clients):
         raise MethodError(f"a client sent two updates in one round: {clients}")
+    found: dict[str, float] = {}
+    if present and screen is not None:
+        present, found = screen(server, present, task)
     if not present:
-        return Server(server.shared, server.memory)
+        return Server(server.shared, server.memory, found)
     result = method.aggregate(server, present, task)
     changed = set(result.shared) ^ set(server.shared)
     if changed:
         raise MethodError(f"the server step changed the set of shared tensors: {sorted(changed)}")
-    return result
+    return replace(result, report={**result.report, **found}) if found else result
 
 
 def num_bytes(params: Params) -> int:

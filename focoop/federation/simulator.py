@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,9 +11,10 @@ from typing import Protocol
 from torch import Tensor
 
 from focoop.federation.client import ClientData, LocalSettings, learning_rate, make_update, train
-from focoop.federation.round import aggregate, num_bytes, sample_clients
+from focoop.federation.round import Screen, aggregate, num_bytes, sample_clients
 from focoop.federation.together import Together
 from focoop.methods._base import ClientUpdate, Method, Params, Server, State, Task
+from focoop.privacy import Privacy
 from focoop.seeds import torch_generator
 
 
@@ -46,6 +48,7 @@ class Schedule:
     """How a federation runs: rounds, participation and the clients' local settings.
 
     `together` is how many clients train as one batch: faster on a GPU, the same up to rounding.
+    `privacy` is what clients do to their updates, `screen` what the server does before its step.
     """
 
     rounds: int
@@ -53,6 +56,8 @@ class Schedule:
     local: LocalSettings
     lr_schedule: str = "constant"
     together: int = 1
+    privacy: Privacy | None = None
+    screen: Screen | None = None
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,9 @@ def simulate(
     initial = start(method, task, seed)
     done, server = resume if resume is not None else (0, Server(initial.shared))
     together = Together(method, task, schedule.local)
+    turns: Counter[int] = Counter()  # how often each client took part, those before `resume` too
+    for earlier in range(1, done + 1):
+        turns.update(sample_clients(len(clients), schedule.participation, seed, earlier))
     for round_index in range(done + 1, schedule.rounds + 1):
         began = time.perf_counter()
         participants = sample_clients(len(clients), schedule.participation, seed, round_index)
@@ -142,9 +150,21 @@ def simulate(
             for client, images, (trained, loss) in zip(group, data, results, strict=True):
                 if trained.private and len(images):
                     store.save(client, round_index, trained.private)
-                updates.append(make_update(client, trained, images, len(task.classes), loss))
+                update = make_update(client, trained, images, len(task.classes), loss)
+                if schedule.privacy is not None:
+                    update = schedule.privacy.release(
+                        update,
+                        server.shared,
+                        torch_generator(seed, "privacy", round_index, client),
+                        torch_generator(seed, "counts", client),
+                    )
+                updates.append(update)
         down = num_bytes(server.shared) * len(participants)
-        server = aggregate(method, server, updates, task)
+        server = aggregate(method, server, updates, task, schedule.screen)
+        if schedule.privacy is not None:
+            turns.update(participants)
+            spent = schedule.privacy.spent(max(turns.values()), round_index, schedule.participation)
+            server = replace(server, report={**server.report, **spent})
         losses = [u.loss * u.num_examples for u in updates if u.num_examples]
         examples = sum(u.num_examples for u in updates)
         yield RoundResult(

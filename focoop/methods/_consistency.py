@@ -1,5 +1,6 @@
 """Global-view OOD Consistency: the server's transport between class prompts and OOD prompts."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from focoop import transport
-from focoop.methods._base import ClientUpdate, Server
+from focoop.methods._base import ClientUpdate, Server, weighted_mean
 
 # Frank-Wolfe leaves a remnant of its start in every cell: below this share of a row it is no mass.
 RESIDUE = 0.01
@@ -26,6 +27,8 @@ class Consistency:
         seemly, seemly_count: which OOD prompts look like classes: `top` M or `kmeans2`.
         alpha: share of T^g kept in calibration.
         keep: best copy of each word (`slot`), or the U least of all (`paper`).
+        cap: share of the U kept OOD prompts that one client may supply; 1: no cap.
+        pool: `all` clients' OOD prompts side by side, or their `mean`, for which sums suffice.
     """
 
     tau: float
@@ -37,6 +40,8 @@ class Consistency:
     seemly_count: int = 0
     alpha: float = 0.5
     keep: Literal["slot", "paper"] = "slot"
+    cap: float = 1.0
+    pool: Literal["all", "mean"] = "all"
 
     def calibrate(
         self, prompts: Tensor, words: Tensor, updates: Sequence[ClientUpdate], server: Server
@@ -45,7 +50,10 @@ class Consistency:
 
         `prompts` (C, n, d_t) are the aggregated class prompts, `words` (U,) the words of the slots.
         """
-        ood = torch.cat([update.shared["ood"] for update in updates])  # (KU, n, d_t)
+        copies = [update.shared["ood"] for update in updates]
+        if self.pool == "mean":
+            copies = [weighted_mean(updates, "ood")]
+        ood = torch.cat(copies)  # (KU, n, d_t)
         flat_id, flat_ood = prompts.flatten(1), ood.flatten(1)
         # A GPU would wait for the host at every step: problems of this size are the CPU's.
         where = torch.device("cpu") if len(prompts) * len(ood) <= SMALL else ood.device
@@ -75,7 +83,7 @@ class Consistency:
             min_mass=RESIDUE / len(prompts),
         )
         calibrated = self.alpha * flat_id + (1.0 - self.alpha) * target
-        rows = self.kept(mass, cost.to(ood.device), len(updates), len(words))
+        rows = self.kept(mass, cost.to(ood.device), len(copies), len(words))
         return Server(
             shared={
                 "global": calibrated.view_as(prompts),
@@ -88,6 +96,8 @@ class Consistency:
 
     def kept(self, mass: Tensor, cost: Tensor, clients: int, slots: int) -> Tensor:
         """(U,) rows of the KU OOD prompts that go on: those that received least mass."""
+        if self.cap < 1.0:
+            return self.capped(mass, cost, clients, slots)
         if self.keep == "paper":
             return transport.select_by_mass(mass, slots, largest=False)
         # Of copies with equal mass the one farthest from every class prompt is kept.
@@ -95,6 +105,25 @@ class Consistency:
         order = torch.sort(-cost.amin(dim=0).view_as(copies), dim=0, stable=True).indices
         best = order.gather(0, copies.gather(0, order).argmin(dim=0, keepdim=True)).squeeze(0)
         return best * slots + torch.arange(slots, device=mass.device)
+
+    def capped(self, mass: Tensor, cost: Tensor, clients: int, slots: int) -> Tensor:
+        """As `kept`, but no client supplies more than its cap: the next best copy goes on.
+
+        Copies are taken in the order of their mass while their client has room. The cap is never
+        so low that slots would stay empty.
+        """
+        room = [max(math.ceil(self.cap * slots - 1e-9), math.ceil(slots / clients))] * clients
+        far = cost.amin(dim=0).tolist()
+        weight = mass.tolist()
+        chosen: dict[int, int] = {}
+        for row in sorted(range(len(weight)), key=lambda j: (weight[j], -far[j], j)):
+            client, word = divmod(row, slots)
+            slot = word if self.keep == "slot" else row
+            if room[client] and slot not in chosen and len(chosen) < slots:
+                chosen[slot] = row
+                room[client] -= 1
+        rows = [row for _, row in sorted(chosen.items())]
+        return torch.tensor(rows, device=mass.device)
 
     def cost(self, flat_id: Tensor, flat_ood: Tensor) -> Tensor:
         """(C, KU) squared distances of contexts, brought to a scale that tau can be set for.

@@ -95,6 +95,12 @@ class FOCoOpConfig:
     keep: Literal["slot", "paper"] = setting(
         "slot", "OOD prompts kept: best copy of each word, or `paper`: top-U of all"
     )
+    goc_pool: Literal["all", "mean"] = setting(
+        "all", "transport sees `all` clients' OOD prompts, or their `mean`: sums suffice"
+    )
+    ood_cap: float = setting(
+        1.0, "share of the kept OOD prompts one client may supply; 1: no cap", above=0, high=1
+    )
     score: Literal["id_mass", "msp_all", "mcm"] = setting("id_mass", "which score detects")
     score_scale: float = setting(
         0.0, "scale of the score; 0: the logit scale", low=0, grid=(0.0, 30.0)
@@ -237,7 +243,8 @@ class FOCoOp(Method):
         """Per-class mean of T^g, then Global-view OOD Consistency over all clients' T^o."""
         prompts = class_weighted_mean(updates, "global", server.shared["global"])
         words = server.shared["ood_words"]
-        if not self.config.goc or len(updates) == 1:
+        alone = len(updates) == 1 and self.config.goc_pool == "all"
+        if not self.config.goc or alone:
             shared = {"global": prompts, "ood": weighted_mean(updates, "ood"), "ood_words": words}
             return Server(shared)
         return self.consistency.calibrate(prompts, words, updates, server)
@@ -256,6 +263,8 @@ class FOCoOp(Method):
             seemly_count=config.seemly_count,
             alpha=config.alpha,
             keep=config.keep,
+            cap=config.ood_cap,
+            pool=config.goc_pool,
         )
 
 

@@ -24,6 +24,7 @@ Differs from the authors' code: there is none.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -100,6 +101,12 @@ class FOCoOpPlus(Method):
         mu: float = setting(1.0, "mu, KL regularisation of the outer loss", above=0)
         transport_tau: float = setting(0.1, "tau of SemiUOT's loose marginal", above=0)
         alpha: float = setting(1.0, "alpha, share of T^g kept in calibration", low=0, high=1)
+        goc_pool: Literal["all", "mean"] = setting(
+            "all", "transport sees `all` clients' OOD prompts, or their `mean`: sums suffice"
+        )
+        ood_cap: float = setting(
+            1.0, "share of the kept OOD prompts one client may supply; 1: no cap", above=0, high=1
+        )
         score_scale: float = setting(30.0, "s, scale of answer and score", above=0)
         ood_weight: float = setting(
             0.1, "w, weight of OOD prompts in the score", low=0, grid=(0.0, 0.1, 0.3)
@@ -225,9 +232,15 @@ class FOCoOpPlus(Method):
         prompts = class_weighted_mean(updates, "global", server.shared["global"])
         residual = class_weighted_mean(updates, "residual", server.shared["residual"])
         words = server.shared["ood_words"]
-        if not self.config.goc or len(updates) == 1:
+        alone = len(updates) == 1 and self.config.goc_pool == "all"
+        if not self.config.goc or alone:
             ood = weighted_mean(updates, "ood")
             return Server({"global": prompts, "residual": residual, "ood": ood, "ood_words": words})
-        consistency = Consistency(tau=self.config.transport_tau, alpha=self.config.alpha)
+        consistency = Consistency(
+            tau=self.config.transport_tau,
+            alpha=self.config.alpha,
+            cap=self.config.ood_cap,
+            pool=self.config.goc_pool,
+        )
         chosen = consistency.calibrate(prompts, words, updates, server)
         return Server({**chosen.shared, "residual": residual}, chosen.memory, chosen.report)
