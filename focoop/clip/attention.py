@@ -80,6 +80,7 @@ class Attention(torch.autograd.Function):
         """Gradients of q, k, v, kp and vp."""
         q, k, v, kp, vp, weights = ctx.saved_tensors
         p = kp.shape[1]
+        grad = grad.contiguous()
         own = batched(weights[..., p:])
         slope = torch.bmm(batched(grad), batched(v).transpose(1, 2)).view(*q.shape[:3], -1)
         if p:

@@ -56,7 +56,7 @@ class Layout:
         found = []
         for part, (count, length) in zip(torch.split(rows, self.sizes), shapes, strict=True):
             part = part.reshape(self.groups, count, length, parts, heads, size)
-            part = part.permute(3, 0, 4, 1, 2, 5)
+            part = part.permute(3, 0, 4, 1, 2, 5).contiguous()
             found.append(part.reshape(parts, self.groups * heads, count, length, size).unbind())
         return found
 
