@@ -196,3 +196,19 @@ def test_svhn_reads_pixels_and_digits(tmp_path: Path) -> None:
     assert (np.asarray(found.image(3)) == planted[3]).all()
     with pytest.raises(DataError, match="no split 'train'"):
         registry.read("svhn", "train", tmp_path)
+
+
+@pytest.mark.shared
+def test_real_images_of_the_domain_sets_are_found_by_name(shared_dir: Path) -> None:
+    office = registry.read("office_caltech10", "all", shared_dir / "images")
+    assert office.domain_names == ("amazon", "caltech", "dslr", "webcam") and len(office) == 320
+    assert office.classes == (
+        "backpack", "bike", "calculator", "headphones", "keyboard", "laptop", "monitor", "mouse",
+        "mug", "projector",
+    )  # fmt: skip
+    pacs = registry.read("pacs", "all", shared_dir / "images")
+    assert len(pacs.domain_names) == 4 and len(pacs.classes) == 7
+    assert office.image(0).mode == pacs.image(0).mode == "RGB"
+    folders = {path.name for path in (shared_dir / "images" / "caltech101" / "test").iterdir()}
+    kept = folders - {"BACKGROUND_Google", "Faces_easy"}
+    assert len(kept) == registry.lookup("caltech101").classes
