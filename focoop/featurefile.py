@@ -19,7 +19,7 @@ from safetensors.torch import load as parse_tensors
 from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
-from focoop import atomic
+from focoop import atomic, kept
 from focoop.errors import DataError
 from focoop.featureset import FeatureSet
 
@@ -52,6 +52,20 @@ def load_split(
     With patches, only the rows that have them are kept.
     """
     path = Path(path)
+    told = path.stat() if path.is_file() else None
+    version = told and (told.st_mtime_ns, told.st_size)
+    origin = tuple(sorted((provenance or {}).items()))
+    found: FeatureSet = kept.FEATURES.get(
+        (str(path), version, split, with_patches, origin),
+        lambda: _load_split(path, split, with_patches, provenance),
+        lambda made: made.pooled.nbytes + (0 if made.patches is None else made.patches.nbytes),
+    )
+    return found
+
+
+def _load_split(
+    path: Path, split: str, with_patches: bool, provenance: Mapping[str, str] | None
+) -> FeatureSet:
     tensors, metadata = read_file(path, with_patches=with_patches)
     labels, split_ids, classes = _check(path, tensors, metadata)
     names = split_names(metadata)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from focoop import kept
 from focoop.clip import load_backbone
 from focoop.clip.base import Backbone
 from focoop.data.corruptions import SEVERITIES
@@ -75,8 +76,9 @@ def build(config: RunConfig, cache_dir: Path | None = None, device: str | None =
             "(--set data.with_patches=true)"
         )
     weights = Path(config.backbone.weights) if config.backbone.weights else None
-    backbone = load_backbone(
-        config.backbone.name, weights=weights, device=device or config.backbone.device
+    name, where = config.backbone.name, device or config.backbone.device
+    backbone: Backbone = kept.BACKBONES.get(
+        (name, weights, where), lambda: load_backbone(name, weights=weights, device=where), size=1
     )
     precision = config.backbone.precision
     on_gpu = backbone.device.type == "cuda"

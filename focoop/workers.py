@@ -6,12 +6,11 @@ folders, so whatever is stopped here goes on with the same command.
 """
 
 import contextlib
-import functools
 import multiprocessing
 import os
 import signal
 import traceback
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -23,13 +22,10 @@ from typing import Any
 
 import torch
 
-from focoop import features, scenario
-from focoop.clip import load_backbone
+from focoop import kept
 from focoop.config import from_dict, to_dict
 from focoop.errors import ConfigError, FocoopError
 from focoop.experiment import run_experiment
-from focoop.featurefile import load_split
-from focoop.featureset import FeatureSet
 from focoop.manifest import collect
 from focoop.runs import start
 from focoop.schema import RunConfig
@@ -247,31 +243,8 @@ def _serve(connection: Connection, size: int) -> None:
 
 def keep_open(limit: int) -> None:
     """Let all runs of this process share feature files (up to `limit` bytes) and the backbone."""
-    kept: OrderedDict[tuple[Any, ...], FeatureSet] = OrderedDict()
-
-    def shared_split(path: Path | str, *arguments: Any, **options: Any) -> FeatureSet:
-        told = os.stat(path) if os.path.isfile(path) else None
-        version = told and (told.st_mtime_ns, told.st_size)
-        key = (str(path), version, repr(arguments), repr(sorted(options.items())))
-        if key not in kept:
-            kept[key] = load_split(path, *arguments, **options)
-        kept.move_to_end(key)
-        found = kept[key]
-        while len(kept) > 1 and sum(map(_size, kept.values())) > limit:
-            kept.popitem(last=False)
-        return found
-
-    # A run is made of names alone; these two functions turn names into tensors.
-    for module, name, function in (
-        (features, "load_split", shared_split),
-        (scenario, "load_backbone", functools.lru_cache(maxsize=1)(load_backbone)),
-    ):
-        assert hasattr(module, name), f"{module.__name__} no longer calls {name}"
-        setattr(module, name, function)
-
-
-def _size(found: FeatureSet) -> int:
-    return found.pooled.nbytes + (0 if found.patches is None else found.patches.nbytes)
+    kept.FEATURES.limit = limit
+    kept.BACKBONES.limit = 1
 
 
 def _memory() -> int:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
-from focoop import compare, features, grid, scenario, tables, workers
+from focoop import compare, featurefile, grid, kept, tables, workers
 from focoop.cli import app
 from focoop.cli.compare import live_comparison
 from focoop.errors import ConfigError, RunError
@@ -249,16 +250,16 @@ def test_interrupt_on_a_terminal_and_the_same_command_again(tmp_path: Path) -> N
 def test_runs_of_a_worker_share_features_within_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(features, "load_split", features.load_split)  # restored afterwards
-    monkeypatch.setattr(scenario, "load_backbone", scenario.load_backbone)
-    opened: list[tuple[str, str]] = []
-    original = workers.load_split
+    opened: list[str] = []
+    original = featurefile.read_file
 
-    def counted(path: Path, split: str, **options: Any) -> Any:
-        opened.append((path.name, split))
-        return original(path, split, **options)
+    def counted(path: Path, **options: Any) -> Any:
+        opened.append(path.name)
+        return original(path, **options)
 
-    monkeypatch.setattr(workers, "load_split", counted)
+    monkeypatch.setattr(featurefile, "read_file", counted)
+    for things in (kept.FEATURES, kept.BACKBONES):  # limits are restored afterwards
+        monkeypatch.setattr(things, "limit", 0)
     alone = compare.run(toy_plan(tmp_path / "alone", "zeroshot"), jobs=0)[0].summary
     for limit, expected in ((2**30, 3), (0, 6)):
         opened.clear()
@@ -266,6 +267,22 @@ def test_runs_of_a_worker_share_features_within_a_limit(
         outcomes = compare.run(toy_plan(tmp_path / str(limit), "zeroshot", (0, 1)), jobs=0)
         assert [o.summary for o in outcomes] == [alone, alone]
         assert len(opened) == expected  # train, test and one OOD set, for one run or for each
+    kept.FEATURES.clear()
+    kept.BACKBONES.clear()
+
+
+def test_the_least_recently_used_goes_first() -> None:
+    few = kept.Kept(limit=2)
+    made: list[str] = []
+
+    def make(name: str) -> str:
+        made.append(name)
+        return name
+
+    for name in ("a", "b", "a", "c", "a", "b"):
+        assert few.get(name, partial(make, name), size=1) == name
+    assert made == ["a", "b", "c", "b"]
+    assert kept.Kept().get("a", lambda: 1, size=1) == 1  # nothing is kept without a limit
 
 
 def test_jobs_by_device() -> None:

@@ -15,7 +15,7 @@ OPENCLIP = {f"focoop.clip.{name}" for name in ("openclip", "patches", "weights")
 # A module may import its own layer and those to the left of it.
 LAYERS = (
     ("errors", "__init__"),
-    ("seeds", "atomic"),
+    ("seeds", "atomic", "kept"),
     ("tensorcache", "linesearch", "marginals", "words"),
     ("transport", "transport_dual", "partial_transport", "scores", "metrics"),
     ("data",),
