@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "focoop"
 CORE_PACKAGES = {"torch", "numpy", "safetensors", "focoop"}
 # Modules for people rather than numbers may use the command line's packages at import time.
 FOR_PEOPLE = ("cli", "doctor", "show")
+FLOWER = "flower"  # needs flwr, an extra; nothing but the command line may need it
 OPENCLIP = {f"focoop.clip.{name}" for name in ("openclip", "patches", "weights")}
 # A module may import its own layer and those to the left of it.
 LAYERS = (
@@ -40,7 +41,7 @@ LAYERS = (
     ("compare",),
     ("choice",),
     ("tune",),
-    ("show", "doctor"),
+    ("show", "doctor", "flower"),
     ("cli",),
     ("__main__",),
 )
@@ -100,7 +101,7 @@ def test_imports_run_one_way(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [m for m in MODULES if layer(m) not in FOR_PEOPLE and dotted(m) not in OPENCLIP],
+    [m for m in MODULES if layer(m) not in (*FOR_PEOPLE, FLOWER) and dotted(m) not in OPENCLIP],
     ids=dotted,
 )
 def test_core_needs_three_packages(path: Path) -> None:
@@ -128,7 +129,7 @@ def test_methods_are_pure(path: Path) -> None:
 
 
 def test_core_imports_where_nothing_else_is_installed() -> None:
-    core = [dotted(m) for m in MODULES if layer(m) not in (*FOR_PEOPLE, "__main__")]
+    core = [dotted(m) for m in MODULES if layer(m) not in (*FOR_PEOPLE, FLOWER, "__main__")]
     core = [name for name in core if name not in OPENCLIP]
     script = f"""
 import importlib, sys

@@ -1,0 +1,1 @@
+"""The same methods on Flower: thin adapters over the functions the simulator calls."""

@@ -1,0 +1,95 @@
+"""The client's side: `train` and `evaluate` as the simulator does them, on Flower messages."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from focoop import __version__
+from focoop.evaluation import EvaluationSets, Owned
+from focoop.experiment import _evaluate, _schedule
+from focoop.federation.client import make_update
+from focoop.federation.client import train as train_locally
+from focoop.federation.simulator import _local_settings, client_state, start
+from focoop.flower.party import Party
+from focoop.flower.records import ABOUT, GLOBAL, Order, row_content, to_tensors, update_content
+from focoop.methods._base import Server
+from focoop.seeds import torch_generator
+
+app = ClientApp()
+
+
+@app.query("hello")
+def hello(message: Message, context: Context) -> Message:
+    """Who this node is and what it takes the task to be."""
+    party = Party.of(context)
+    scenario = party.scenario()
+    about = ConfigRecord(
+        {
+            "client": party.client,
+            "clients": party.clients,
+            "name": party.name,
+            "version": __version__,
+            "backbone": scenario.backbone.fingerprint,
+            "classes": list(scenario.task.classes),
+        }
+    )
+    return Message(RecordDict({ABOUT: about}), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """One round of local training; private tensors stay in this machine's files."""
+    party, order = Party.of(context), Order.read(message.content)
+    party.check(order)
+    scenario, client, round_index = party.scenario(), party.client, order.round_index
+    method, task, seed = scenario.method, scenario.task, party.config.seed
+    data = scenario.client(client)
+    # An order for this round says that the one before is committed, and nothing later.
+    store = party.store(order, round_index - 1)
+    store.settle(round_index - 1)
+    initial = start(method, task, seed)
+    state = client_state(
+        method,
+        task,
+        initial,
+        Server(to_tensors(message.content[GLOBAL], task.device)),
+        store.load(client) if initial.private else None,
+        partial(data.counts, len(task.classes)),
+    )
+    local = _local_settings(_schedule(party.config, scenario), round_index)
+    generator = torch_generator(seed, "train", round_index, client)
+    trained, loss = train_locally(method, state, data, task, local, generator)
+    if trained.private and len(data):
+        store.save(client, round_index, trained.private)
+    update = make_update(client, trained, data, len(task.classes), loss)
+    return Message(update_content(update, round_index), reply_to=message)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """This client's row of the evaluation; scores and images stay here."""
+    party, order = Party.of(context), Order.read(message.content)
+    party.check(order)
+    scenario, client = party.scenario(evaluation=True), party.client
+    server = Server(to_tensors(message.content[GLOBAL], scenario.task.device))
+    row = None
+    if len(scenario.sets.test.index[client]):
+        alone = replace(scenario, sets=only(scenario.sets, client))
+        store = party.store(order, order.round_index)
+        row = _evaluate(alone, server, store, party.config.seed).clients[0]
+    return Message(row_content(row, client, order.round_index), reply_to=message)
+
+
+def only(sets: EvaluationSets, client: int) -> EvaluationSets:
+    """The same sets with the images of one client owned and all others nobody's."""
+
+    def alone(owned: Owned) -> Owned:
+        nothing = np.zeros(0, dtype=np.int64)
+        index = [rows if k == client else nothing for k, rows in enumerate(owned.index)]
+        return Owned(owned.images, index)
+
+    corrupted = {name: alone(owned) for name, owned in sets.corrupted.items()}
+    return EvaluationSets(alone(sets.test), corrupted, sets.ood)

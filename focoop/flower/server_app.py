@@ -1,0 +1,86 @@
+"""The server's side: no images, only words and prompts; every round is in the run folder."""
+
+import secrets
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from focoop.clip import load_backbone
+from focoop.clip.base import Backbone
+from focoop.errors import ConfigError
+from focoop.federation.simulator import start as first_state
+from focoop.flower.records import FederationError
+from focoop.flower.roster import Facts, Roster
+from focoop.flower.settings import run_config, server_settings
+from focoop.flower.strategy import PromptStrategy
+from focoop.manifest import collect
+from focoop.methods import create, lookup
+from focoop.methods._base import Method, Params, Server, Task
+from focoop.runs import RunFolder, start
+from focoop.scenario import make_task
+from focoop.schema import RunConfig
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the federation that the run configuration describes."""
+    config, settings = run_config(context.run_config), server_settings(context.run_config)
+    if lookup(config.method.name).pools_data:
+        raise ConfigError(
+            f"{config.method.name} needs all clients' images in one place: use focoop run"
+        )
+    path = Path(settings.out) if settings.out else Path("runs") / "flower" / config.title
+    folder = start(path, config, collect(config), resume=settings.resume)
+    if folder.status == "finished":
+        return
+    with folder:
+        roster = Roster(settings.wait, settings.deadline)
+        facts = roster.assemble(grid)
+        method, task, backbone = server_side(config, facts)
+        pin(folder, facts, backbone)
+        server, done = restored(folder, method, task)
+        key = str(folder.manifest["federation"])
+        strategy = PromptStrategy(method, task, server, done, folder, roster, facts, settings, key)
+        strategy.run(grid)
+        folder.finish("finished")
+
+
+def server_side(config: RunConfig, facts: Facts) -> tuple[Method, Task, Backbone]:
+    """The method and its task, made of the clients' class names; no dataset is opened."""
+    method = create(config.method.name, config.method.settings)
+    weights = Path(config.backbone.weights) if config.backbone.weights else None
+    backbone = load_backbone(config.backbone.name, weights=weights, device=config.backbone.device)
+    if backbone.fingerprint != facts.backbone:
+        raise FederationError(
+            "the clients' backbone is not the server's: give all machines the same weights"
+        )
+    precision = config.backbone.precision
+    half = precision == "bfloat16" or (precision == "auto" and backbone.device.type == "cuda")
+    backbone.text.train_in(torch.bfloat16 if half else None)
+    task = make_task(config, backbone, facts.classes, method.needs_ood)
+    return method, replace(task, frozen=method.prepare(task)), backbone
+
+
+def pin(folder: RunFolder, facts: Facts, backbone: Backbone) -> None:
+    """Facts that a resumed run must find unchanged, and the name its clients know it by."""
+    folder.pin("backbone_fingerprint", backbone.fingerprint)
+    folder.pin("federation_classes", list(facts.classes))
+    folder.pin("federation_clients", facts.clients)
+    folder.pin("federation", folder.manifest.get("federation") or secrets.token_hex(8))
+
+
+def restored(folder: RunFolder, method: Method, task: Task) -> tuple[Server, int]:
+    """The server after the last committed round, or at the start."""
+    committed = folder.resume_point()
+    if committed is None:
+        return Server(first_state(method, task, folder.config.seed).shared), 0
+
+    def here(params: Params) -> Params:
+        return {name: value.to(task.device) for name, value in params.items()}
+
+    return Server(here(committed.shared), here(committed.memory)), committed.round_index

@@ -1,0 +1,50 @@
+"""What a Flower run is told: the run's configuration, and how the server deals with its clients."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from focoop.config import RunConfig, from_flat, load
+from focoop.settings import build, setting
+
+Flat = Mapping[str, bool | int | float | str]
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Keys of `[tool.flwr.app.config]` beside the run's own settings (underscores as dashes)."""
+
+    config: str = setting("", "configuration: a file, or a name of configs; there on every machine")
+    set: str = setting("", "settings over it, as `federation.rounds=3; method.name=promptfl`")
+    out: str = setting("", "run folder at the server; empty: runs/flower/TITLE")
+    resume: bool = setting(False, "continue the run in that folder")
+    quorum: float = setting(
+        0.5, "share of a round's clients whose updates it needs", above=0, high=1
+    )
+    deadline: float = setting(3600.0, "seconds a client has to answer", above=0)
+    wait: float = setting(120.0, "seconds to wait for clients that are not connected", low=0)
+    norm_bound: float = setting(
+        10.0, "refuse updates this many times longer than the median; 0: none", low=0
+    )
+    count_bound: float = setting(
+        100.0, "refuse clients with this many times the median of images; 0: none", low=0
+    )
+
+
+NAMES = {one.name.replace("_", "-"): one.name for one in fields(ServerSettings)}
+
+
+def server_settings(flat: Flat) -> ServerSettings:
+    """How the server behaves, from a Flower run configuration."""
+    own = {NAMES[key]: value for key, value in flat.items() if key in NAMES}
+    return build(ServerSettings, own, "")
+
+
+def run_config(flat: Flat) -> RunConfig:
+    """The run's configuration: what `config` and `set` say, or else all settings one by one."""
+    settings = server_settings(flat)
+    given = {key: value for key, value in flat.items() if key not in NAMES}
+    if given:
+        return from_flat(given)
+    path = Path(settings.config) if settings.config else None
+    return load(path, [text.strip() for text in settings.set.split(";") if text.strip()])
