@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from focoop import transport
+from focoop import transport, transport_dual
 from focoop.methods._base import ClientUpdate, Server, weighted_mean
 
 # Frank-Wolfe leaves a remnant of its start in every cell: below this share of a row it is no mass.
@@ -34,7 +34,7 @@ class Consistency:
     tau: float
     steps: int = 300
     gap: float = 5e-3
-    rule: Literal["armijo", "open_loop"] = "armijo"
+    rule: Literal["dual", "armijo", "open_loop"] = "armijo"
     cost_scale: Literal["range", "max"] = "range"
     seemly: Literal["top", "kmeans2"] = "top"
     seemly_count: int = 0
@@ -58,17 +58,7 @@ class Consistency:
         # A GPU would wait for the host at every step: problems of this size are the CPU's.
         where = torch.device("cpu") if len(prompts) * len(ood) <= SMALL else ood.device
         cost = self.cost(flat_id, flat_ood).to(where)
-        previous = server.memory.get("plan")
-        plan = transport.semi_unbalanced(
-            cost,
-            tau=self.tau,
-            step=self.rule,
-            max_steps=self.steps,
-            tolerance=self.gap,
-            start=previous.to(where)
-            if previous is not None and previous.shape == cost.shape
-            else None,
-        )
+        plan = self.solve(cost, server)
         # Columns that drew alike differ by rounding alone: ties must not depend on it.
         mass = (plan.mass.double() * len(ood)).round(decimals=6).to(ood.device)
         if self.seemly == "top":
@@ -76,8 +66,14 @@ class Consistency:
             seemly = transport.select_by_mass(mass, count, largest=True)
         else:
             seemly = transport.two_means(mass).nonzero().squeeze(1)
+        if isinstance(plan, transport_dual.DualPlan):
+            part = plan.columns(seemly.to(where))
+            memory = {"potential": plan.potential}
+        else:
+            part = plan.plan[:, seemly.to(where)]
+            memory = {"plan": plan.plan} if self.rule == "armijo" else {}
         target = transport.barycentre(
-            plan.plan.to(ood.device)[:, seemly],
+            part.to(ood.device),
             flat_ood[seemly],
             flat_id,
             min_mass=RESIDUE / len(prompts),
@@ -90,8 +86,26 @@ class Consistency:
                 "ood": ood[rows],
                 "ood_words": words[rows % len(words)],
             },
-            memory={"plan": plan.plan} if self.rule == "armijo" else {},
+            memory=memory,
             report={"transport_gap": plan.gap, "transport_steps": float(plan.steps)},
+        )
+
+    def solve(self, cost: Tensor, server: Server) -> transport.Plan | transport_dual.DualPlan:
+        """SemiUOT from where the last round ended."""
+        previous = server.memory.get("potential" if self.rule == "dual" else "plan")
+        previous = None if previous is None else previous.to(cost.device)
+        if self.rule == "dual":
+            return transport_dual.semi_unbalanced_dual(
+                cost, tau=self.tau, max_steps=self.steps, tolerance=self.gap, start=previous
+            )
+        fits = previous is not None and previous.shape == cost.shape
+        return transport.semi_unbalanced(
+            cost,
+            tau=self.tau,
+            step=self.rule,
+            max_steps=self.steps,
+            tolerance=self.gap,
+            start=previous if fits else None,
         )
 
     def kept(self, mass: Tensor, cost: Tensor, clients: int, slots: int) -> Tensor:
@@ -131,7 +145,4 @@ class Consistency:
         Class marginals are hard, so that a constant changes nothing: with `range` the nearest pair
         costs 0 and the farthest 1, whatever length the contexts have grown to.
         """
-        cost = transport.squared_cost(flat_id, flat_ood)
-        lowest = cost.amin() if self.cost_scale == "range" else torch.zeros_like(cost[0, 0])
-        spread = cost.amax() - lowest
-        return (cost - lowest) / torch.where(spread > 0, spread, torch.ones_like(spread))
+        return transport.rescale(transport.squared_cost(flat_id, flat_ood), self.cost_scale)

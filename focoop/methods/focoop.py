@@ -83,8 +83,8 @@ class FOCoOpConfig:
     transport_tau: float = setting(0.1, "tau of SemiUOT's loose marginal", above=0)
     transport_steps: int = setting(300, "Frank-Wolfe iterations at most", low=1)
     transport_gap: float = setting(5e-3, "stop at this duality gap", low=0)
-    transport_rule: Literal["armijo", "open_loop"] = setting(
-        "armijo", "step size: `armijo`, or the paper's 1/(i+2), `open_loop`"
+    transport_rule: Literal["dual", "armijo", "open_loop"] = setting(
+        "armijo", "Frank-Wolfe by `armijo` or the paper's 1/(i+2), `open_loop`; `dual`: Newton"
     )
     cost_scale: Literal["range", "max"] = setting(
         "range", "costs brought to [0, 1] by their `range`, or divided by their `max`"
@@ -120,6 +120,7 @@ class FOCoOp(Method):
     keeps = "local prompts"
     scores_by = "ID mass over C + U"
     needs_ood = True
+    by_class = ("global",)
     identity_settings = {"alpha": 1.0}  # otherwise T^g moves towards T^o
 
     @property

@@ -154,3 +154,17 @@ def test_armijo_warm_start_needs_no_more_steps_than_a_cold_one() -> None:
     first = method.aggregate(server, updates, task)
     second = method.aggregate(Server(server.shared, first.memory), updates, task)
     assert second.report["transport_steps"] <= first.report["transport_steps"]
+
+
+def test_the_solvers_agree_and_the_dual_starts_where_it_ended() -> None:
+    task, updates, server = make_task(), make_updates(4), make_server()
+    fine = {"transport_gap": 1e-4, "transport_steps": 5000, "seemly_count": 3}
+    walked = FOCoOp(FOCoOpConfig(transport_rule="armijo", **fine))
+    newton = FOCoOp(FOCoOpConfig(transport_rule="dual", **fine))
+    one, other = (m.aggregate(server, updates, task) for m in (walked, newton))
+    assert torch.equal(one.shared["ood"], other.shared["ood"])
+    torch.testing.assert_close(other.shared["global"], one.shared["global"], rtol=0.05, atol=0.05)
+    again = newton.aggregate(Server(server.shared, other.memory), updates, task)
+    assert other.memory["potential"].shape == (C,)
+    assert again.report["transport_steps"] <= other.report["transport_steps"]
+    torch.testing.assert_close(again.shared["global"], other.shared["global"], rtol=1e-2, atol=1e-2)
