@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from focoop.methods._base import ClientUpdate, Params, Server, Task
+from focoop.methods._base import ClientUpdate, Method, Params, Server, Task
 
 RULES = ("none", "clip", "median", "trimmed", "krum")
 Screened = tuple[list[ClientUpdate], dict[str, float]]
@@ -35,7 +35,9 @@ class Defence:
     clip: float = 2.0
     count_cap: float = 10.0
 
-    def screen(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Screened:
+    def screen(
+        self, method: Method, server: Server, updates: Sequence[ClientUpdate], task: Task
+    ) -> Screened:
         """The updates a method may see, and what was done to them for the round's report."""
         if self.rule == "none":
             return list(updates), {}
@@ -48,10 +50,10 @@ class Defence:
         if self.rule == "clip":
             usable, clipped = clip_changes(usable, server.shared, self.clip)
             return usable, report | {"clipped": float(clipped)}
-        return self._by_rows(usable, server.shared, task), report
+        return self._by_rows(usable, server.shared, method.by_class), report
 
     def _by_rows(
-        self, updates: list[ClientUpdate], received: Params, task: Task
+        self, updates: list[ClientUpdate], received: Params, by_class: Sequence[str]
     ) -> list[ClientUpdate]:
         everyone = list(range(len(updates)))
         changed: list[Params] = [dict(u.shared) for u in updates]
@@ -60,7 +62,7 @@ class Defence:
                 continue
             stacked = torch.stack([u.shared[name] for u in updates])  # (K, ...)
             result = stacked.clone()
-            if by_class(name, value, task):
+            if name in by_class:
                 for c in range(len(value)):
                     holders = [k for k in everyone if updates[k].class_counts[c] > 0]
                     weights = [float(updates[k].class_counts[c]) for k in holders]
@@ -90,16 +92,6 @@ class Defence:
         trusted = [voters[i] for i in chosen]
         result[trusted] = copies[trusted]
         return result
-
-
-def by_class(name: str, value: Tensor, task: Task) -> bool:
-    """Whether a shared tensor has one row per class, told by its shape.
-
-    OOD prompts may be as many as the classes: by the project's words their names begin with `ood`.
-    """
-    if name.startswith("ood") or value.dim() < 2 or len(value) != len(task.classes):
-        return False
-    return value.dim() >= 3 or value.shape[1] == task.anchors.shape[1]
 
 
 def refusal(update: ClientUpdate, received: Params, num_classes: int) -> str | None:

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from focoop.errors import MethodError
-from focoop.methods._base import ClientUpdate, Params, Server, Task
-from focoop.robust import by_class
+from focoop.methods._base import ClientUpdate, Method, Params, Server, Task
 
 FRACTION = 24  # bits after the point
 # RFC 3526, group 14: 2^2048 - 2^1984 - 1 + 2^64 (floor(2^1918 pi) + 124476), generator 2.
@@ -217,22 +216,21 @@ def _signed(total: Words, mask: Words, plus: bool) -> Words:
     return total + mask if plus else total - mask
 
 
-def pack(update: ClientUpdate, task: Task, parties: int) -> Words:
+def pack(update: ClientUpdate, by_class: Sequence[str], parties: int) -> Words:
     """A client's summands (uint64): n_kc t_kc of class rows, n_k t_k of the rest, n_kc, n_k."""
     parts = []
     for name in sorted(update.shared):
         value = update.shared[name].double().cpu()
         if update.shared[name].is_floating_point():
-            weighted = value * _weights(name, update, value, task)
+            weighted = value * _weights(update, value, name in by_class)
             parts.append(_fixed(weighted.flatten(), parties))
     counts = [*update.class_counts.tolist(), update.num_examples]
     parts.append(np.array(counts, dtype=np.int64).view(np.uint64))
     return np.concatenate(parts)
 
 
-def unpack(total: Words, received: Params, task: Task) -> ClientUpdate:
+def unpack(total: Words, received: Params, by_class: Sequence[str], classes: int) -> ClientUpdate:
     """The sum of packed updates as one update that holds the means; nobody's classes stay."""
-    classes = len(task.classes)
     whole = total.view(np.int64)
     counts = torch.from_numpy(whole[-1 - classes : -1].copy())
     mean = ClientUpdate(0, {}, int(whole[-1]), counts, math.nan)
@@ -242,25 +240,26 @@ def unpack(total: Words, received: Params, task: Task) -> ClientUpdate:
         if not value.is_floating_point():
             continue
         flat = torch.from_numpy(whole[at : at + value.numel()].astype(np.float64))
-        weights = _weights(name, mean, value.cpu(), task)
+        weights = _weights(mean, value.cpu(), name in by_class)
         row = flat.view(value.shape) / 2**FRACTION / weights.clamp(min=1)
         found = row.to(value.dtype).to(value.device)
         shared[name] = torch.where((weights > 0).to(value.device), found, value)
         at += value.numel()
-    return ClientUpdate(0, shared, mean.num_examples, counts.to(task.device), math.nan)
+    return ClientUpdate(0, shared, mean.num_examples, counts, math.nan)
 
 
 def summed(
-    server: Server, updates: Sequence[ClientUpdate], task: Task
+    method: Method, server: Server, updates: Sequence[ClientUpdate], task: Task
 ) -> tuple[list[ClientUpdate], dict[str, float]]:
     """All a server learns under secure sums: one update with the means, and how many sent one."""
-    total = np.add.reduce([pack(update, task, len(updates)) for update in updates])
-    return [unpack(total, server.shared, task)], {"summed": float(len(updates))}
+    total = np.add.reduce([pack(update, method.by_class, len(updates)) for update in updates])
+    mean = unpack(total, server.shared, method.by_class, len(task.classes))
+    return [mean], {"summed": float(len(updates))}
 
 
-def _weights(name: str, update: ClientUpdate, value: Tensor, task: Task) -> Tensor:
+def _weights(update: ClientUpdate, value: Tensor, by_class: bool) -> Tensor:
     """What a tensor's rows are weighted by, in the shape to multiply with."""
-    if by_class(name, value, task):
+    if by_class:
         counts = update.class_counts.double().cpu()
         return counts.view(-1, *[1] * (value.dim() - 1))
     return torch.tensor(float(update.num_examples), dtype=torch.float64)

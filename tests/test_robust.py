@@ -16,11 +16,12 @@ from focoop.federation.round import aggregate
 from focoop.methods._base import ClientUpdate, Server
 from focoop.methods.focoop import FOCoOp, FOCoOpConfig
 from focoop.methods.promptfl import PromptFL
-from focoop.robust import RULES, Defence, by_class, krum, median, refusal, trimmed_mean
+from focoop.robust import RULES, Defence, krum, median, refusal, trimmed_mean
 from focoop.seeds import torch_generator
-from tests.methods.toy import DIM, C, U, make_task
+from tests.methods.toy import C, U, make_task
 
 TASK = make_task()
+METHOD = FOCoOp()  # rows of `global` are classes
 
 
 def draw(*shape: int, name: str = "votes") -> Tensor:
@@ -88,18 +89,10 @@ def test_a_minority_cannot_carry_a_coordinate_past_the_honest(
         assert (found <= honest.amax(0) + 1e-9).all()
 
 
-def test_rows_of_classes_are_told_by_shape_and_name() -> None:
-    assert by_class("global", torch.zeros(C, 2, 3), TASK)
-    assert by_class("residual", torch.zeros(C, DIM), TASK)
-    assert not by_class("context", torch.zeros(C, DIM + 1), TASK)  # C tokens of another width
-    assert not by_class("ood", torch.zeros(C, 2, 3), TASK)
-    assert not by_class("bias", torch.zeros(C), TASK)
-
-
 def test_classes_are_voted_on_by_their_holders() -> None:
     held = torch.tensor([[2, 0, 1, 0], [4, 0, 0, 1], [1, 3, 0, 2], [0, 0, 0, 5]])
     server, updates = make_updates(4, held)
-    screened, _ = Defence("median", count_cap=0).screen(server, updates, TASK)
+    screened, _ = Defence("median", count_cap=0).screen(METHOD, server, updates, TASK)
     for c in range(C):
         holders = [u.shared["global"][c] for u in updates if u.class_counts[c] > 0]
         expected = np.median(torch.stack(holders).numpy(), axis=0)
@@ -114,7 +107,7 @@ def test_a_class_nobody_holds_is_left_to_the_method() -> None:
     held = torch.zeros(3, C, dtype=torch.int64)
     held[:, 0] = 2
     server, updates = make_updates(3, held)
-    screened, _ = Defence("trimmed").screen(server, updates, TASK)
+    screened, _ = Defence("trimmed").screen(METHOD, server, updates, TASK)
     assert torch.equal(screened[1].shared["global"][2], updates[1].shared["global"][2])
 
 
@@ -125,7 +118,7 @@ def test_krum_makes_a_mean_the_mean_of_the_kept() -> None:
         updates[4],
         shared={n: v + 9 * (v.is_floating_point()) for n, v in updates[4].shared.items()},
     )
-    screened, _ = Defence("krum", 0.2, count_cap=0).screen(server, updates, TASK)
+    screened, _ = Defence("krum", 0.2, count_cap=0).screen(METHOD, server, updates, TASK)
     for c in range(C):
         rows = torch.stack([u.shared["global"][c] for u in updates])
         kept = slow_krum(rows, 1)
@@ -145,7 +138,7 @@ def test_clipping_shortens_what_is_longer_than_the_bound_alone() -> None:
         for n, v in updates[3].shared.items()
     }
     updates[3] = replace(updates[3], shared=far)
-    screened, report = Defence("clip", clip=2.0).screen(server, updates, TASK)
+    screened, report = Defence("clip", clip=2.0).screen(METHOD, server, updates, TASK)
     assert report == {"refused": 0.0, "clipped": 1.0}
     for name in ("global", "ood", "context"):
         sent = [u.shared[name] - server.shared[name] for u in updates]
@@ -190,7 +183,7 @@ def test_what_cannot_be_used_is_refused_and_counted(how: str, words: str) -> Non
     server, updates = make_updates(4)
     updates[2] = spoil(updates[2], how)
     assert re.search(words, refusal(updates[2], server.shared, C) or "")
-    screened, report = Defence("median").screen(server, updates, TASK)
+    screened, report = Defence("median").screen(METHOD, server, updates, TASK)
     assert [u.client for u in screened] == [0, 1, 3]
     assert report["refused"] == 1
 
@@ -198,7 +191,7 @@ def test_what_cannot_be_used_is_refused_and_counted(how: str, words: str) -> Non
 def test_claims_of_many_images_are_cut() -> None:
     server, updates = make_updates(5)
     updates[0] = replace(updates[0], num_examples=10**9, class_counts=torch.full((C,), 10**8))
-    screened, _ = Defence("clip", count_cap=10).screen(server, updates, TASK)
+    screened, _ = Defence("clip", count_cap=10).screen(METHOD, server, updates, TASK)
     assert screened[0].class_counts.tolist() == [30] * C
     assert screened[0].num_examples == 10 * 12
     assert screened[1].num_examples == 12
@@ -208,7 +201,7 @@ def test_claims_of_many_images_are_cut() -> None:
 def test_equal_updates_pass_every_rule(rule: str) -> None:
     server, updates = make_updates(1)
     same = [replace(updates[0], client=k) for k in range(5)]
-    screened, _ = Defence(rule).screen(server, same, TASK)
+    screened, _ = Defence(rule).screen(METHOD, server, same, TASK)
     for name, value in updates[0].shared.items():
         assert all(torch.allclose(u.shared[name], value, rtol=1e-12) for u in screened)
 

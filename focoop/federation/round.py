@@ -9,7 +9,7 @@ from focoop.seeds import numpy_generator
 
 # What happens to updates before the method's server step, with numbers for the round's report.
 Screen = Callable[
-    [Server, Sequence[ClientUpdate], Task], tuple[list[ClientUpdate], dict[str, float]]
+    [Method, Server, Sequence[ClientUpdate], Task], tuple[list[ClientUpdate], dict[str, float]]
 ]
 
 
@@ -48,7 +48,7 @@ def aggregate(
         raise MethodError(f"a client sent two updates in one round: {clients}")
     found: dict[str, float] = {}
     if present and screen is not None:
-        present, found = screen(server, present, task)
+        present, found = screen(method, server, present, task)
     if not present:
         return Server(server.shared, server.memory, found)
     result = method.aggregate(server, present, task)

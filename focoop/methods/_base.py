@@ -145,6 +145,8 @@ class Method(ABC):
         together: whether `text` and `loss` may run under `torch.func.vmap`, many clients at once:
             no branch on a tensor's value, no shape that depends on one.
         lr_grid: learning rates `focoop tune` tries; empty: those it tries for every method.
+        by_class: shared tensors with a row per class, averaged class by class; robust rules and
+            secure sums, which know no method, do the same with them.
         identity_settings: settings under which the server step returns equal updates as they are;
             empty where it always does (an average), given where a server moves them on purpose.
     """
@@ -162,6 +164,7 @@ class Method(ABC):
     trains: ClassVar[bool] = True
     pools_data: ClassVar[bool] = False
     together: bool = True
+    by_class: tuple[str, ...] = ()
     lr_grid: ClassVar[tuple[float, ...]] = ()
     identity_settings: ClassVar[Mapping[str, object]] = {}
 

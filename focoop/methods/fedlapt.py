@@ -111,6 +111,11 @@ class FedLAPT(Method):
         texts = [t.format(name.replace("_", " ")) for name in names for t in TEMPLATES]
         return {"bank": task.texts(texts).view(len(names), len(TEMPLATES), -1)}
 
+    @property
+    def by_class(self) -> tuple[str, ...]:  # type: ignore[override]
+        """A class's own context is averaged by the images of the class."""
+        return ("id",) if self.config.contexts == "class_specific" else ()
+
     def init(self, task: Task, generator: torch.Generator) -> State:
         """The contexts, each from its own draw."""
         words, config = words_of(task), self.config

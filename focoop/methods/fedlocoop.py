@@ -74,6 +74,11 @@ class FedLoCoOp(Method):
     scores_by = "GL-MCM"
     patch_kind = "lf_b"
 
+    @property
+    def by_class(self) -> tuple[str, ...]:  # type: ignore[override]
+        """A class's own context is averaged by the images of the class."""
+        return ("context",) if self.config.class_specific else ()
+
     def init(self, task: Task, generator: torch.Generator) -> State:
         """Context (n, d_t) or (C, n, d_t)."""
         classes = len(task.classes)

@@ -118,6 +118,7 @@ class FOCoOpPlus(Method):
     keeps = "local prompts, class counts"
     scores_by = "ID mass under the client's prior"
     needs_ood = True
+    by_class = ("global", "residual")
     lr_grid = (3.0, 6.0, 10.0)
     identity_settings = {"alpha": 1.0}  # otherwise T^g moves towards T^o
 

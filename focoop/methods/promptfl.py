@@ -55,6 +55,11 @@ class PromptFL(Method):
     shares = "context"
     scores_by = "MCM"
 
+    @property
+    def by_class(self) -> tuple[str, ...]:  # type: ignore[override]
+        """A class's own context is averaged by the images of the class."""
+        return ("context",) if self.config.class_specific else ()
+
     def init(self, task: Task, generator: torch.Generator) -> State:
         """Context (n, d_t) or (C, n, d_t)."""
         shape = [self.config.context_tokens, task.width]
