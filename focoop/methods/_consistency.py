@@ -127,7 +127,7 @@ class Consistency:
         so low that slots would stay empty.
         """
         room = [max(math.ceil(self.cap * slots - 1e-9), math.ceil(slots / clients))] * clients
-        far = cost.amin(dim=0).tolist()
+        far = cost.amin(dim=0).tolist() if self.keep == "slot" else [0.0] * len(mass)
         weight = mass.tolist()
         chosen: dict[int, int] = {}
         for row in sorted(range(len(weight)), key=lambda j: (weight[j], -far[j], j)):

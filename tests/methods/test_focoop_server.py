@@ -168,3 +168,41 @@ def test_the_solvers_agree_and_the_dual_starts_where_it_ended() -> None:
     assert other.memory["potential"].shape == (C,)
     assert again.report["transport_steps"] <= other.report["transport_steps"]
     torch.testing.assert_close(again.shared["global"], other.shared["global"], rtol=1e-2, atol=1e-2)
+
+
+def supplied(result: Server, updates: list[ClientUpdate]) -> list[int]:
+    """How many of the kept OOD prompts each client supplied."""
+    return [
+        sum(any(torch.equal(row, mine) for mine in u.shared["ood"]) for row in result.shared["ood"])
+        for u in updates
+    ]
+
+
+@pytest.mark.parametrize("keep", ["slot", "paper"])
+def test_a_cap_bounds_what_one_client_supplies(keep: Literal["slot", "paper"]) -> None:
+    updates, server, task = make_updates(3), make_server(), make_task()
+    # Prompts far from every class receive least mass: without a cap they are all kept.
+    far = {**updates[1].shared, "ood": updates[1].shared["ood"] + 50.0}
+    updates[1] = ClientUpdate(1, far, 3, updates[1].class_counts, 0.0)
+    free = FOCoOp(FOCoOpConfig(keep=keep)).aggregate(server, updates, task)
+    assert supplied(free, updates) == [0, U, 0]
+    capped = FOCoOp(FOCoOpConfig(keep=keep, ood_cap=0.4)).aggregate(server, updates, task)
+    assert supplied(capped, updates)[1] == 2  # 0.4 of 5
+    assert max(supplied(capped, updates)) <= 2
+    if keep == "slot":
+        assert capped.shared["ood_words"].tolist() == list(range(U))
+
+
+def test_a_cap_too_low_for_all_slots_is_raised_to_an_equal_share() -> None:
+    updates, server, task = make_updates(2), make_server(), make_task()
+    result = FOCoOp(FOCoOpConfig(ood_cap=0.01)).aggregate(server, updates, task)
+    assert sorted(supplied(result, updates)) == [2, 3]
+
+
+@pytest.mark.parametrize("keep", ["slot", "paper"])
+def test_a_cap_that_never_binds_changes_nothing(keep: Literal["slot", "paper"]) -> None:
+    updates, server, task = make_updates(3), make_server(), make_task()
+    free = FOCoOp(FOCoOpConfig(keep=keep)).aggregate(server, updates, task)
+    wide = FOCoOp(FOCoOpConfig(keep=keep, ood_cap=0.999)).aggregate(server, updates, task)
+    for name in ("ood", "ood_words", "global"):
+        assert torch.equal(free.shared[name], wide.shared[name])
