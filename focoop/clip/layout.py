@@ -69,9 +69,10 @@ class Layout:
 
     def attend(self, qkv: Tensor, heads: int) -> Tensor:
         """(T, 3d) queries, keys and values -> (T, d) mixed values."""
-        first, *own = self.split(qkv, heads, 3)
         if self.prefix == 0:
-            return together([self.flat(fused(q, k, v)) for q, k, v in own])
+            rows = torch.split(qkv, self.sizes)[1:]
+            return together([fused(r, b, heads) for r, b in zip(rows, self.buckets, strict=True)])
+        first, *own = self.split(qkv, heads, 3)
         kp, vp = first[1][:, 0], first[2][:, 0]  # (G * heads, P, e)
         nothing = kp[:, :0]
         q, k, v = first
@@ -116,10 +117,11 @@ class Layout:
         return mixed.reshape(self.groups * count * length, -1)
 
 
-def fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention of (heads, N, L, e) each, by the fused kernel."""
-    q, k, v = (rows.transpose(0, 1) for rows in (q, k, v))
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(0, 1)
+def fused(qkv: Tensor, bucket: Bucket, heads: int) -> Tensor:
+    """Causal attention within sequences (N * L, 3d) -> (N * L, d), by the fused kernel."""
+    q, k, v = qkv.reshape(bucket.count, bucket.length, 3, heads, -1).permute(2, 0, 3, 1, 4)
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return mixed.transpose(1, 2).reshape(len(qkv), -1)
 
 
 def together(parts: Sequence[Tensor]) -> Tensor:

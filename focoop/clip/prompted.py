@@ -88,7 +88,8 @@ def group(lengths: Tensor, width: int, device: torch.device | None = None) -> Gr
     except RuntimeError:  # under vmap each client may have its own
         return None
     device = lengths.device if device is None else device
-    padding = BUCKET_COST[device.type] / (12 * width**2)  # tokens cheaper than a bucket
+    cost = BUCKET_COST.get(device.type, BUCKET_COST["cuda"])
+    padding = cost / (12 * width**2)  # tokens cheaper than a bucket
     order = sorted(range(len(known)), key=known.__getitem__)
     sizes: list[tuple[int, int]] = []
     exact: list[bool] = []

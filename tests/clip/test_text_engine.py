@@ -188,3 +188,25 @@ def test_gradients_of_attention_are_finite_differences(shape: tuple[int, ...]) -
     after = torch.ones(queries, length, dtype=torch.bool).triu(length - queries + 1)
     leaves = [operand.requires_grad_() for operand in operands]
     assert torch.autograd.gradcheck(lambda *args: attend(*args, after), leaves)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+def test_whole_sequences_without_a_shared_start_agree(dtype: torch.dtype) -> None:
+    """`run`, the path of plain texts and of class-specific contexts on a GPU."""
+    backbone = backbone_in(dtype)
+    tower, names = backbone.text, backbone.names(UNEVEN)
+    contexts = draw(len(UNEVEN), 4, backbone.width, dtype=dtype)
+    x = torch.cat([tower.sot.expand(len(names), 1, -1), contexts, names.embeddings], dim=1)
+    x.requires_grad_()
+    out = tower.run(x, 4 + names.lengths)
+    slow = contexts.clone().requires_grad_()
+    expected = naive(tower, slow, names)
+    slopes = draw(*out.shape, dtype=dtype)
+    (out * slopes).sum().backward()
+    (expected * slopes).sum().backward()
+    assert x.grad is not None and slow.grad is not None
+    torch.testing.assert_close(out, expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+    scale = float(slow.grad.abs().max())
+    torch.testing.assert_close(
+        x.grad[:, 1:5], slow.grad, atol=TOLERANCE[dtype] * scale, rtol=TOLERANCE[dtype]
+    )
