@@ -64,7 +64,9 @@ class Party:
         """Task and images; the sets to evaluate on are only read for an evaluation."""
         config = self.config
         if not evaluation:
-            config = replace(config, data=replace(config.data, corrupted=(), ood=()))
+            config = replace(
+                config, data=replace(config.data, corrupted=(), ood=(), validation_ood=())
+            )
         found = _scenario(config)
         if found.num_clients != self.clients:
             raise ConfigError(
