@@ -47,7 +47,7 @@ def main(grid: Grid, context: Context) -> None:
         key = str(folder.manifest["federation"])
         strategy = PromptStrategy(method, task, server, done, folder, roster, facts, settings, key)
         strategy.run(grid)
-        folder.finish("finished")
+        folder.finish("finished", federation_refused=roster.refused)
 
 
 def server_side(config: RunConfig, facts: Facts) -> tuple[Method, Task, Backbone]:

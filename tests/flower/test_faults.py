@@ -1,0 +1,241 @@
+"""Clients that raise, vanish or send garbage are named and left out; the run is not harmed."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="the extra `flower` is not installed")
+
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+
+from focoop.config import to_flat
+from focoop.flower import client_app, inprocess, server_app
+from focoop.flower.records import METRICS, STATS, UPDATE, FederationError
+from focoop.runs import RunFolder
+from tests.flower.federations import CLIENTS, Answer, Tampered, federated, state, toy_config
+
+HONEST: list[Answer] = [client_app.app] * (CLIENTS - 1)
+Spoil = Callable[[Message, Message], Message]
+
+
+def context_array(change: Callable[[np.ndarray], np.ndarray]) -> Spoil:
+    """Changes the prompt context of an update."""
+
+    def spoil(message: Message, reply: Message) -> Message:
+        record = reply.content[UPDATE]
+        assert isinstance(record, ArrayRecord)
+        record["context"] = Array(change(record["context"].numpy()))
+        return reply
+
+    return spoil
+
+
+def content(**records: object) -> Spoil:
+    """Replaces records; None removes one."""
+
+    def spoil(message: Message, reply: Message) -> Message:
+        kept = {name: reply.content[name] for name in reply.content}
+        kept |= records  # type: ignore[arg-type]
+        return Message(
+            RecordDict({n: r for n, r in kept.items() if r is not None}), reply_to=message
+        )
+
+    return spoil
+
+
+def number(name: str, value: int | float) -> Spoil:
+    """Changes one of the numbers."""
+
+    def spoil(message: Message, reply: Message) -> Message:
+        record = reply.content[METRICS]
+        assert isinstance(record, MetricRecord)
+        record[name] = value
+        return reply
+
+    return spoil
+
+
+def counts(change: Callable[[np.ndarray], np.ndarray], total: Callable[[int], int]) -> Spoil:
+    """Changes the class counts and the number of images."""
+
+    def spoil(message: Message, reply: Message) -> Message:
+        stats, metrics = reply.content[STATS], reply.content[METRICS]
+        assert isinstance(stats, ArrayRecord) and isinstance(metrics, MetricRecord)
+        stats["class-counts"] = Array(change(stats["class-counts"].numpy()))
+        metrics["num-examples"] = total(int(metrics["num-examples"]))  # type: ignore[arg-type]
+        return reply
+
+    return spoil
+
+
+def raises(message: Message, reply: Message) -> Message:
+    raise RuntimeError("disk on fire")
+
+
+def bomb(message: Message, reply: Message) -> Message:
+    """A header that announces four terabytes."""
+    record = reply.content[UPDATE]
+    assert isinstance(record, ArrayRecord)
+    honest = record["context"]
+    text = honest.data.replace(b"(16, 192)", b"(1000000000000,)")
+    record["context"] = Array("float32", (16, 192), honest.stype, text)
+    return reply
+
+
+GARBAGE: dict[str, tuple[Spoil, str]] = {
+    "raises": (raises, "disk on fire"),
+    "nan": (context_array(lambda a: a * np.nan), "no numbers"),
+    "shape": (context_array(lambda a: a[1:]), "shape"),
+    "dtype": (context_array(lambda a: a.astype(np.float64)), "float64, not float32"),
+    "scaled": (context_array(lambda a: a * 1000), "times the median"),
+    "bomb": (bomb, "not an array|shape"),
+    "no update": (content(update=None), "records"),
+    "another record": (content(update=ConfigRecord({"a": 1})), "not arrays"),
+    "more tensors": (content(extra=ArrayRecord()), "records"),
+    "another client": (number("client", 0), "calls itself client 0"),
+    "another round": (number("round", 7), "of round 7"),
+    "loss": (number("loss", float("inf")), "loss is inf"),
+    "negative": (counts(lambda c: -c, lambda n: -n), "negative"),
+    "sum": (counts(lambda c: c + 1, lambda n: n), "add up"),
+    "wrap": (counts(lambda c: c * 0 + 2**62, lambda n: 0), "add up"),
+    "too many": (counts(lambda c: c * 10_000, lambda n: n * 10_000), "number of images"),
+}
+
+
+@pytest.fixture(scope="module")
+def without(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
+    """A setting, and what comes of it when the last client never sends a thing."""
+    folder = tmp_path_factory.mktemp("without")
+    wanted = toy_config(folder, "method.name=promptfl", "federation.evaluate_every=0")
+
+    def silent(message: Message, context: Context) -> Message:
+        if message.metadata.message_type == "train":
+            return Message(Error(3), reply_to=message)
+        return client_app.app(message, context)
+
+    return folder, state(federated(wanted, folder / "run", [*HONEST, silent]))
+
+
+@pytest.mark.parametrize("what", GARBAGE)
+def test_garbage_is_refused_named_and_changes_nothing(
+    tmp_path: Path, without: tuple[Path, bytes], what: str
+) -> None:
+    folder, expected = without
+    wanted = toy_config(folder, "method.name=promptfl", "federation.evaluate_every=0")
+    spoil, reason = GARBAGE[what]
+    run = federated(wanted, tmp_path / "run", [*HONEST, Tampered(spoil)])
+    assert state(run) == expected
+    for entry in run.manifest["rounds"][1:]:
+        assert entry["accepted"] == [0, 1] and entry["participants"] == [0, 1, 2]
+        assert list(entry["refused"]) == ["client 2"]
+        assert re.search(reason, entry["refused"]["client 2"])
+
+
+def test_too_few_updates_end_the_run_and_resuming_goes_on(tmp_path: Path) -> None:
+    wanted = toy_config(tmp_path, "method.name=promptfl", "federation.evaluate_every=0")
+    answers: list[Answer] = [HONEST[0], Tampered(raises), Tampered(raises)]
+    with pytest.raises(FederationError, match=r"1 updates of 2 needed \(client 1: disk on fire"):
+        federated(wanted, tmp_path / "run", answers)
+    assert RunFolder.open(tmp_path / "run").status == "failed"
+    assert RunFolder.open(tmp_path / "run").last_round() == 0
+    after = federated(wanted, tmp_path / "run", resume=True)
+    assert state(after) == state(federated(wanted, tmp_path / "undisturbed"))
+    lenient = federated(wanted, tmp_path / "lenient", answers, quorum=0.1)
+    assert lenient.manifest["rounds"][-1]["accepted"] == [0]
+
+
+class Noisy(inprocess.InProcessGrid):
+    """Repeats every reply of this round and of the ones before, as a confused network might."""
+
+    past: list[Message] = []
+
+    def send_and_receive(self, messages, *, timeout=None):  # type: ignore[no-untyped-def]
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        found = [*self.past, *replies[::-1], *replies]
+        self.past = [*self.past, *replies]
+        return found
+
+
+def test_late_and_repeated_replies_are_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = toy_config(tmp_path, "method.name=promptfl")
+    quiet = federated(wanted, tmp_path / "quiet")
+    monkeypatch.setattr(inprocess, "InProcessGrid", Noisy)
+    noisy = federated(wanted, tmp_path / "noisy")
+    assert state(noisy) == state(quiet)
+    assert noisy.metrics() == quiet.metrics()
+
+
+def test_a_client_that_is_away_is_left_out_until_it_is_back(tmp_path: Path) -> None:
+    wanted = toy_config(tmp_path, "method.name=promptfl", "federation.evaluate_every=0")
+    flat = {**to_flat(wanted), "wait": 0.0, "out": str(tmp_path / "run")}
+    grid = inprocess.InProcessGrid([client_app.app] * CLIENTS, flat)
+
+    class Comes:
+        """Client 0 unplugs client 2 in its first round."""
+
+        def __call__(self, message: Message, context: Context) -> Message:
+            if message.metadata.message_type == "train":
+                grid.offline ^= {2}
+            return client_app.app(message, context)
+
+    grid.answers = [Comes(), *[client_app.app] * (CLIENTS - 1)]
+    grid.offline = {2}
+    server_app.app(grid, Context(1, 1, {}, RecordDict(), flat))
+    rounds = RunFolder.open(tmp_path / "run").manifest["rounds"]
+    assert [entry.get("accepted") for entry in rounds] == [None, [0, 1], [0, 1, 2]]
+    assert rounds[1]["refused"] == {"client 2": "it is not connected"}
+
+
+def test_an_impostor_and_a_stranger_take_no_part(tmp_path: Path) -> None:
+    wanted = toy_config(tmp_path, "method.name=promptfl", "federation.evaluate_every=0")
+
+    def about(**changes: object) -> Spoil:
+        def spoil(message: Message, reply: Message) -> Message:
+            record = reply.content["about"]
+            assert isinstance(record, ConfigRecord)
+            for name, value in changes.items():
+                record[name] = value  # type: ignore[assignment]
+            return reply
+
+        return spoil
+
+    for changes, reason in (
+        ({"client": 0}, "client 0 already"),
+        ({"classes": ["apple", "boat", "cat", "dog"]}, "classes (dog, drum)"),
+        ({"backbone": "other"}, "weights"),
+        ({"client": 9}, "client 9 of 3"),
+    ):
+        answers = [*HONEST, Tampered(about(**changes), kind="query.hello")]
+        run = federated(wanted, tmp_path / reason.replace(" ", "-"), answers)
+        entry = run.manifest["rounds"][-1]
+        assert entry["accepted"] == [0, 1] and entry["refused"] == {
+            "client 2": "it is not connected"
+        }
+        told = run.manifest["federation_refused"]
+        assert reason in " ".join(told.values()), told
+
+
+def test_evaluations_are_looked_at_too(tmp_path: Path) -> None:
+    wanted = toy_config(tmp_path, "method.name=promptfl", "federation.rounds=1")
+    spoil = number("row/accuracy_own", float("nan"))
+    run = federated(wanted, tmp_path / "run", [*HONEST, Tampered(spoil, kind="evaluate")])
+    line = run.metrics()[-1]
+    assert [row["client"] for row in line["clients"]] == [0, 1]
+    assert "accuracy_own" in run.manifest["rounds"][-1]["not_evaluated"]["client 2"]
+    known = [(row["accuracy_own"], row["num_test"]) for row in line["clients"]]
+    mean = sum(value * count for value, count in known) / sum(count for _, count in known)
+    assert line["accuracy_own"] == pytest.approx(mean)
