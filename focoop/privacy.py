@@ -9,6 +9,7 @@ Costs are Renyi divergences of order a (Mironov 2017), added over rounds and tur
 (epsilon, delta) at the end. What is covered and what is not: `docs/threat-model.md`.
 """
 
+import hmac
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -54,7 +55,7 @@ class Privacy:
         """The update as it may leave the client that received `received`.
 
         `generator` must be new in every round, `count_generator` the same in all of them: counts
-        noised anew each round could be averaged. Both must be secret at a real site.
+        noised anew each round could be averaged. At a real site both come of `secret_generator`.
         """
         if update.num_examples == 0:
             return update
@@ -114,6 +115,17 @@ class Privacy:
 
     def _one_round(self, order: float) -> float:
         return gaussian_rdp(order, self.noise / 2)
+
+
+def secret_generator(secret: bytes, *names: str | int) -> torch.Generator:
+    """A generator only the holder of `secret` can repeat, for a real site.
+
+    The run's seed is known to all: noise drawn from it could be taken off again. Use the names
+    ("privacy", run, round) for noise and ("counts", run) for counts, and keep the secret on disk.
+    """
+    text = "/".join(f"{type(name).__name__}:{name}" for name in names)
+    digest = hmac.digest(secret, text.encode(), "sha256")
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
 def clip_change(shared: Params, received: Params, bound: float) -> Params:

@@ -1,6 +1,7 @@
 """Differential privacy: the accountant against integrals and exact answers, the client by hand."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,9 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, optimize, stats
 
+from focoop.config import load
 from focoop.errors import ConfigError
+from focoop.experiment import run_experiment
 from focoop.federation.client import LocalSettings
 from focoop.federation.simulator import MemoryStore, RoundResult, Schedule, simulate
+from focoop.manifest import collect
 from focoop.methods._base import ClientUpdate, Server
 from focoop.methods.promptfl import PromptFL
 from focoop.privacy import (
@@ -23,10 +27,13 @@ from focoop.privacy import (
     epsilon,
     gaussian_rdp,
     sampled_gaussian_rdp,
+    secret_generator,
 )
+from focoop.runs import start as begin
 from focoop.schema import PrivacyConfig
 from focoop.seeds import torch_generator
 from tests.methods.contract_toy import make_clients, make_task, spread
+from tests.toy_setting import write_setting
 
 
 def divergence(order: float, share: float, multiplier: float, *, swapped: bool = False) -> float:
@@ -196,6 +203,20 @@ def test_noise_differs_by_round_and_the_loss_stays_home() -> None:
     assert release(Privacy(clip=0.5)).loss == 0.7
 
 
+def test_noise_of_a_site_is_repeated_by_its_secret_alone() -> None:
+    draws = {
+        name: torch.randn(5, generator=secret_generator(*given)).tolist()
+        for name, given in {
+            "same": (b"k", "privacy", 1),
+            "again": (b"k", "privacy", 1),
+            "other secret": (b"l", "privacy", 1),
+            "other round": (b"k", "privacy", 2),
+        }.items()
+    }
+    assert draws["same"] == draws["again"]
+    assert len({tuple(draw) for draw in draws.values()}) == 3
+
+
 def test_settings_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"set privacy\.clip too"):
         PrivacyConfig(noise=1.0)
@@ -227,3 +248,18 @@ def test_a_bound_that_never_binds_changes_no_bit() -> None:
     assert plain[-1].loss == clipped[-1].loss
     context = plain[-1].server.shared["context"]
     assert torch.equal(context, clipped[-1].server.shared["context"])
+
+
+def test_a_run_keeps_what_was_refused_summed_and_spent(tmp_path: Path) -> None:
+    file = write_setting(tmp_path)
+    told = {
+        "robust": (["robust.rule=median"], {"refused"}),
+        "noise": (["privacy.clip=1", "privacy.noise=2", "privacy.counts=none"], {"epsilon"}),
+        "sums": (["privacy.secure_sum=true", "privacy.counts=rounded"], {"summed"}),
+    }
+    for name, (changes, expected) in told.items():
+        settings = load(file, ["method.name=promptfl", *changes])
+        with begin(tmp_path / name, settings, collect(settings), resume=False) as folder:
+            line = run_experiment(settings, folder)
+        assert set(line["server"]) == expected
+        assert (line["loss"] is None) == (name == "noise")
