@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
+import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,6 +42,7 @@ def trees(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@hypothesis.settings(deadline=None)  # a busy machine is no failure
 @given(trees())
 def test_toml_and_flat_round_trips_are_exact(tree: dict[str, Any]) -> None:
     original = config.from_dict(tree)
