@@ -46,7 +46,7 @@ def train(message: Message, context: Context) -> Message:
     party.check(order)
     scenario, client, round_index = party.scenario(), party.client, order.round_index
     method, task, seed = scenario.method, scenario.task, party.config.seed
-    data = scenario.client(client)
+    data = scenario.client(party.index)
     # An order for this round says that the one before is committed, and nothing later.
     store = party.store(order, round_index - 1)
     store.settle(round_index - 1)
@@ -56,14 +56,14 @@ def train(message: Message, context: Context) -> Message:
         task,
         initial,
         Server(to_tensors(message.content[GLOBAL], task.device)),
-        store.load(client) if initial.private else None,
+        store.load(party.index) if initial.private else None,
         partial(data.counts, len(task.classes)),
     )
     local = _local_settings(_schedule(party.config, scenario), round_index)
     generator = torch_generator(seed, "train", round_index, client)
     trained, loss = train_locally(method, state, data, task, local, generator)
     if trained.private and len(data):
-        store.save(client, round_index, trained.private)
+        store.save(party.index, round_index, trained.private)
     update = make_update(client, trained, data, len(task.classes), loss)
     return Message(update_content(update, round_index), reply_to=message)
 
@@ -73,14 +73,14 @@ def evaluate(message: Message, context: Context) -> Message:
     """This client's row of the evaluation; scores and images stay here."""
     party, order = Party.of(context), Order.read(message.content)
     party.check(order)
-    scenario, client = party.scenario(evaluation=True), party.client
+    scenario, own = party.scenario(evaluation=True), party.index
     server = Server(to_tensors(message.content[GLOBAL], scenario.task.device))
     row = None
-    if len(scenario.sets.test.index[client]):
-        alone = replace(scenario, sets=only(scenario.sets, client))
+    if len(scenario.sets.test.index[own]):
+        alone = replace(scenario, sets=only(scenario.sets, own))
         store = party.store(order, order.round_index)
         row = _evaluate(alone, server, store, party.config.seed).clients[0]
-    return Message(row_content(row, client, order.round_index), reply_to=message)
+    return Message(row_content(row, party.client, order.round_index), reply_to=message)
 
 
 def only(sets: EvaluationSets, client: int) -> EvaluationSets:

@@ -104,13 +104,16 @@ def run(
     *,
     answers: Sequence[Answer] | None = None,
     state: Path | None = None,
-    **settings: bool | float,
+    nodes: Sequence[Mapping[str, str]] = (),
+    **settings: bool | float | str,
 ) -> InProcessGrid:
-    """A whole federation in this process; `settings` are those of the server."""
+    """A whole federation in this process; `settings` are the server's, `nodes` each node's own."""
     given = {name.replace("_", "-"): value for name, value in settings.items()}
     flat = {"wait": 0.0, **to_flat(config), **given, "out": str(out)}
     grid = InProcessGrid(answers or [client_app.app] * num_clients, flat)
     for context in grid.contexts:
         context.node_config["state"] = str(state or out.with_name(f"{out.name}-clients"))
+    for context, node in zip(grid.contexts, nodes, strict=False):
+        context.node_config.update(node)
     server_app.app(grid, Context(1, 1, {}, RecordDict(), dict(flat)))
     return grid

@@ -1,23 +1,29 @@
 """One client of a federation: its images, its model's parts and its private tensors on disk."""
 
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
+import torch
 from flwr.app import Context
 
 from focoop.config import config_hash
 from focoop.errors import ConfigError
+from focoop.evaluation import EvaluationSets, Owned
+from focoop.features import FeatureSet
 from focoop.flower.records import FederationError, Order
-from focoop.flower.settings import run_config
-from focoop.methods import lookup
+from focoop.flower.settings import listed, run_config, server_settings
+from focoop.methods import create, lookup
 from focoop.runstore import PrivateStore
-from focoop.scenario import Scenario, build
-from focoop.schema import RunConfig
+from focoop.scenario import Scenario, build, make_task
+from focoop.schema import MethodConfig, RunConfig
 from focoop.tensorcache import cache_folder
 
 STATE = "FOCOOP_STATE"
+# Settings that say where things are on a machine, and so may differ from the run's.
+PLACES = ("device", "weights", "root")
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,9 @@ class Party:
     clients: int
     name: str
     state: Path
+    data: str = ""
+    classes: tuple[str, ...] = ()
+    places: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, context: Context) -> "Party":
@@ -49,7 +58,19 @@ class Party:
         name = str(node.get("name", f"client {client}"))
         state = node.get("state", os.environ.get(STATE, ""))
         root = Path(str(state)) if state else cache_folder(None, "federations")
-        return cls(config, client, clients, name, root)
+        data, classes = str(node.get("data", "")), server_settings(context.run_config).classes
+        if classes and not data:
+            raise ConfigError(
+                f"{name} must bring its own images to this run: start its node with "
+                "--node-config 'data=\"folder:PATH\"'"
+            )
+        places = {key: str(node[key]) for key in PLACES if key in node}
+        return cls(config, client, clients, name, root, data, tuple(listed(classes)), places)
+
+    @property
+    def index(self) -> int:
+        """The client's place among those its images are divided among; 0 of one for its own."""
+        return 0 if self.data else self.client
 
     def check(self, order: Order) -> None:
         """Refuse an order of another configuration, which other versions of focoop would read."""
@@ -62,11 +83,22 @@ class Party:
 
     def scenario(self, *, evaluation: bool = False) -> Scenario:
         """Task and images; the sets to evaluate on are only read for an evaluation."""
-        config = self.config
+        config, here = self.config, self.places
+        config = replace(
+            config,
+            data=replace(config.data, root=here.get("root", config.data.root)),
+            backbone=replace(
+                config.backbone,
+                device=here.get("device", config.backbone.device),
+                weights=here.get("weights", config.backbone.weights),
+            ),
+        )
         if not evaluation:
             config = replace(
                 config, data=replace(config.data, corrupted=(), ood=(), validation_ood=())
             )
+        if self.data:
+            return _own_scenario(config, self.data, self.classes)
         found = _scenario(config)
         if found.num_clients != self.clients:
             raise ConfigError(
@@ -84,3 +116,38 @@ class Party:
 def _scenario(config: RunConfig) -> Scenario:
     """Kept where one process answers many messages; on a site each message is a new process."""
     return build(config)
+
+
+@lru_cache(maxsize=32)
+def _own_scenario(config: RunConfig, data: str, classes: Sequence[str]) -> Scenario:
+    """A site's own images as the only client's, labelled by the run's classes.
+
+    Corrupted copies of the run's ID dataset become copies of the site's own images.
+    """
+    specs = tuple(f"{data}#{spec.partition('#')[2]}" for spec in config.data.corrupted)
+    own = replace(
+        config,
+        data=replace(config.data, id=data, corrupted=specs),
+        partition=replace(config.partition, kind="iid", clients=1),
+    )
+    method = create(config.method.name, config.method.settings)
+    if not method.patch_kind:  # then images do not depend on the method: none is made ready twice
+        own = replace(own, method=MethodConfig("zeroshot"))
+    found = build(own)
+    before, split = found.split.classes, found.split
+    classes = tuple(classes) or before
+    split = replace(
+        split, train=split.train.with_classes(classes), test=split.test.with_classes(classes)
+    )
+
+    def named(owned: Owned) -> Owned:
+        labels = FeatureSet(
+            owned.images.pooled, None, torch.from_numpy(owned.images.labels), before
+        ).with_classes(classes)
+        return Owned(replace(owned.images, labels=labels.labels.numpy()), owned.index)
+
+    corrupted = {name: named(owned) for name, owned in found.sets.corrupted.items()}
+    sets = EvaluationSets(named(found.sets.test), corrupted, found.sets.ood)
+    task = make_task(config, found.backbone, classes, method.needs_ood)
+    task = replace(task, frozen=method.prepare(task))
+    return replace(found, method=method, split=split, sets=sets, task=task)

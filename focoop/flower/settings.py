@@ -16,6 +16,9 @@ class ServerSettings:
 
     config: str = setting("", "configuration: a file, or a name of configs; there on every machine")
     set: str = setting("", "settings over it, as `federation.rounds=3; method.name=promptfl`")
+    classes: str = setting(
+        "", "class names where sites bring their own images, as `cat; dog`; empty: the dataset's"
+    )
     out: str = setting("", "run folder at the server; empty: runs/flower/TITLE")
     resume: bool = setting(False, "continue the run in that folder")
     quorum: float = setting(
@@ -47,4 +50,13 @@ def run_config(flat: Flat) -> RunConfig:
     if given:
         return from_flat(given)
     path = Path(settings.config) if settings.config else None
-    return load(path, [text.strip() for text in settings.set.split(";") if text.strip()])
+    return load(path, listed(settings.set))
+
+
+def listed(text: str) -> list[str]:
+    """The parts of `a; b`.
+
+    >>> listed("cat; dog;")
+    ['cat', 'dog']
+    """
+    return [part.strip() for part in text.split(";") if part.strip()]

@@ -131,7 +131,7 @@ class PromptStrategy(Strategy):
             except FederationError as error:
                 refused[self.roster.name(client)] = str(error)
                 continue
-            rows += [] if row is None else [{"client": client, **row}]
+            rows += [] if row is None else [{**row, "client": client}]
         for name, reason in refused.items():
             log(WARNING, "round %d: %s was not evaluated: %s", round_index, name, reason)
         line: dict[str, Any] | None = None
@@ -211,7 +211,8 @@ class PromptStrategy(Strategy):
         }
         needed = max(1, math.ceil(self.settings.quorum * len(self.sampled)))
         if len(updates) < needed:
-            told = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
+            known = {**refused, **self.roster.refused}
+            told = "; ".join(f"{name}: {reason}" for name, reason in known.items())
             raise FederationError(
                 f"round {round_index} has {len(updates)} updates of {needed} needed ({told}): "
                 "mend these clients and resume, or lower quorum"
