@@ -101,8 +101,8 @@ class Together:
 
         features = {}
         for name, stacked in torch.func.vmap(contexts)(params).items():
-            if stacked.dim() == 3:  # one context per client for all its names
-                stacked = stacked[:, None].expand(-1, len(names[name]), -1, -1)
+            if stacked.dim() == 3:  # (k, n, d_t): one context per client for all its names
+                stacked = stacked[:, None]
             features[name] = self.task.encode(stacked, names[name])
         return features
 

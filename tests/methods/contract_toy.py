@@ -53,10 +53,10 @@ class Tower(nn.Module):
         self.fitting = draw(WIDTH, scale=2.0)
 
     def forward(self, contexts: Tensor, names: Names) -> Tensor:
-        """(n, d_t) or (..., N, n, d_t) contexts and N names -> (..., N, D) unit features."""
+        """(n, d_t), (..., 1, n, d_t) or (..., N, n, d_t) contexts, N names -> (..., N, D) unit."""
         if contexts.dim() == 2:
             contexts = contexts.expand(len(names), -1, -1)
-        assert contexts.shape[-3] == len(names)
+        assert contexts.shape[-3] in (1, len(names))
         place = torch.arange(contexts.shape[-2], dtype=contexts.dtype)
         weights = (1.0 + 0.3 * torch.sin(place)) / len(place) ** 0.5
         hidden = torch.einsum("...nd,n->...d", contexts, weights) @ self.mix

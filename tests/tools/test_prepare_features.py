@@ -27,7 +27,14 @@ SETTINGS = sorted((ROOT / "configs" / "settings").glob("*.toml"))
 SAID = {
     "data": {"id", "drop_classes", "corrupted", "ood", "validation_ood", "with_patches"},
     "partition": {"kind", "clients", "alpha", "classes_per_client", "leave_out", "shots"},
-    "federation": {"rounds", "participation", "epochs", "batch_size", "evaluate_every"},
+    "federation": {
+        "rounds",
+        "participation",
+        "epochs",
+        "batch_size",
+        "evaluate_every",
+        "lr_schedule",
+    },
 }
 
 
