@@ -185,6 +185,8 @@ def _commit(
             "bytes_down": result.bytes_down,
             "seconds": round(result.seconds, 3),
         }
+        if schedule.privacy is not None or schedule.screen is not None:
+            traffic["server"] = dict(server.report)  # epsilon of rounds without evaluation too
     folder.commit(round_index, server.shared, line, traffic, server.memory)
     if on_round is not None:
         on_round(round_index, None if result is None else result.loss, line)

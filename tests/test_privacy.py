@@ -262,4 +262,6 @@ def test_a_run_keeps_what_was_refused_summed_and_spent(tmp_path: Path) -> None:
         with begin(tmp_path / name, settings, collect(settings), resume=False) as folder:
             line = run_experiment(settings, folder)
         assert set(line["server"]) == expected
+        each = [entry["server"] for entry in folder.manifest["rounds"][1:]]
+        assert [set(one) for one in each] == [expected] * settings.federation.rounds
         assert (line["loss"] is None) == (name == "noise")

@@ -122,6 +122,8 @@ class Rounds:
             from focoop.show import headline
 
             parts += [f"{name} {value}" for name, value in headline(summary).items()]
+            told = summary.get("server", {})
+            parts += [f"{name} {told[name]:.3g}" for name in ("epsilon", "refused") if name in told]
         if summary is not None or not self.console.is_terminal:
             width = len(str(self.total))
             line = f"{self.label}  round {round_index:>{width}}/{self.total}  {'  '.join(parts)}"
