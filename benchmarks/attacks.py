@@ -180,6 +180,8 @@ def table(method: str, share: float, rules: Sequence[str], attacks: Sequence[str
     print(f"\n{method}, {hostile} of {CLIENTS} clients hostile: accuracy / FPR95")
     print(" " * 12 + "".join(f"{name:>14}" for name in columns))
     for attack in attacks:
+        if attack == "ood" and not plain[0].method.needs_ood:
+            continue
         cells = []
         for rule in columns:
             scenario, schedule = cap if rule == "cap" and cap else plain

@@ -69,10 +69,7 @@ class Privacy:
             update,
             shared=shared,
             class_counts=counts,
-            # Zero would mean that the client holds no image and is left out.
-            num_examples=update.num_examples
-            if self.counts == "exact"
-            else max(1, int(counts.sum())),
+            num_examples=int(counts.sum()),
             loss=math.nan if self.noise else update.loss,
         )
 
@@ -83,7 +80,10 @@ class Privacy:
         if self.counts == "noised":
             noise = torch.randn(counts.shape, generator=generator, dtype=torch.float64)
             noisy = counts.double().cpu() + self.count_noise * noise
-            return noisy.round().clamp(min=0).long().to(counts.device)
+            whole = noisy.round().clamp(min=0).long()
+            if not whole.any():  # no images at all would leave the client out
+                whole[noisy.argmax()] = 1
+            return whole.to(counts.device)
         if self.counts == "none":
             return torch.ones_like(counts)
         return counts

@@ -191,8 +191,12 @@ def test_counts_leave_as_asked() -> None:
     assert noised[0].class_counts.tolist() == noised[1].class_counts.tolist()  # one draw for all
     assert noised[0].class_counts.tolist() != [11, 0, 12]
     assert noised[0].num_examples == int(noised[0].class_counts.sum())
-    empty = release(Privacy(counts="noised", count_noise=1e-9))
-    assert empty.class_counts.tolist() == [11, 0, 12]
+    close = release(Privacy(counts="noised", count_noise=1e-9))
+    assert close.class_counts.tolist() == [11, 0, 12]
+    lost = Privacy(counts="noised", count_noise=0.1).release_counts(
+        torch.zeros(4, dtype=torch.int64), torch_generator(0, "counts")
+    )
+    assert lost.sum() == 1  # a client with images is never left out for its noise
 
 
 def test_noise_differs_by_round_and_the_loss_stays_home() -> None:
