@@ -1,0 +1,172 @@
+"""The same bits through Flower's own engines: Ray, and a SuperLink with TLS and node keys."""
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+
+pytest.importorskip("flwr", reason="the extra `flower` is not installed")
+
+from focoop.config import to_flat, to_toml
+from focoop.features import save_splits
+from focoop.flower import launch
+from focoop.flower.keys import make_keys
+from focoop.runs import RunFolder
+from focoop.split import make_split
+from tests.flower.federations import CLIENTS, lines, simulated, state, toy_config
+from tests.toy_setting import CLASSES
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.slow
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+@pytest.fixture
+def started() -> Iterator[list["subprocess.Popen[bytes]"]]:
+    """Processes to end with the test."""
+    processes: list[subprocess.Popen[bytes]] = []
+    yield processes
+    launch.stop(processes)
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower's processes import focoop from this checkout."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+def children(home: Path) -> list[int]:
+    """Processes whose Flower home is this one: `flwr run` leaves a SuperLink behind."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            environ = (entry / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if f"FLWR_HOME={home.resolve()}".encode() in environ:
+            found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc to clean up")
+def test_ray_gives_the_simulators_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray", reason="the extra `flower-ray` is not installed")
+    (port,) = free_ports(1)
+    monkeypatch.setenv("FLWR_LOCAL_SUPERLINK_HTTP_API_PORT", str(port))
+    monkeypatch.setenv("FOCOOP_STATE", str(tmp_path / "state"))
+    wanted = toy_config(tmp_path, "method.name=focoop")
+    plain = simulated(wanted, tmp_path / "sim")
+    (tmp_path / "run.toml").write_text(to_toml(wanted))
+    home = tmp_path / "home"
+    command = [launch.program("flwr"), "run", str(ROOT), "--stream"]
+    command += ["-c", f"config='{tmp_path}/run.toml' out='{tmp_path}/run'"]
+    command += ["--federation-config", f"num-supernodes={CLIENTS} client-resources-num-cpus=1"]
+    try:
+        done = subprocess.run(
+            command, env=launch.environment(home), capture_output=True, text=True, timeout=420
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    finally:
+        for process in children(home):
+            os.kill(process, signal.SIGTERM)
+    run = RunFolder.open(tmp_path / "run")
+    assert run.status == "finished", done.stdout
+    assert state(run) == state(plain) and lines(run) == lines(plain)
+
+
+def test_a_superlink_with_tls_and_keys_gives_the_simulators_bits(
+    tmp_path: Path, started: list["subprocess.Popen[bytes]"]
+) -> None:
+    wanted = toy_config(
+        tmp_path,
+        "method.name=focoop",
+        "partition.shots=0",
+        "partition.kind=pathological",
+        "federation.evaluate_every=0",
+    )
+    plain = simulated(wanted, tmp_path / "sim")
+    split = make_split(wanted)
+    keys, home = tmp_path / "keys", tmp_path / "home"
+    sites = [f"site-{k}" for k in range(CLIENTS)]
+    make_keys(keys, ["127.0.0.1", "localhost"], sites)
+    port, *ports = free_ports(1 + CLIENTS)
+    server = f"127.0.0.1:{port}"
+
+    def begin(command: list[str], own_home: Path) -> None:
+        with open(own_home.with_suffix(".log"), "wb") as log:
+            started.append(
+                subprocess.Popen(
+                    command, env=launch.environment(own_home), stdout=log, stderr=log, cwd=tmp_path
+                )
+            )
+
+    begin(launch.superlink(keys, "127.0.0.1", port, tmp_path / "state.db"), tmp_path / "link")
+    launch.connect(home, server, keys / "ca.crt")
+    launch.await_server(server, keys / "ca.crt", 90)
+    for name in sites:
+        launch.register(home, keys / "sites" / name / "key.pub", name)
+    for k, name in enumerate(sites):
+        own = {
+            "train": split.train.select(split.train_index[k]),
+            "test": split.test.select(split.test_index[k]),
+        }
+        save_splits(tmp_path / f"{name}.safetensors", own)
+        node = {
+            "partition-id": k,
+            "num-partitions": CLIENTS,
+            "name": name,
+            "data": f"file:{tmp_path}/{name}.safetensors",
+            "state": str(tmp_path / name),
+        }
+        begin(launch.supernode(keys / "sites" / name, server, ports[k], node), tmp_path / name)
+    (tmp_path / "setting" / "id.safetensors").unlink()
+    settings = {"classes": "; ".join(CLASSES), "out": str(tmp_path / "run"), "deadline": 300.0}
+    number = launch.submit(home, {**to_flat(wanted), **settings})
+    launch.follow(home, number)
+    run = RunFolder.open(tmp_path / "run")
+    assert run.status == "finished"
+    assert state(run) == state(plain)
+    assert [row["client"] for row in run.metrics()[-1]["clients"]] == [0, 1, 2]
+
+
+def test_nobody_is_let_in_without_a_registered_key_or_tls(
+    tmp_path: Path, started: list["subprocess.Popen[bytes]"]
+) -> None:
+    keys, others = tmp_path / "keys", tmp_path / "others"
+    make_keys(keys, ["127.0.0.1"], ["known", "unknown"])
+    make_keys(others, ["127.0.0.1"], ["known"])
+    port, own = free_ports(2)
+    server = f"127.0.0.1:{port}"
+    with open(tmp_path / "link.log", "wb") as log:
+        command = launch.superlink(keys, "127.0.0.1", port, tmp_path / "state.db")
+        env = launch.environment(tmp_path / "link")
+        started.append(subprocess.Popen(command, env=env, stdout=log, stderr=log))
+    launch.await_server(server, keys / "ca.crt", 90)
+    with pytest.raises((URLError, OSError)):
+        urlopen(f"http://{server}/health", timeout=5)
+    node = {"partition-id": 0, "num-partitions": 1}
+    # An unregistered key, and a site that trusts another authority.
+    for site in (keys / "sites" / "unknown", others / "sites" / "known"):
+        # Not through a pipe: programs that the node has started would keep it open.
+        with open(tmp_path / "node.log", "wb") as log:
+            command = launch.supernode(site, server, own, node)
+            env = launch.environment(tmp_path / "node")
+            process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+        started.append(process)
+        assert process.wait(120) != 0
