@@ -18,11 +18,18 @@ ROW_KEYS = ("num_test", "num_classes", "accuracy_own", "accuracy_all", "threshol
 
 
 def read_update(
-    content: RecordDict, client: int, round_index: int, sent: Params, num_classes: int
+    content: RecordDict,
+    client: int,
+    round_index: int,
+    sent: Params,
+    num_classes: int,
+    *,
+    noised: bool = False,
 ) -> ClientUpdate:
     """A client's update, or a `FederationError` that says why it is refused.
 
     `sent` are the shared tensors the client was given: its own have their names, shapes and types.
+    A client whose tensors are `noised` for privacy tells no loss.
     """
     if set(content) != {UPDATE, STATS, METRICS}:
         raise FederationError(f"it holds the records {sorted(content)}")
@@ -47,7 +54,7 @@ def read_update(
     # Python integers: int64 sums of invented counts may wrap around.
     if sum(counts.tolist()) != total:
         raise FederationError(f"its class counts do not add up to its {total} images")
-    if not isinstance(loss, float) or (total and not math.isfinite(loss)):
+    if not isinstance(loss, float) or (total and not noised and not math.isfinite(loss)):
         raise FederationError(f"its loss is {loss}")
     device = next(iter(sent.values())).device if sent else torch.device("cpu")
     on_device = {name: value.to(device) for name, value in shared.items()}

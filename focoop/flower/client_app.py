@@ -51,32 +51,36 @@ def train(message: Message, context: Context) -> Message:
     store = party.store(order, round_index - 1)
     store.settle(round_index - 1)
     initial = start(method, task, seed)
+    received = to_tensors(message.content[GLOBAL], task.device)
     state = client_state(
         method,
         task,
         initial,
-        Server(to_tensors(message.content[GLOBAL], task.device)),
+        Server(received),
         store.load(party.index) if initial.private else None,
         partial(data.counts, len(task.classes)),
     )
-    local = _local_settings(_schedule(party.config, scenario), round_index)
+    schedule = _schedule(party.config, scenario)
+    local = _local_settings(schedule, round_index)
     generator = torch_generator(seed, "train", round_index, client)
     trained, loss = train_locally(method, state, data, task, local, generator)
     if trained.private and len(data):
         store.save(party.index, round_index, trained.private)
     update = make_update(client, trained, data, len(task.classes), loss)
+    if schedule.privacy is not None:
+        update = schedule.privacy.release(update, received, *party.noise(order, received))
     return Message(update_content(update, round_index), reply_to=message)
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """This client's row of the evaluation; scores and images stay here."""
+    """This client's row of the evaluation, unless it is to stay here as scores and images do."""
     party, order = Party.of(context), Order.read(message.content)
     party.check(order)
     scenario, own = party.scenario(evaluation=True), party.index
     server = Server(to_tensors(message.content[GLOBAL], scenario.task.device))
     row = None
-    if len(scenario.sets.test.index[own]):
+    if party.reports and len(scenario.sets.test.index[own]):
         alone = replace(scenario, sets=only(scenario.sets, own))
         store = party.store(order, order.round_index)
         row = _evaluate(alone, server, store, party.config.seed).clients[0]

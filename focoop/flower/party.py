@@ -1,6 +1,8 @@
 """One client of a federation: its images, its model's parts and its private tensors on disk."""
 
+import hashlib
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -16,9 +18,12 @@ from focoop.features import FeatureSet
 from focoop.flower.records import FederationError, Order
 from focoop.flower.settings import listed, run_config, server_settings
 from focoop.methods import create, lookup
-from focoop.runstore import PrivateStore
+from focoop.methods._base import Params
+from focoop.privacy import secret_generator
+from focoop.runstore import PrivateStore, dump
 from focoop.scenario import Scenario, build, make_task
 from focoop.schema import MethodConfig, RunConfig
+from focoop.seeds import torch_generator
 from focoop.tensorcache import cache_folder
 
 STATE = "FOCOOP_STATE"
@@ -38,6 +43,7 @@ class Party:
     data: str = ""
     classes: tuple[str, ...] = ()
     places: Mapping[str, str] = field(default_factory=dict)
+    reports: bool = True
 
     @classmethod
     def of(cls, context: Context) -> "Party":
@@ -55,6 +61,9 @@ class Party:
             raise ConfigError(
                 f"{config.method.name} needs all clients' images in one place: use focoop run"
             )
+        if config.privacy.secure_sum:
+            # The simulator's server adds up what it would see; nothing masks it on the way yet.
+            raise ConfigError("privacy.secure_sum needs the simulator so far: use focoop run")
         name = str(node.get("name", f"client {client}"))
         state = node.get("state", os.environ.get(STATE, ""))
         root = Path(str(state)) if state else cache_folder(None, "federations")
@@ -65,7 +74,10 @@ class Party:
                 "--node-config 'data=\"folder:PATH\"'"
             )
         places = {key: str(node[key]) for key in PLACES if key in node}
-        return cls(config, client, clients, name, root, data, tuple(listed(classes)), places)
+        # Exact accuracies beside noised tensors would tell what the noise hides.
+        reports = not (data and config.privacy.noise) or bool(node.get("report", False))
+        names = tuple(listed(classes))
+        return cls(config, client, clients, name, root, data, names, places, reports)
 
     @property
     def index(self) -> int:
@@ -107,9 +119,43 @@ class Party:
             )
         return found
 
+    def noise(self, order: Order, received: Params) -> tuple[torch.Generator, torch.Generator]:
+        """Generators of the round's noise and of that of the counts.
+
+        A site with images of its own draws from its own secret. The received tensors are part of
+        the name, so that a server that repeats a round with others does not get the same noise.
+        """
+        if not self.data:
+            return (
+                torch_generator(self.config.seed, "privacy", order.round_index, self.client),
+                torch_generator(self.config.seed, "counts", self.client),
+            )
+        secret = own_secret(self.state)
+        digest = hashlib.sha256(dump(received, {})).hexdigest()
+        names = (order.key, self.client)
+        return (
+            secret_generator(secret, "privacy", *names, order.round_index, digest),
+            secret_generator(secret, "counts", *names),
+        )
+
     def store(self, order: Order, round_index: int) -> PrivateStore:
         """Private tensors up to `round_index`; each client has its own root, and may clear it."""
         return PrivateStore(self.state / order.key / f"{self.client:04d}", limit=round_index)
+
+
+def own_secret(root: Path) -> bytes:
+    """The site's secret, made when first asked for and readable by its owner alone."""
+    path = root / "secret"
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(32))
+    except FileExistsError:
+        pass
+    found = path.read_bytes()
+    if len(found) != 32:
+        raise FederationError(f"{path} is damaged: remove it, and a new secret is made")
+    return found
 
 
 @lru_cache(maxsize=2)

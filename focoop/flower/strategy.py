@@ -2,7 +2,9 @@
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any
 
@@ -12,6 +14,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from focoop.config import config_hash
+from focoop.experiment import client_privacy, server_screen
 from focoop.federation.round import aggregate, num_bytes, sample_clients
 from focoop.flower.checks import read_row, read_update, suspects
 from focoop.flower.records import CONFIG, GLOBAL, FederationError, Order, to_arrays
@@ -40,6 +43,8 @@ class PromptStrategy(Strategy):
         self.method, self.task, self.server, self.done = method, task, server, done
         self.folder, self.roster, self.facts = folder, roster, facts
         self.settings, self.config, self.key = settings, folder.config, key
+        self.privacy, self.screen = client_privacy(self.config), server_screen(self.config)
+        self.noised = self.privacy is not None and self.privacy.noise > 0
         self.rounds = self.config.federation.rounds if method.trains else 0
         self.hash = config_hash(self.config)
         self.sent: list[tuple[int, Message]] = []
@@ -85,7 +90,11 @@ class PromptStrategy(Strategy):
         sent, classes = self.server.shared, len(self.task.classes)
         for client, reply in self._sorted(replies, round_index, refused):
             try:
-                updates.append(read_update(reply.content, client, round_index, sent, classes))
+                content = reply.content
+                update = read_update(
+                    content, client, round_index, sent, classes, noised=self.noised
+                )
+                updates.append(update)
             except FederationError as error:
                 refused[self.roster.name(client)] = str(error)
         limits = self.settings.norm_bound, self.settings.count_bound
@@ -94,13 +103,18 @@ class PromptStrategy(Strategy):
         updates = [update for update in updates if update.client not in odd]
         self._note(round_index, updates, refused)
         before = self.server
-        self.server = aggregate(self.method, before, updates, self.task)
+        self.server = aggregate(self.method, before, updates, self.task, self.screen)
+        self.server = replace(
+            self.server, report={**self.server.report, **self._spent(round_index)}
+        )
         examples = sum(u.num_examples for u in updates)
         losses = [u.loss * u.num_examples for u in updates if u.num_examples]
         self.loss = math.fsum(losses) / examples if examples else math.nan
         up = sum(num_bytes(u.shared) + num_bytes({"c": u.class_counts}) for u in updates)
         down = num_bytes(before.shared) * len(self.sent)
         self.notes |= {"bytes_up": up, "bytes_down": down}
+        if self.privacy is not None or self.screen is not None:
+            self.notes["server"] = dict(self.server.report)
         return to_arrays(self.server.shared), MetricRecord(
             {"loss": self.loss, "accepted": len(updates), "refused": len(refused)}
         )
@@ -147,6 +161,15 @@ class PromptStrategy(Strategy):
         if line is None:
             return None
         return MetricRecord({"accuracy_own": line["accuracy_own"], "clients": len(rows)})
+
+    def _spent(self, round_index: int) -> dict[str, float]:
+        """Epsilon so far, of the client that was asked most often."""
+        if self.privacy is None:
+            return {}
+        share, turns = self.config.federation.participation, Counter[int]()
+        for index in range(1, round_index + 1):
+            turns.update(sample_clients(self.facts.clients, share, self.config.seed, index))
+        return self.privacy.spent(max(turns.values()), round_index, share)
 
     def _connected(self) -> list[int]:
         return [client for client in self.roster.present() if client in self.sampled]

@@ -44,6 +44,20 @@ def test_same_bits_as_the_simulator(tmp_path: Path, method: str) -> None:
     check_parity(tmp_path, f"method.name={method}", "federation.participation=0.67")
 
 
+def test_privacy_and_robust_rules_hold_here_too(tmp_path: Path) -> None:
+    check_parity(
+        tmp_path,
+        "method.name=promptfl",
+        "privacy.clip=0.5",
+        "privacy.noise=0.3",
+        "privacy.counts=noised",
+        "robust.rule=median",
+    )
+    report = RunFolder.open(tmp_path / "flower").manifest["rounds"][-1]["server"]
+    assert report == RunFolder.open(tmp_path / "sim").manifest["rounds"][-1]["server"]
+    assert report["epsilon"] > 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", sorted(set(FEDERATED) - set(QUICK)))
 def test_same_bits_as_the_simulator_whatever_the_method(tmp_path: Path, method: str) -> None:
@@ -112,6 +126,9 @@ def test_what_cannot_be_federated_says_so(tmp_path: Path) -> None:
     pooled = toy_config(tmp_path, "method.name=centralized")
     with pytest.raises(ConfigError, match="focoop run"):
         federated(pooled, tmp_path / "pooled")
+    hidden = toy_config(tmp_path, "method.name=promptfl", "privacy.secure_sum=true")
+    with pytest.raises(FederationError, match=r"privacy\.secure_sum"):
+        federated(hidden, tmp_path / "hidden")
     four = toy_config(tmp_path, "partition.clients=4", "method.name=promptfl")
     with pytest.raises(FederationError, match="divided among 4 clients, and there are 3 nodes"):
         federated(four, tmp_path / "four")
