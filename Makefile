@@ -22,11 +22,14 @@ setup: $(SETUP) ## install the pinned packages into .venv/
 demo: $(SETUP) ## zero-shot, PromptFL and FOCoOp on the packaged CIFAR-100 features
 	$(BIN)/focoop demo
 
+# One process per core, one thread each; a file's tests stay in one process.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+
 test: $(SETUP) ## all tests but the slow ones
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-slow: $(SETUP) ## the slow tests
-	$(BIN)/python -m pytest -m slow
+	$(PYTEST) -m slow
 
 check: $(SETUP) ## lint, format and types, as CI does
 	$(BIN)/ruff check .

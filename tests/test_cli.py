@@ -72,7 +72,7 @@ def test_help_names_every_command() -> None:
         (["run", "--nonsense"], 2, "nonsense"),
         (["run", "--set", "partition.clients=101"], 2, "101 clients"),
         (["run", "--set", "data.id=demo:cifar10"], 3, "cifar100"),
-        (["run", "--set", "data.id=cifar100"], 3, "demo:NAME"),
+        (["run", "--set", "data.id=pack:cifar100"], 3, "demo:NAME"),
         (["run", "--set", "backbone.name=maxi"], 4, "mini"),
         (["run", "--device", "abacus"], 4, "abacus"),
         (["evaluate", "nowhere"], 6, "not a run folder"),
@@ -210,7 +210,7 @@ def test_interrupt_sets_the_status_and_tells_how_to_go_on(tmp_path: Path) -> Non
     process = start_run(path, *FAST, "--set=federation.rounds=500")
     wait_for_round(path, process, 1)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "--resume" in errors and "Traceback" not in errors
     assert runs.RunFolder.open(path).status == "interrupted"
