@@ -1,7 +1,7 @@
 """The command line: `focoop run`, `evaluate`, `compare`, `tune`, `features`, `data`, `demo`, ...
 
 Results go to standard output, messages to standard error. Exit codes: 0 done, 2 wrong usage or
-configuration, 3 data, 4 backbone, 5 method, 6 run folder, 130 interrupted.
+configuration, 3 data, 4 backbone, 5 method, 6 run folder, 7 federation, 130 interrupted.
 """
 
 from typing import Annotated
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from focoop import __version__
-from focoop.cli import compare, data, info, negatives, run
+from focoop.cli import compare, data, info, negatives, run, site
 from focoop.cli.screen import Commands
 
 __all__ = ["app", "main"]
@@ -22,6 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data.app, name="data")
+app.add_typer(site.app, name="site")
 app.command()(run.run)
 app.command()(run.evaluate)
 app.command()(run.demo)
@@ -29,6 +30,8 @@ app.command()(compare.compare)
 app.command()(compare.tune)
 app.command()(data.features)
 app.command()(negatives.negatives)
+app.command()(site.keys)
+app.command()(site.coordinator)
 app.command()(info.methods)
 app.command()(info.config)
 app.command("runs")(info.runs)

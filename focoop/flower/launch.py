@@ -51,7 +51,9 @@ def superlink(keys: Path, host: str, port: int, database: Path) -> list[str]:
     ]
 
 
-def supernode(keys: Path, server: str, port: int, node: Mapping[str, str | int]) -> list[str]:
+def supernode(
+    keys: Path, server: str, port: int, node: Mapping[str, str | int | bool]
+) -> list[str]:
     """A site's command; `port` is its own, for the apps it starts on this machine."""
     settings = " ".join(f"{key}={toml_value(value)}" for key, value in node.items())
     return [
@@ -111,6 +113,15 @@ def register(home: Path, public: Path, name: str) -> None:
     flwr(home, "supernode", "register", str(public), CONNECTION, "--name", name)
 
 
+def admit(home: Path, public: Path, name: str) -> None:
+    """Register a site unless it is registered already, as after a restart of the server."""
+    try:
+        register(home, public, name)
+    except FederationError as error:
+        if "already" not in str(error).lower():
+            raise
+
+
 def write_app(folder: Path, settings: Flat) -> None:
     """A Flower app that holds a run's settings and no code: every machine has focoop itself."""
     head = [
@@ -151,8 +162,12 @@ def follow(home: Path, run: str, every: float = 3.0) -> None:
     while True:
         state, details = status(home, run)
         if state.startswith(ENDED):
-            break
+            return check(run, state, details)
         time.sleep(every)
+
+
+def check(run: str, state: str, details: str) -> None:
+    """Refuse any end but a complete one."""
     if state != f"{ENDED}:completed":
         raise FederationError(f"run {run} ended as {state}: {details}")
 

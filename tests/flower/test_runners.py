@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.error import URLError
@@ -13,7 +14,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from focoop.config import to_flat, to_toml
+from focoop.config import to_toml
 from focoop.features import save_splits
 from focoop.flower import launch
 from focoop.flower.keys import make_keys
@@ -90,9 +91,10 @@ def test_ray_gives_the_simulators_bits(tmp_path: Path, monkeypatch: pytest.Monke
     assert state(run) == state(plain) and lines(run) == lines(plain)
 
 
-def test_a_superlink_with_tls_and_keys_gives_the_simulators_bits(
+def test_a_coordinator_and_its_sites_give_the_simulators_bits(
     tmp_path: Path, started: list["subprocess.Popen[bytes]"]
 ) -> None:
+    """Through TLS and node keys, each site with nothing but its own images."""
     wanted = toy_config(
         tmp_path,
         "method.name=focoop",
@@ -102,46 +104,45 @@ def test_a_superlink_with_tls_and_keys_gives_the_simulators_bits(
     )
     plain = simulated(wanted, tmp_path / "sim")
     split = make_split(wanted)
-    keys, home = tmp_path / "keys", tmp_path / "home"
-    sites = [f"site-{k}" for k in range(CLIENTS)]
-    make_keys(keys, ["127.0.0.1", "localhost"], sites)
-    port, *ports = free_ports(1 + CLIENTS)
-    server = f"127.0.0.1:{port}"
+    (tmp_path / "run.toml").write_text(to_toml(wanted))
+    names = [f"site-{k}" for k in range(CLIENTS)]
+    (port,) = free_ports(1)
 
-    def begin(command: list[str], own_home: Path) -> None:
-        with open(own_home.with_suffix(".log"), "wb") as log:
-            started.append(
-                subprocess.Popen(
-                    command, env=launch.environment(own_home), stdout=log, stderr=log, cwd=tmp_path
-                )
-            )
+    def begin(name: str, *arguments: str) -> "subprocess.Popen[bytes]":
+        with open(tmp_path / f"{name}.log", "wb") as log:
+            command = [sys.executable, "-m", "focoop", *arguments]
+            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=tmp_path)
+        started.append(process)
+        return process
 
-    begin(launch.superlink(keys, "127.0.0.1", port, tmp_path / "state.db"), tmp_path / "link")
-    launch.connect(home, server, keys / "ca.crt")
-    launch.await_server(server, keys / "ca.crt", 90)
-    for name in sites:
-        launch.register(home, keys / "sites" / name / "key.pub", name)
-    for k, name in enumerate(sites):
+    sites = [text for name in names for text in ("--site", name)]
+    assert begin("keys", "keys", "keys", "--host", "127.0.0.1", *sites).wait(60) == 0
+    (tmp_path / "setting" / "id.safetensors").unlink()
+    said = ("--classes", "; ".join(CLASSES))
+    server = begin(
+        "coordinator",
+        *("coordinator", "run.toml", "--keys", "keys", *said, "--port", str(port)),
+        *("--out", "run", "--quorum", "1.0", "--deadline", "400"),
+    )
+    launch.await_server(f"127.0.0.1:{port}", tmp_path / "keys" / "ca.crt", 120)
+    for k, name in enumerate(names):
         own = {
             "train": split.train.select(split.train_index[k]),
             "test": split.test.select(split.test_index[k]),
         }
         save_splits(tmp_path / f"{name}.safetensors", own)
-        node = {
-            "partition-id": k,
-            "num-partitions": CLIENTS,
-            "name": name,
-            "data": f"file:{tmp_path}/{name}.safetensors",
-            "state": str(tmp_path / name),
-        }
-        begin(launch.supernode(keys / "sites" / name, server, ports[k], node), tmp_path / name)
-    (tmp_path / "setting" / "id.safetensors").unlink()
-    settings = {"classes": "; ".join(CLASSES), "out": str(tmp_path / "run"), "deadline": 300.0}
-    number = launch.submit(home, {**to_flat(wanted), **settings})
-    launch.follow(home, number)
+        data = ("--data", f"file:{name}.safetensors")
+        begin(f"{name}-check", "site", "check", *data, *said, "run.toml").wait(120)
+        assert "training and" in (tmp_path / f"{name}-check.log").read_text()
+        begin(
+            name,
+            *("site", "join", f"127.0.0.1:{port}", "--keys", f"keys/sites/{name}"),
+            *("--client", str(k), "--clients", str(CLIENTS), *data, "--state", f"state/{name}"),
+        )
+    assert server.wait(500) == 0, (tmp_path / "coordinator.log").read_text()
+    assert "round 2/2, 3 updates" in (tmp_path / "coordinator.log").read_text()
     run = RunFolder.open(tmp_path / "run")
-    assert run.status == "finished"
-    assert state(run) == state(plain)
+    assert run.status == "finished" and state(run) == state(plain)
     assert [row["client"] for row in run.metrics()[-1]["clients"]] == [0, 1, 2]
 
 
