@@ -27,7 +27,7 @@ class ServerSettings:
     deadline: float = setting(3600.0, "seconds a client has to answer", above=0)
     wait: float = setting(120.0, "seconds to wait for clients that are not connected", low=0)
     norm_bound: float = setting(
-        10.0, "refuse updates this many times longer than the median; 0: none", low=0
+        1000.0, "refuse updates this many times longer than the median; 0: none", low=0
     )
     count_bound: float = setting(
         100.0, "refuse clients with this many times the median of images; 0: none", low=0

@@ -135,7 +135,7 @@ def test_garbage_is_refused_named_and_changes_nothing(
     folder, expected = without
     wanted = toy_config(folder, "method.name=promptfl", "federation.evaluate_every=0")
     spoil, reason = GARBAGE[what]
-    run = federated(wanted, tmp_path / "run", [*HONEST, Tampered(spoil)])
+    run = federated(wanted, tmp_path / "run", [*HONEST, Tampered(spoil)], norm_bound=10.0)
     assert state(run) == expected
     for entry in run.manifest["rounds"][1:]:
         assert entry["accepted"] == [0, 1] and entry["participants"] == [0, 1, 2]

@@ -61,8 +61,7 @@ def test_privacy_and_robust_rules_hold_here_too(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", sorted(set(FEDERATED) - set(QUICK)))
 def test_same_bits_as_the_simulator_whatever_the_method(tmp_path: Path, method: str) -> None:
-    # At the default rate a client of fedlapt flies off here, and is refused for it.
-    check_parity(tmp_path, f"method.name={method}", "federation.lr=0.1")
+    check_parity(tmp_path, f"method.name={method}")
 
 
 class Dies:
