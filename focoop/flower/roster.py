@@ -15,6 +15,7 @@ from focoop.flower.records import ABOUT, FederationError
 
 HELLO = f"{MessageType.QUERY}.hello"
 MAX_CLIENTS = 1_000_000
+LEAST_PATIENCE = 60.0  # seconds: a node starts a process and opens its images before it answers
 
 
 @dataclass(frozen=True)
@@ -85,13 +86,14 @@ class Roster:
         """Ask nodes that are new who they are."""
         self.online = set(grid.get_node_ids())
         known = {member.node for member in self.members.values()}
+        # One that hangs must not hold up the others; it is asked again at the next look.
+        patience = min(self.deadline, max(self.wait, LEAST_PATIENCE))
         asked = [
-            Message(RecordDict(), node, HELLO, ttl=self.deadline)
-            for node in sorted(self.online - known)
+            Message(RecordDict(), node, HELLO, ttl=patience) for node in sorted(self.online - known)
         ]
         if not asked:
             return
-        for reply in grid.send_and_receive(asked, timeout=self.deadline):
+        for reply in grid.send_and_receive(asked, timeout=patience):
             node = reply.metadata.src_node_id
             try:
                 self.admit(read_member(reply))
