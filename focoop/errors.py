@@ -35,3 +35,9 @@ class RunError(FocoopError):
     """A run folder that is missing, locked, damaged or of another configuration."""
 
     exit_code = 6
+
+
+class FederationError(FocoopError):
+    """A federation that cannot go on, or a message that cannot be used."""
+
+    exit_code = 7

@@ -130,7 +130,7 @@ def evaluate(
         scores = np.concatenate(ood_scores.pop(name))
         scores.sort()  # in place: all clients' scores are the largest array of an evaluation
         pooled[name] = metrics.detection(everyone, scores, copies)
-    return Evaluation(_summary(rows, pooled, sets), rows)
+    return Evaluation(summary_of(rows, pooled, sets), rows)
 
 
 def _per_client(
@@ -188,7 +188,7 @@ def _client_row(
     return row
 
 
-def _summary(
+def summary_of(
     rows: Sequence[Mapping[str, Any]],
     pooled: Mapping[str, Mapping[str, float]],
     sets: EvaluationSets,

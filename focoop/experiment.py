@@ -59,7 +59,7 @@ def run_experiment(
     folder.pin("backbone_fingerprint", scenario.backbone.fingerprint)
     folder.pin("data_hashes", scenario.hashes)
     folder.pin("repeated_shots", scenario.split.repeated)
-    schedule = _schedule(config, scenario)
+    schedule = schedule_of(config, scenario)
     committed = folder.resume_point()
     if committed is None:
         server = Server(start(scenario.method, scenario.task, config.seed).shared)
@@ -93,10 +93,11 @@ def evaluate_run(folder: RunFolder, device: str | None = None) -> Evaluation:
         raise RunError(f"{folder.path} has no committed round yet: run it first")
     scenario = build(folder.config, device=device)
     server = Server(_on_device(committed.shared, scenario))
-    return _evaluate(scenario, server, folder.private, folder.config.seed)
+    return evaluate_state(scenario, server, folder.private, folder.config.seed)
 
 
-def _schedule(config: RunConfig, scenario: Scenario) -> Schedule:
+def schedule_of(config: RunConfig, scenario: Scenario) -> Schedule:
+    """How the configuration's federation runs."""
     settings = config.federation
     return Schedule(
         rounds=settings.rounds if scenario.method.trains else 0,
@@ -136,7 +137,10 @@ def server_screen(config: RunConfig) -> Screen | None:
     return Defence(given.rule, given.hostile, given.clip, given.count_cap).screen
 
 
-def _evaluate(scenario: Scenario, server: Server, store: PrivateStore, seed: int) -> Evaluation:
+def evaluate_state(
+    scenario: Scenario, server: Server, store: PrivateStore, seed: int
+) -> Evaluation:
+    """Every client's model as the server and its private tensors now make it."""
     initial = start(scenario.method, scenario.task, seed)
 
     def params(client: int) -> Params:
@@ -173,7 +177,7 @@ def _commit(
     due = last or (every > 0 and round_index % every == 0)
     line: dict[str, Any] | None = None
     if due:
-        found = _evaluate(scenario, server, folder.private, config.seed)
+        found = evaluate_state(scenario, server, folder.private, config.seed)
         line = {**found.summary, "clients": found.clients}
         if result is not None:
             line |= {"loss": result.loss, "server": dict(server.report)}

@@ -124,7 +124,7 @@ def simulate(
     for round_index in range(done + 1, schedule.rounds + 1):
         began = time.perf_counter()
         participants = sample_clients(len(clients), schedule.participation, seed, round_index)
-        local = _local_settings(schedule, round_index)
+        local = local_settings(schedule, round_index)
         turn = order(list(participants)) if order else participants
         size = schedule.together if method.together else 1
         updates: list[ClientUpdate] = []
@@ -178,7 +178,8 @@ def simulate(
         )
 
 
-def _local_settings(schedule: Schedule, round_index: int) -> LocalSettings:
+def local_settings(schedule: Schedule, round_index: int) -> LocalSettings:
+    """What clients train with in a round: its learning rate."""
     local = schedule.local
     rate = learning_rate(local.lr, schedule.lr_schedule, round_index, schedule.rounds)
     return replace(local, lr=rate)

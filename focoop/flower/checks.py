@@ -9,7 +9,8 @@ import torch
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from torch import Tensor
 
-from focoop.flower.records import METRICS, STATS, UPDATE, FederationError, to_tensor, unflatten
+from focoop.errors import FederationError
+from focoop.flower.records import METRICS, STATS, UPDATE, to_tensor, unflatten
 from focoop.methods._base import ClientUpdate, Params
 
 # Below this many updates a median says nothing about a single one.

@@ -9,10 +9,10 @@ from flwr.clientapp import ClientApp
 
 from focoop import __version__
 from focoop.evaluation import EvaluationSets, Owned
-from focoop.experiment import _evaluate, _schedule
+from focoop.experiment import evaluate_state, schedule_of
 from focoop.federation.client import make_update
 from focoop.federation.client import train as train_locally
-from focoop.federation.simulator import _local_settings, client_state, start
+from focoop.federation.simulator import client_state, local_settings, start
 from focoop.flower.party import Party
 from focoop.flower.records import ABOUT, GLOBAL, Order, row_content, to_tensors, update_content
 from focoop.methods._base import Server
@@ -60,8 +60,8 @@ def train(message: Message, context: Context) -> Message:
         store.load(party.index) if initial.private else None,
         partial(data.counts, len(task.classes)),
     )
-    schedule = _schedule(party.config, scenario)
-    local = _local_settings(schedule, round_index)
+    schedule = schedule_of(party.config, scenario)
+    local = local_settings(schedule, round_index)
     generator = torch_generator(seed, "train", round_index, client)
     trained, loss = train_locally(method, state, data, task, local, generator)
     if trained.private and len(data):
@@ -83,7 +83,7 @@ def evaluate(message: Message, context: Context) -> Message:
     if party.reports and len(scenario.sets.test.index[own]):
         alone = replace(scenario, sets=only(scenario.sets, own))
         store = party.store(order, order.round_index)
-        row = _evaluate(alone, server, store, party.config.seed).clients[0]
+        row = evaluate_state(alone, server, store, party.config.seed).clients[0]
     return Message(row_content(row, party.client, order.round_index), reply_to=message)
 
 

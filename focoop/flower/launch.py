@@ -12,7 +12,7 @@ from typing import Any
 from urllib.request import urlopen
 
 from focoop import __version__
-from focoop.flower.records import FederationError
+from focoop.errors import FederationError
 from focoop.flower.settings import Flat
 from focoop.settings import toml_value
 

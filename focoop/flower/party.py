@@ -12,10 +12,10 @@ import torch
 from flwr.app import Context
 
 from focoop.config import config_hash
-from focoop.errors import ConfigError
+from focoop.errors import ConfigError, FederationError
 from focoop.evaluation import EvaluationSets, Owned
 from focoop.features import FeatureSet
-from focoop.flower.records import FederationError, Order
+from focoop.flower.records import Order
 from focoop.flower.settings import listed, run_config, server_settings
 from focoop.methods import create, lookup
 from focoop.methods._base import Params

@@ -15,7 +15,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
-from focoop.errors import FocoopError
+from focoop.errors import FederationError
 from focoop.methods._base import ClientUpdate, Params
 
 GLOBAL, CONFIG, UPDATE, STATS, METRICS, ABOUT = (
@@ -27,12 +27,6 @@ GLOBAL, CONFIG, UPDATE, STATS, METRICS, ABOUT = (
     "about",
 )
 KEY = re.compile(r"[0-9a-f]{16}")
-
-
-class FederationError(FocoopError):
-    """A federation that cannot go on, or a message that cannot be used."""
-
-    exit_code = 7
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from focoop import __version__
-from focoop.flower.records import ABOUT, FederationError
+from focoop.errors import FederationError
+from focoop.flower.records import ABOUT
 
 HELLO = f"{MessageType.QUERY}.hello"
 MAX_CLIENTS = 1_000_000

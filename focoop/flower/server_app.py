@@ -10,9 +10,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from focoop.clip import load_backbone
 from focoop.clip.base import Backbone
-from focoop.errors import ConfigError
+from focoop.errors import ConfigError, FederationError
 from focoop.federation.simulator import start as first_state
-from focoop.flower.records import FederationError
 from focoop.flower.roster import Facts, Roster
 from focoop.flower.settings import run_config, server_settings
 from focoop.flower.strategy import PromptStrategy

@@ -14,10 +14,11 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from focoop.config import config_hash
+from focoop.errors import FederationError
 from focoop.experiment import client_privacy, server_screen
 from focoop.federation.round import aggregate, num_bytes, sample_clients
 from focoop.flower.checks import read_row, read_update, suspects
-from focoop.flower.records import CONFIG, GLOBAL, FederationError, Order, to_arrays
+from focoop.flower.records import CONFIG, GLOBAL, Order, to_arrays
 from focoop.flower.roster import Facts, Roster
 from focoop.flower.settings import ServerSettings
 from focoop.flower.summary import summarise

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from focoop.evaluation import EvaluationSets, Images, Owned, _summary
+from focoop.evaluation import EvaluationSets, Images, Owned, summary_of
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     measures = {name: dict.fromkeys(rows[0]["ood"][name], 0.0) for name in names}
     corrupted = dict.fromkeys(name for row in rows for name in row["corrupted"])
     sets = EvaluationSets(nothing, dict.fromkeys(corrupted, nothing))
-    found = _summary(rows, measures, sets)
+    found = summary_of(rows, measures, sets)
     for one in found["ood"].values():
         del one["pooled"]
     return found

@@ -21,8 +21,9 @@ from flwr.app import (
 )
 
 from focoop.config import to_flat
+from focoop.errors import FederationError
 from focoop.flower import client_app, inprocess, server_app
-from focoop.flower.records import METRICS, STATS, UPDATE, FederationError
+from focoop.flower.records import METRICS, STATS, UPDATE
 from focoop.runs import RunFolder
 from tests.flower.federations import CLIENTS, Answer, Tampered, federated, state, toy_config
 

@@ -8,10 +8,9 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 
-from focoop.errors import ConfigError
+from focoop.errors import ConfigError, FederationError
 from focoop.flower import client_app, inprocess
 from focoop.flower.party import Party
-from focoop.flower.records import FederationError
 from focoop.methods import available
 from focoop.runs import RunFolder
 from focoop.runstore import read

@@ -20,10 +20,9 @@ from typer.testing import CliRunner
 
 from focoop.cli import app
 from focoop.config import RunConfig, to_flat, to_toml
-from focoop.errors import ConfigError
+from focoop.errors import ConfigError, FederationError
 from focoop.flower import launch
 from focoop.flower.keys import make_keys
-from focoop.flower.records import FederationError
 from focoop.flower.settings import run_config, server_settings
 from tests.flower.federations import toy_config
 from tests.toy_setting import CLASSES

@@ -10,11 +10,11 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 from flwr.app import Context, RecordDict
 
 from focoop.config import to_flat
-from focoop.errors import ConfigError
+from focoop.errors import ConfigError, FederationError
 from focoop.features import save_splits
 from focoop.flower import inprocess
 from focoop.flower.party import Party
-from focoop.flower.records import FederationError, Order
+from focoop.flower.records import Order
 from focoop.runs import RunFolder
 from focoop.split import make_split
 from tests.flower.federations import CLIENTS, simulated, state, toy_config
