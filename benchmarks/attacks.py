@@ -22,7 +22,7 @@ import torch
 
 from focoop.config import load
 from focoop.errors import FocoopError
-from focoop.experiment import _evaluate, _schedule
+from focoop.experiment import evaluate_state, schedule_of
 from focoop.features import open_features
 from focoop.federation.client import ClientData
 from focoop.federation.round import Screen
@@ -135,7 +135,7 @@ def scenario_of(method: str, extra: Sequence[str] = ()) -> tuple[Scenario, Calla
     given = [*SETTINGS, f"data.drop_classes={dropped}", f"method.name={method}"]
     config = load(None, [*given, *TUNED.get(method, ()), *extra])
     scenario = build(config)
-    return scenario, partial(replace, _schedule(config, scenario))
+    return scenario, partial(replace, schedule_of(config, scenario))
 
 
 def outcome(
@@ -164,7 +164,7 @@ def outcome(
         )
         if not all(bool(torch.isfinite(v).all()) for v in last.server.shared.values()):
             return None
-        rows = _evaluate(scenario, last.server, store, 0).clients[hostile:]
+        rows = evaluate_state(scenario, last.server, store, 0).clients[hostile:]
     except FocoopError:
         return None
     fpr = [ood["fpr95"] for row in rows for ood in row["ood"].values()]

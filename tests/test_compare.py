@@ -227,7 +227,13 @@ def test_interrupt_on_a_terminal_and_the_same_command_again(tmp_path: Path) -> N
     call = [sys.executable, "-m", "focoop", "compare", str(setting), "--methods=promptfl,zeroshot"]
     call += ["--seeds=0,1", "--jobs=2", f"--out={tmp_path / 'out'}", "--presets=absent"]
     process = subprocess.Popen(
-        call, cwd=ROOT, text=True, stdout=-1, stderr=-1, start_new_session=True
+        call,
+        cwd=ROOT,
+        text=True,
+        stdout=-1,
+        stderr=-1,
+        start_new_session=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     folder = tmp_path / "out" / "toy" / "promptfl" / "seed0"
     deadline = time.monotonic() + 120
