@@ -29,7 +29,10 @@ ENDED = "finished"
 def environment(home: Path) -> dict[str, str]:
     """No calls to anybody, no installation per run, and a home of its own for each party."""
     home.mkdir(parents=True, exist_ok=True)
-    return {**os.environ, **QUIET, "FLWR_HOME": str(home.resolve())}
+    # Flower's programs start each other by name: they must find those of this environment.
+    paths = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+    found = {**os.environ, **QUIET, "FLWR_HOME": str(home.resolve())}
+    return {**found, "PATH": os.pathsep.join(paths)}
 
 
 def program(name: str) -> str:
