@@ -75,15 +75,7 @@ def build(config: RunConfig, cache_dir: Path | None = None, device: str | None =
             f"{config.method.name} reads patch features: set data.with_patches to true "
             "(--set data.with_patches=true)"
         )
-    weights = Path(config.backbone.weights) if config.backbone.weights else None
-    name, where = config.backbone.name, device or config.backbone.device
-    backbone: Backbone = kept.BACKBONES.get(
-        (name, weights, where), lambda: load_backbone(name, weights=weights, device=where), size=1
-    )
-    precision = config.backbone.precision
-    on_gpu = backbone.device.type == "cuda"
-    half = precision == "bfloat16" or (precision == "auto" and on_gpu)
-    backbone.text.train_in(torch.bfloat16 if half else None)
+    backbone = open_backbone(config, device)
     patch_kind_of(backbone, method.patch_kind)  # refuses before images are encoded
     split = make_split(config, backbone, cache_dir)
     task = make_task(config, backbone, split.classes, method.needs_ood, cache_dir)
@@ -118,6 +110,20 @@ def build(config: RunConfig, cache_dir: Path | None = None, device: str | None =
         raise ConfigError(f"two OOD sets would share a name: {', '.join(ood_specs)}")
     sets = EvaluationSets(Owned(_images(split.test), split.test_index), corrupted, ood)
     return Scenario(method, task, backbone, split, sets, hashes)
+
+
+def open_backbone(config: RunConfig, device: str | None = None) -> Backbone:
+    """The configuration's towers on their device, in the precision they train in."""
+    weights = Path(config.backbone.weights) if config.backbone.weights else None
+    name, where = config.backbone.name, device or config.backbone.device
+    backbone: Backbone = kept.BACKBONES.get(
+        (name, weights, where), lambda: load_backbone(name, weights=weights, device=where), size=1
+    )
+    precision = config.backbone.precision
+    on_gpu = backbone.device.type == "cuda"
+    half = precision == "bfloat16" or (precision == "auto" and on_gpu)
+    backbone.text.train_in(torch.bfloat16 if half else None)
+    return backbone
 
 
 def make_task(

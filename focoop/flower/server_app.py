@@ -4,11 +4,9 @@ import secrets
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from focoop.clip import load_backbone
 from focoop.clip.base import Backbone
 from focoop.errors import ConfigError, FederationError
 from focoop.federation.simulator import start as first_state
@@ -19,7 +17,7 @@ from focoop.manifest import collect
 from focoop.methods import create, lookup
 from focoop.methods._base import Method, Params, Server, Task
 from focoop.runs import RunFolder, start
-from focoop.scenario import make_task
+from focoop.scenario import make_task, open_backbone
 from focoop.schema import RunConfig
 
 app = ServerApp()
@@ -52,15 +50,11 @@ def main(grid: Grid, context: Context) -> None:
 def server_side(config: RunConfig, facts: Facts) -> tuple[Method, Task, Backbone]:
     """The method and its task, made of the clients' class names; no dataset is opened."""
     method = create(config.method.name, config.method.settings)
-    weights = Path(config.backbone.weights) if config.backbone.weights else None
-    backbone = load_backbone(config.backbone.name, weights=weights, device=config.backbone.device)
+    backbone = open_backbone(config)
     if backbone.fingerprint != facts.backbone:
         raise FederationError(
             "the clients' backbone is not the server's: give all machines the same weights"
         )
-    precision = config.backbone.precision
-    half = precision == "bfloat16" or (precision == "auto" and backbone.device.type == "cuda")
-    backbone.text.train_in(torch.bfloat16 if half else None)
     task = make_task(config, backbone, facts.classes, method.needs_ood)
     return method, replace(task, frozen=method.prepare(task)), backbone
 
