@@ -11,7 +11,7 @@ The first form encodes images (about ten minutes on a core; what is encoded is k
 The images in the reference folder are subsets, those of Caltech101, Pets and DTD at 160 px.
 
 The second form copies what the given settings read into FOLDER/shared, /made and /validation, for
-a machine that has no reference folder; those of the reference folder lose their patches.
+a machine that has no reference folder; without their patches where no setting reads them.
 """
 
 import argparse
@@ -99,20 +99,21 @@ def at_64px(name: str, images: Path, out: Path, backbone: Backbone) -> None:
 
 def slim(settings: list[RunConfig], out: Path) -> None:
     """Copies of all files that the settings read."""
-    wanted: set[Path] = set()
+    wanted: dict[Path, bool] = {}  # with patches or without
     for data in [one.data for one in settings]:
         corrupted_specs = [f"{spec}@{s}" for spec in data.corrupted for s in SEVERITIES]
         for spec in (data.id, *corrupted_specs, *data.ood, *data.validation_ood):
             source = Source.parse(spec)
             if source.kind == "file":
                 stem = source.target.removesuffix(".safetensors")
-                wanted.add(Path(f"{stem}{source.suffix}.safetensors"))
+                path = Path(f"{stem}{source.suffix}.safetensors")
+                wanted[path] = wanted.get(path, False) or data.with_patches
     total = 0
-    for path in sorted(wanted):
+    for path, with_patches in sorted(wanted.items()):
         place = PLACES[path.parent.as_posix()]
         target = out / place / path.name
         target.parent.mkdir(parents=True, exist_ok=True)
-        tensors, metadata = read_file(path, with_patches=place != "shared")
+        tensors, metadata = read_file(path, with_patches=with_patches)
         write_file(target, tensors, metadata)
         total += target.stat().st_size
         print(f"{target}: {len(tensors['labels'])} rows, {target.stat().st_size / 1e6:.2f} MB")
