@@ -1,14 +1,16 @@
 """Keys of a federation: its own certificate authority, the server's certificate, one key per site.
 
-ca.crt, ca.key                   the authority; ca.key signs, and leaves this folder never
-server.pem, server.key           for the SuperLink
-sites/NAME/{key, key.pub, ca.crt}  what site NAME is given
+ca.crt, ca.key           the authority; ca.key signs, and leaves this folder never
+server.pem, server.key   for the SuperLink
+sites/NAME/              what site NAME is given: key, key.pub, ca.crt, site.toml (name and number)
+
+A site may make its key itself (`make_site_key`): then no private key of it is ever here.
 """
 
 import datetime
 import ipaddress
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -17,35 +19,81 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from focoop.errors import ConfigError
+from focoop.flower.identity import SITE, read_site
+from focoop.settings import toml_value
 
 DAYS = 365
+AUTHORITY_DAYS = 3650  # every site holds a copy: it outlives the server's certificates
+ISSUER = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "focoop federation")])
 
 
-def make_keys(folder: Path, hosts: Sequence[str], sites: Sequence[str], days: int = DAYS) -> None:
-    """Write all keys; `hosts` are the names and addresses by which sites reach the server."""
+def make_keys(
+    folder: Path,
+    hosts: Sequence[str],
+    sites: Sequence[str],
+    publics: Mapping[str, Path] | None = None,
+    days: int = DAYS,
+) -> None:
+    """Write all keys; `hosts` are the names and addresses by which sites reach the server.
+
+    `publics` are public keys of sites that made their own.
+    """
     if not hosts or not sites:
         raise ConfigError("name at least one host and one site")
-    for name in sites:
-        if not name.replace("-", "").replace("_", "").isalnum():
-            raise ConfigError(f"a site cannot be called {name!r}: use letters, digits, - and _")
+    _check_names(sites)
     if folder.exists() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} is not empty: keys are never overwritten")
+        raise ConfigError(
+            f"{folder} is not empty: keys are never overwritten (--add adds sites to it)"
+        )
     authority = ec.generate_private_key(ec.SECP256R1())
-    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "focoop federation")])
-    ca = _certificate(issuer, issuer, authority.public_key(), authority, days, None)
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
-    server = _certificate(subject, issuer, key.public_key(), authority, days, hosts)
+    ca = _certificate(ISSUER, authority.public_key(), authority, AUTHORITY_DAYS, None)
     _write(folder / "ca.key", _pem(authority), secret=True)
     _write(folder / "ca.crt", ca)
+    renew_server(folder, hosts, days)
+    add_sites(folder, sites, publics)
+
+
+def renew_server(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
+    """A new certificate and key of the server, signed by the same authority: sites keep theirs."""
+    try:
+        authority = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder} holds no authority's key ({error})") from error
+    if not isinstance(authority, ec.EllipticCurvePrivateKey):
+        raise ConfigError(f"{folder / 'ca.key'} is not a key that `focoop keys` made")
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
+    certificate = _certificate(subject, key.public_key(), authority, days, hosts)
+    for name in ("server.key", "server.pem"):
+        (folder / name).unlink(missing_ok=True)
     _write(folder / "server.key", _pem(key), secret=True)
-    _write(folder / "server.pem", server)
-    for name in sites:
-        add_site(folder, name)
+    _write(folder / "server.pem", certificate)
 
 
-def add_site(folder: Path, name: str) -> None:
-    """One more site's key, of the kind Flower's node authentication takes."""
+def add_sites(
+    folder: Path, names: Sequence[str], publics: Mapping[str, Path] | None = None
+) -> None:
+    """Folders of more sites, each with the lowest number that is free."""
+    _check_names(names)
+    if not (folder / "ca.crt").is_file():
+        raise ConfigError(f"{folder} is no folder of keys: make one first (without --add)")
+    for name in names:
+        place = folder / "sites" / name
+        if place.exists():
+            raise ConfigError(f"{place} is there already: keys are never overwritten")
+        given = (publics or {}).get(name)
+        public = _public(given) if given is not None else make_site_key(place, name)
+        taken = {read_site(path.parent).client for path in folder.glob(f"sites/*/{SITE}")}
+        number = next(k for k in range(len(taken) + 1) if k not in taken)
+        if given is not None:
+            _write(place / "key.pub", public)
+        _write(place / "ca.crt", (folder / "ca.crt").read_bytes())
+        told = f"name = {toml_value(name)}\nclient = {number}\n"
+        _write(place / SITE, told.encode())
+
+
+def make_site_key(folder: Path, name: str) -> bytes:
+    """A site's key, of the kind Flower's node authentication takes; returns its public part."""
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(
         serialization.Encoding.PEM,
@@ -55,15 +103,37 @@ def add_site(folder: Path, name: str) -> None:
     public = key.public_key().public_bytes(
         serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     )
-    place = folder / "sites" / name
-    _write(place / "key", private, secret=True)
-    _write(place / "key.pub", public + f" {name}\n".encode())
-    _write(place / "ca.crt", (folder / "ca.crt").read_bytes())
+    line = public + f" {name}\n".encode()
+    try:
+        _write(folder / "key", private, secret=True)
+        _write(folder / "key.pub", line)
+    except FileExistsError as error:
+        raise ConfigError(f"{folder} has a key already: keys are never overwritten") from error
+    return line
+
+
+def _public(path: Path) -> bytes:
+    """A site's own public key, if Flower will take it."""
+    try:
+        content = path.read_bytes()
+        key = serialization.load_ssh_public_key(content)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} is not a public key ({error})") from error
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise ConfigError(f"{path} is not of an elliptic curve: make one with focoop site key")
+    return content
+
+
+def _check_names(names: Sequence[str]) -> None:
+    for name in names:
+        if not name.replace("-", "").replace("_", "").isalnum():
+            raise ConfigError(f"a site cannot be called {name!r}: use letters, digits, - and _")
+    if len(set(names)) < len(names):
+        raise ConfigError("two sites have the same name")
 
 
 def _certificate(
     subject: x509.Name,
-    issuer: x509.Name,
     public: ec.EllipticCurvePublicKey,
     signer: ec.EllipticCurvePrivateKey,
     days: int,
@@ -86,7 +156,7 @@ def _certificate(
     made = (
         x509.CertificateBuilder()
         .subject_name(subject)
-        .issuer_name(issuer)
+        .issuer_name(ISSUER)
         .public_key(public)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(minutes=5))

@@ -44,13 +44,15 @@ class Party:
     classes: tuple[str, ...] = ()
     places: Mapping[str, str] = field(default_factory=dict)
     reports: bool = True
+    keys: Path | None = None
 
     @classmethod
     def of(cls, context: Context) -> "Party":
         """From a node's own configuration and the run's."""
-        node = context.node_config
+        node, settings = context.node_config, server_settings(context.run_config)
         try:
-            client, clients = int(node["partition-id"]), int(node["num-partitions"])
+            client = int(node["partition-id"])
+            clients = settings.sites or int(node["num-partitions"])
         except (KeyError, ValueError) as error:
             raise ConfigError(
                 "start the node with --node-config 'partition-id=0 num-partitions=4', numbers of "
@@ -67,7 +69,7 @@ class Party:
         name = str(node.get("name", f"client {client}"))
         state = node.get("state", os.environ.get(STATE, ""))
         root = Path(str(state)) if state else cache_folder(None, "federations")
-        data, classes = str(node.get("data", "")), server_settings(context.run_config).classes
+        data, classes = str(node.get("data", "")), settings.classes
         if classes and not data:
             raise ConfigError(
                 f"{name} must bring its own images to this run: start its node with "
@@ -77,7 +79,8 @@ class Party:
         # Exact accuracies beside noised tensors would tell what the noise hides.
         reports = not (data and config.privacy.noise) or bool(node.get("report", False))
         names = tuple(listed(classes))
-        return cls(config, client, clients, name, root, data, names, places, reports)
+        keys = Path(str(node["keys"])) if "keys" in node else None
+        return cls(config, client, clients, name, root, data, names, places, reports, keys)
 
     @property
     def index(self) -> int:

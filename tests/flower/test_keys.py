@@ -46,7 +46,7 @@ def test_the_authority_signs_the_server_and_nothing_secret_is_readable(tmp_path:
     publics = set()
     for site in ("utrecht", "ghent"):
         place = folder / "sites" / site
-        assert sorted(path.name for path in place.iterdir()) == ["ca.crt", "key", "key.pub"]
+        assert sorted(path.name for path in place.iterdir()) == ["ca.crt", "key", "key.pub", "site.toml"]
         public = load_ssh_public_key((place / "key.pub").read_bytes())
         assert load_ssh_private_key((place / "key").read_bytes(), None).public_key() == public
         publics.add((place / "key.pub").read_bytes().split()[1])

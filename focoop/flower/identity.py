@@ -1,0 +1,89 @@
+"""Which site a key belongs to, and a site's proof that it holds the key.
+
+A node's number would be its own claim. The coordinator's folder of keys says which number each
+public key has, and a site signs its number together with the server's challenge, the run and the
+node id by which Flower knows it: no other site can make that signature or use it for its node.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from focoop.errors import ConfigError, FederationError
+
+SITE = "site.toml"
+SCHEME = ec.ECDSA(hashes.SHA384())
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site by name, its place in the federation from 0, and its public key (OpenSSH)."""
+
+    name: str
+    client: int
+    public: bytes
+
+
+def read_site(folder: Path) -> Site:
+    """The site whose keys are in `folder`."""
+    try:
+        told = tomllib.loads((folder / SITE).read_text(encoding="utf-8"))
+        public = (folder / "key.pub").read_bytes()
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{folder} is no folder of a site's keys ({error}): ask the coordinator for the one "
+            "that `focoop keys` made for this site"
+        ) from error
+    name, client = told.get("name"), told.get("client")
+    if not isinstance(name, str) or type(client) is not int or client < 0:
+        raise ConfigError(f'{folder / SITE} must hold name = "..." and client = 0, 1, ...')
+    return Site(name, client, public)
+
+
+def registered(keys: Path) -> dict[int, Site]:
+    """Sites of a federation by number, from the coordinator's own folder of keys."""
+    folders = [path.parent for path in sorted(keys.glob("sites/*/key.pub"))]
+    sites = [read_site(folder) for folder in folders]
+    for site, folder in zip(sites, folders, strict=True):
+        if site.name != folder.name:
+            raise ConfigError(f"{folder} holds the keys of {site.name}: give it that name again")
+    found = {site.client: site for site in sites}
+    if not sites or sorted(site.client for site in sites) != list(range(len(sites))):
+        numbers = ", ".join(f"{site.name} {site.client}" for site in sites)
+        raise ConfigError(
+            f"the sites in {keys / 'sites'} are not numbered from 0 without a gap ({numbers}): "
+            "add the missing one (focoop keys DIR --add --site NAME)"
+        )
+    return found
+
+
+def prove(folder: Path, challenge: str, run: int, node: int, client: int) -> bytes:
+    """This site's signature under its claim to be `client`."""
+    try:
+        key = serialization.load_ssh_private_key((folder / "key").read_bytes(), password=None)
+    except (OSError, ValueError) as error:
+        raise FederationError(f"the key in {folder} cannot be used ({error})") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise FederationError(f"the key in {folder} is not of an elliptic curve")
+    return key.sign(claim(challenge, run, node, client), SCHEME)
+
+
+def proves(site: Site, proof: bytes, challenge: str, run: int, node: int) -> bool:
+    """Whether the node holds the site's private key."""
+    key = serialization.load_ssh_public_key(site.public)
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise ConfigError(f"the public key of {site.name} is not of an elliptic curve")
+    try:
+        key.verify(proof, claim(challenge, run, node, site.client), SCHEME)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def claim(challenge: str, run: int, node: int, client: int) -> bytes:
+    """What is signed."""
+    return f"focoop site\n{challenge}\n{run}\n{node}\n{client}".encode()
