@@ -19,6 +19,7 @@ from focoop.federation.simulator import (
     start,
 )
 from focoop.methods._base import Params, Server
+from focoop.payload import Payload, rounded
 from focoop.privacy import Privacy
 from focoop.robust import Defence
 from focoop.runs import RunFolder
@@ -62,7 +63,8 @@ def run_experiment(
     schedule = schedule_of(config, scenario)
     committed = folder.resume_point()
     if committed is None:
-        server = Server(start(scenario.method, scenario.task, config.seed).shared)
+        first = start(scenario.method, scenario.task, config.seed).shared
+        server = Server(rounded(first, schedule.down))
         _commit(folder, scenario, config, schedule, 0, server, None, on_round)
         done = 0
     else:
@@ -114,6 +116,8 @@ def schedule_of(config: RunConfig, scenario: Scenario) -> Schedule:
         together=settings.together or (1 if scenario.task.device.type == "cpu" else TOGETHER),
         privacy=client_privacy(config),
         screen=server_screen(config),
+        payload=Payload(settings.payload),
+        down=settings.payload_down,
     )
 
 

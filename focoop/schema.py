@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from focoop.errors import ConfigError
 from focoop.federation.client import SCHEDULES
 from focoop.methods import lookup
+from focoop.payload import DOWN, UP
 from focoop.privacy import COUNTS
 from focoop.robust import RULES
 from focoop.settings import build, check, convert, fields_of, plain, setting
@@ -127,6 +128,8 @@ class FederationConfig(Section):
         0, "clients trained as one batch; 0: one at a time on a CPU, up to 100 on a GPU", low=0
     )
     evaluate_every: int = setting(1, "evaluate every so many rounds; 0: the last alone", low=0)
+    payload: str = setting("fp32", "how clients' changes travel up; fp32: uncoded", choices=UP)
+    payload_down: str = setting("fp32", "how shared tensors travel down", choices=DOWN)
 
 
 @dataclass(frozen=True)
@@ -228,6 +231,11 @@ class RunConfig(Section):
             raise ConfigError(
                 f"robust.rule = {self.robust.rule!r} compares single updates, which "
                 "privacy.secure_sum hides: choose one of them (privacy.clip goes with both)"
+            )
+        if self.federation.payload != "fp32":
+            raise ConfigError(
+                f"federation.payload = {self.federation.payload!r} codes single updates, and "
+                "privacy.secure_sum sends numbers under masks, 8 bytes each: set it to fp32"
             )
         own = self.method.settings
         if getattr(own, "goc", False) and getattr(own, "goc_pool", "mean") != "mean":

@@ -25,7 +25,7 @@ LAYERS = (
     ("featureset", "featurefile", "encode", "features"),
     ("partition", "negatives"),
     ("methods",),
-    ("robust", "privacy", "secure_sum"),
+    ("robust", "privacy", "secure_sum", "payload"),
     ("federation",),
     ("schema",),
     ("config",),

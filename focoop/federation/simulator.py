@@ -14,6 +14,7 @@ from focoop.federation.client import ClientData, LocalSettings, learning_rate, m
 from focoop.federation.round import Screen, aggregate, num_bytes, sample_clients
 from focoop.federation.together import Together
 from focoop.methods._base import ClientUpdate, Method, Params, Server, State, Task
+from focoop.payload import Payload, rounded
 from focoop.privacy import Privacy
 from focoop.seeds import torch_generator
 
@@ -48,7 +49,8 @@ class Schedule:
     """How a federation runs: rounds, participation and the clients' local settings.
 
     `together` is how many clients train as one batch: faster on a GPU, the same up to rounding.
-    `privacy` is what clients do to their updates, `screen` what the server does before its step.
+    `privacy` is what clients do to their updates, `screen` what the server does before its step;
+    `payload` is how updates are written on their way up, `down` how shared tensors are going down.
     """
 
     rounds: int
@@ -58,6 +60,8 @@ class Schedule:
     together: int = 1
     privacy: Privacy | None = None
     screen: Screen | None = None
+    payload: Payload = Payload()
+    down: str = "fp32"
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,7 @@ def simulate(
     """
     initial = start(method, task, seed)
     done, server = resume if resume is not None else (0, Server(initial.shared))
+    server = replace(server, shared=rounded(server.shared, schedule.down))
     together = Together(method, task, schedule.local)
     turns: Counter[int] = Counter()  # how often each client took part, those before `resume` too
     for earlier in range(1, done + 1):
@@ -158,9 +163,13 @@ def simulate(
                         torch_generator(seed, "privacy", round_index, client),
                         torch_generator(seed, "counts", client),
                     )
-                updates.append(update)
-        down = num_bytes(server.shared) * len(participants)
+                coins = torch_generator(seed, "payload", round_index, client)
+                shared = schedule.payload.through(update.shared, server.shared, coins)
+                updates.append(replace(update, shared=shared))
+        down = num_bytes(Payload(schedule.down).form(server.shared)) * len(participants)
+        up = num_bytes(schedule.payload.form(server.shared))
         server = aggregate(method, server, updates, task, schedule.screen)
+        server = replace(server, shared=rounded(server.shared, schedule.down))
         if schedule.privacy is not None:
             turns.update(participants)
             spent = schedule.privacy.spent(max(turns.values()), round_index, schedule.participation)
@@ -172,7 +181,7 @@ def simulate(
             server=server,
             participants=tuple(participants),
             loss=math.fsum(losses) / examples if examples else math.nan,
-            bytes_up=sum(num_bytes(u.shared) + num_bytes({"c": u.class_counts}) for u in updates),
+            bytes_up=sum(up + num_bytes({"c": u.class_counts}) for u in updates),
             bytes_down=down,
             seconds=time.perf_counter() - began,
         )

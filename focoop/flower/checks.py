@@ -12,6 +12,7 @@ from torch import Tensor
 from focoop.errors import FederationError
 from focoop.flower.records import METRICS, STATS, UPDATE, to_tensor, unflatten
 from focoop.methods._base import ClientUpdate, Params
+from focoop.payload import UNCODED, Payload
 
 # Below this many updates a median says nothing about a single one.
 FEWEST_TO_COMPARE = 3
@@ -26,21 +27,24 @@ def read_update(
     num_classes: int,
     *,
     noised: bool = False,
+    payload: Payload = UNCODED,
 ) -> ClientUpdate:
     """A client's update, or a `FederationError` that says why it is refused.
 
-    `sent` are the shared tensors the client was given: its own have their names, shapes and types.
-    A client whose tensors are `noised` for privacy tells no loss.
+    `sent` are the shared tensors the client was given: its own have their names, shapes and types,
+    or those `payload` gives them. A client whose tensors are `noised` for privacy tells no loss.
     """
     if set(content) != {UPDATE, STATS, METRICS}:
         raise FederationError(f"it holds the records {sorted(content)}")
     arrays, stats = content[UPDATE], content[STATS]
     if not isinstance(arrays, ArrayRecord) or not isinstance(stats, ArrayRecord):
         raise FederationError("its tensors are not arrays")
-    if set(arrays) != set(sent) or set(stats) != {"class-counts"}:
+    form = payload.form(sent)
+    if set(arrays) != set(form) or set(stats) != {"class-counts"}:
         raise FederationError(f"it holds the tensors {sorted(arrays)} and {sorted(stats)}")
     metrics = _numbers(content, client, round_index)
-    shared = {name: to_tensor(name, arrays[name], like) for name, like in sent.items()}
+    coded = {name: to_tensor(name, arrays[name], like) for name, like in form.items()}
+    shared = payload.decode(coded, {name: value.cpu() for name, value in sent.items()})
     for name, value in shared.items():
         if value.is_floating_point() and not value.isfinite().all():
             raise FederationError(f"{name} has values that are no numbers")
