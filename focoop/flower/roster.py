@@ -1,22 +1,24 @@
 """Which node is which client: asked once per node, checked, and the same for all of them."""
 
+import secrets
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
-from logging import INFO, WARNING
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from focoop import __version__
 from focoop.errors import FederationError
-from focoop.flower.records import ABOUT
+from focoop.flower.identity import Site, proves
+from focoop.flower.journal import Journal
+from focoop.flower.records import ABOUT, CONFIG
 
 HELLO = f"{MessageType.QUERY}.hello"
 MAX_CLIENTS = 1_000_000
 LEAST_PATIENCE = 60.0  # seconds: a node starts a process and opens its images before it answers
+ASK_AGAIN = 30.0  # seconds after which a node that gave no usable answer is asked once more
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,15 @@ class Facts:
     backbone: str
     classes: tuple[str, ...]
     version: str
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A question under way: to whom, what it must sign, until when it may be answered."""
+
+    node: int
+    challenge: str
+    until: float
 
 
 @dataclass(frozen=True)
@@ -42,15 +53,30 @@ class Member:
 class Roster:
     """Members by client, those connected now, and what they agree on."""
 
-    def __init__(self, wait: float, deadline: float) -> None:
-        self.wait, self.deadline = wait, deadline
+    def __init__(
+        self,
+        wait: float,
+        deadline: float,
+        sites: Mapping[int, Site] | None = None,
+        journal: Journal | None = None,
+        rejoin: float = 0.0,
+    ) -> None:
+        self.wait, self.deadline, self.sites = wait, deadline, sites
+        self.rejoin = min(rejoin, wait)
+        self.journal = journal or Journal(None)
         self.members: dict[int, Member] = {}
         self.online: set[int] = set()
+        self.labels: dict[int, str] = {}
         self.refused: dict[str, str] = {}
         self.facts: Facts | None = None
+        self.hellos: dict[str, Hello] = {}
+        self.later: dict[int, float] = {}
+        self.given_up: set[int] = set()
 
     def name(self, client: int) -> str:
-        """A client's own name."""
+        """A client's name: the one its key was made for, or else its own."""
+        if self.sites is not None and client in self.sites:
+            return self.sites[client].name
         return self.members[client].name if client in self.members else f"client {client}"
 
     def present(self) -> list[int]:
@@ -58,12 +84,41 @@ class Roster:
         return sorted(k for k, member in self.members.items() if member.node in self.online)
 
     def gather(self, grid: Grid, enough: Callable[[], bool]) -> None:
-        """Look for nodes until there are `enough`, as long as the waiting time allows."""
-        until = time.monotonic() + self.wait
+        """Look for nodes until there are `enough`, as long as the waiting time allows.
+
+        A node that was just asked who it is has the time a process needs to start.
+        """
+        began = time.monotonic()
         self.look(grid)
-        while not enough() and time.monotonic() < until:
-            time.sleep(min(1.0, self.wait))
+        while not enough():
+            patience = max(self.wait, LEAST_PATIENCE) if self.hellos else self.wait
+            if time.monotonic() >= began + patience:
+                return
+            time.sleep(min(1.0, patience))
             self.look(grid)
+
+    def muster(self, grid: Grid, wanted: Iterable[int], needed: int) -> list[int]:
+        """Those of `wanted` that are connected, sorted.
+
+        One that has gone is waited for once, `rejoin` seconds, and then not until it was back;
+        without the `needed` number of them, all are waited for as long as at the start.
+        """
+        wanted, began = set(wanted), time.monotonic()
+
+        def enough() -> bool:
+            here = wanted & set(self.present())
+            missed = wanted - here
+            late = time.monotonic() >= began + self.rejoin
+            return not missed or (len(here) >= needed and (late or missed <= self.given_up))
+
+        self.gather(grid, enough)
+        here = wanted & set(self.present())
+        for client in sorted(wanted - here - self.given_up):
+            self.journal.note("away", site=self.name(client))
+        for client in sorted(here & self.given_up):
+            self.journal.note("back", site=self.name(client))
+        self.given_up = (self.given_up | wanted) - set(self.present())
+        return sorted(here)
 
     def assemble(self, grid: Grid) -> Facts:
         """Wait for everybody, then settle what the federation is about."""
@@ -80,26 +135,53 @@ class Roster:
             if member.facts != self.facts:
                 self.refuse(member.name, f"it differs in {difference(member.facts, self.facts)}")
                 del self.members[client]
-        log(INFO, "%d of %d clients are here", len(self.members), self.facts.clients)
+        self.given_up = set(range(self.facts.clients)) - set(self.present())
+        counts = f"{len(self.members)} of {self.facts.clients} clients"
+        self.journal.note("assembled", reason=counts)
         return self.facts
 
     def look(self, grid: Grid) -> None:
-        """Ask nodes that are new who they are."""
-        self.online = set(grid.get_node_ids())
+        """Ask nodes that are new who they are, and hear those that have answered since.
+
+        Nobody waits for a node that hangs: its answer is heard at a later look, or never.
+        """
+        nodes = list(grid.get_nodes())
+        self.online = {info.node_id for info in nodes}
+        self.labels |= {info.node_id: info.name for info in nodes if info.name}
         known = {member.node for member in self.members.values()}
-        # One that hangs must not hold up the others; it is asked again at the next look.
-        patience = min(self.deadline, max(self.wait, LEAST_PATIENCE))
-        asked = [
-            Message(RecordDict(), node, HELLO, ttl=patience) for node in sorted(self.online - known)
-        ]
-        if not asked:
-            return
-        for reply in grid.send_and_receive(asked, timeout=patience):
-            node = reply.metadata.src_node_id
+        now = time.monotonic()
+        self.hellos = {k: one for k, one in self.hellos.items() if one.until > now}
+        pending = {one.node for one in self.hellos.values()}
+        new = [n for n in self.online - known - pending if self.later.get(n, 0.0) <= now]
+        self._greet(grid, sorted(new), now)
+        for reply in grid.pull_messages(list(self.hellos)) if self.hellos else ():
+            asked = self.hellos.pop(reply.metadata.reply_to_message_id, None)
+            if asked is None:
+                continue
             try:
-                self.admit(read_member(reply))
+                self.admit(identified(reply, self.sites, asked.challenge))
             except FederationError as error:
-                self.refuse(f"node {node}", str(error))
+                self.later[asked.node] = now + ASK_AGAIN
+                self.refuse(self.labels.get(asked.node, f"node {asked.node}"), str(error))
+
+    def _greet(self, grid: Grid, nodes: list[int], now: float) -> None:
+        if not nodes:
+            return
+        patience = min(self.deadline, max(self.wait, LEAST_PATIENCE))
+        asked = [Hello(node, secrets.token_hex(16), now + patience) for node in nodes]
+        messages = [
+            Message(
+                RecordDict({CONFIG: ConfigRecord({"challenge": one.challenge})}),
+                one.node,
+                HELLO,
+                ttl=patience,
+            )
+            for one in asked
+        ]
+        pushed: Iterable[str | None] = grid.push_messages(messages)
+        for one, identifier in zip(asked, pushed, strict=True):
+            if identifier is not None:
+                self.hellos[identifier] = one
 
     def admit(self, member: Member) -> None:
         """A new member, unless its place is taken by a node that is still connected."""
@@ -109,15 +191,33 @@ class Roster:
         if self.facts is not None and member.facts != self.facts:
             raise FederationError(f"it differs in {difference(member.facts, self.facts)}")
         self.members[member.client] = member
-        log(INFO, "%s is client %d", member.name, member.client)
+        self.journal.note("joined", site=member.name, client=member.client)
 
     def refuse(self, name: str, reason: str) -> None:
         """Note who takes no part, and why."""
+        if self.refused.get(name) != reason:
+            self.journal.note("refused", site=name, reason=reason)
         self.refused[name] = reason
-        log(WARNING, "%s takes no part: %s", name, reason)
 
     def _announced(self) -> int:
         return max((member.facts.clients for member in self.members.values()), default=0)
+
+
+def identified(reply: Message, sites: Mapping[int, Site] | None, challenge: str) -> Member:
+    """Who has answered; where sites have keys, it must have signed its number with its own."""
+    member = read_member(reply)
+    if sites is None:
+        return member
+    site, proof = sites.get(member.client), reply.content[ABOUT].get("proof")
+    if site is None:
+        raise FederationError(f"no key is registered for client {member.client}")
+    ids = reply.metadata.run_id, member.node
+    if not isinstance(proof, bytes) or not proves(site, proof, challenge, *ids):
+        raise FederationError(
+            f"it calls itself client {member.client} without the key of {site.name}: start its "
+            "node with the folder of keys made for it"
+        )
+    return replace(member, name=site.name)
 
 
 def read_member(reply: Message) -> Member:

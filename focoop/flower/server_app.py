@@ -10,12 +10,15 @@ from flwr.serverapp import Grid, ServerApp
 from focoop.clip.base import Backbone
 from focoop.errors import ConfigError, FederationError
 from focoop.federation.simulator import start as first_state
+from focoop.flower.identity import registered
+from focoop.flower.journal import Journal
 from focoop.flower.roster import Facts, Roster
 from focoop.flower.settings import run_config, server_settings
 from focoop.flower.strategy import PromptStrategy
 from focoop.manifest import collect
 from focoop.methods import create, lookup
 from focoop.methods._base import Method, Params, Server, Task
+from focoop.payload import rounded
 from focoop.runs import RunFolder, start
 from focoop.scenario import make_task, open_backbone
 from focoop.schema import RunConfig
@@ -36,7 +39,11 @@ def main(grid: Grid, context: Context) -> None:
     if folder.status == "finished":
         return
     with folder:
-        roster = Roster(settings.wait, settings.deadline)
+        sites = registered(Path(settings.keys)) if settings.keys else None
+        journal = Journal(Path(settings.journal) if settings.journal else None)
+        journal.note("began", reason=f"after round {max(folder.last_round(), 0)}")
+        waits = settings.wait, settings.deadline
+        roster = Roster(*waits, sites, journal, settings.rejoin)
         facts = roster.assemble(grid)
         method, task, backbone = server_side(config, facts)
         pin(folder, facts, backbone)
@@ -71,7 +78,8 @@ def restored(folder: RunFolder, method: Method, task: Task) -> tuple[Server, int
     """The server after the last committed round, or at the start."""
     committed = folder.resume_point()
     if committed is None:
-        return Server(first_state(method, task, folder.config.seed).shared), 0
+        first = first_state(method, task, folder.config.seed).shared
+        return Server(rounded(first, folder.config.federation.payload_down)), 0
 
     def here(params: Params) -> Params:
         return {name: value.to(task.device) for name, value in params.items()}

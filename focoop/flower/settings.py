@@ -19,13 +19,27 @@ class ServerSettings:
     classes: str = setting(
         "", "class names where sites bring their own images, as `cat; dog`; empty: the dataset's"
     )
+    keys: str = setting(
+        "", "folder of the federation's keys at the server; empty: nodes number themselves"
+    )
+    sites: int = setting(0, "number of sites; 0: as many as nodes say there are", low=0)
     out: str = setting("", "run folder at the server; empty: runs/flower/TITLE")
     resume: bool = setting(False, "continue the run in that folder")
     quorum: float = setting(
         0.5, "share of a round's clients whose updates it needs", above=0, high=1
     )
+    spare: float = setting(
+        0.0,
+        "share of clients asked beyond those a round needs; the first that suffice end it",
+        low=0,
+    )
     deadline: float = setting(3600.0, "seconds a client has to answer", above=0)
-    wait: float = setting(120.0, "seconds to wait for clients that are not connected", low=0)
+    retries: int = setting(
+        1, "times a client is asked again in a round after its node or process died", low=0
+    )
+    wait: float = setting(120.0, "seconds to wait for clients at the start, or for a quorum", low=0)
+    rejoin: float = setting(60.0, "seconds a round waits for a client that has gone", low=0)
+    journal: str = setting("", "file at the server that tells what happened; empty: none")
     norm_bound: float = setting(
         1000.0, "refuse updates this many times longer than the median; 0: none", low=0
     )

@@ -2,10 +2,10 @@
 
 import math
 import time
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from logging import INFO, WARNING
+from functools import partial
+from logging import INFO
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -16,13 +16,16 @@ from flwr.serverapp.strategy import Strategy
 from focoop.config import config_hash
 from focoop.errors import FederationError
 from focoop.experiment import client_privacy, server_screen
-from focoop.federation.round import aggregate, num_bytes, sample_clients
+from focoop.federation.round import aggregate, num_bytes
 from focoop.flower.checks import read_row, read_update, suspects
-from focoop.flower.records import CONFIG, GLOBAL, Order, to_arrays
+from focoop.flower.collect import EXPIRED, REASONS, Collection, Enough
+from focoop.flower.records import CONFIG, GLOBAL, Order, sent_down
 from focoop.flower.roster import Facts, Roster
 from focoop.flower.settings import ServerSettings
+from focoop.flower.spares import Draw, chosen, suffice
 from focoop.flower.summary import summarise
 from focoop.methods._base import ClientUpdate, Method, Server, Task
+from focoop.payload import Payload, rounded
 from focoop.runs import RunFolder
 
 
@@ -45,11 +48,19 @@ class PromptStrategy(Strategy):
         self.folder, self.roster, self.facts = folder, roster, facts
         self.settings, self.config, self.key = settings, folder.config, key
         self.privacy, self.screen = client_privacy(self.config), server_screen(self.config)
+        self.payload = Payload(self.config.federation.payload)
+        self.down = self.config.federation.payload_down
         self.noised = self.privacy is not None and self.privacy.noise > 0
         self.rounds = self.config.federation.rounds if method.trains else 0
         self.hash = config_hash(self.config)
+        share, seed = self.config.federation.participation, self.config.seed
+        self.draw = Draw(facts.clients, share, settings.spare, seed)
+        self.journal = roster.journal
         self.sent: list[tuple[int, Message]] = []
+        self.orders: dict[str, int] = {}  # message id -> client
         self.sampled: list[int] = []
+        self.spares: list[int] = []
+        self.busy: set[int] = set()
         self.notes: dict[str, Any] = {}
         self.loss: float | None = None
         self.began = 0.0
@@ -60,26 +71,46 @@ class PromptStrategy(Strategy):
 
     def run(self, grid: Grid) -> None:
         """Evaluate and commit the start where nothing is committed yet, then all rounds left."""
-        arrays = to_arrays(self.server.shared)
+        arrays = sent_down(self.server.shared, self.down)
         if self.folder.last_round() < 0:
-            asked = list(self.configure_evaluate(0, arrays, ConfigRecord(), grid))
-            replies = grid.send_and_receive(asked, timeout=self.settings.deadline) if asked else []
-            self.aggregate_evaluate(0, replies)
-        left = self.rounds - self.done
-        if left > 0:
-            self.start(grid, arrays, num_rounds=left, timeout=self.settings.deadline)
+            self._evaluate(0, arrays, grid)
+        for server_round in range(1, self.rounds - self.done + 1):
+            self.configure_train(server_round, arrays, ConfigRecord(), grid)
+            index = self.done + server_round
+            enough = suffice(len(self.sampled), partial(self._read, index)) if self.spares else None
+            replies = self._collect(grid, index, enough)
+            arrays = self.aggregate_train(server_round, replies)[0] or arrays
+            self._evaluate(server_round, arrays, grid)
+
+    def _evaluate(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> None:
+        self.configure_evaluate(server_round, arrays, ConfigRecord(), grid)
+        self.aggregate_evaluate(server_round, self._collect(grid, self.done + server_round))
+
+    def _collect(
+        self, grid: Grid, round_index: int, enough: Enough | None = None
+    ) -> Iterable[Message]:
+        """Replies to the orders just made; who is not waited for any longer is `busy`."""
+        if not self.sent:
+            return []
+        step = Collection(grid, self.roster, self.settings, self.journal, round_index)
+        step.gather(self.sent, enough)
+        self.orders = step.ids
+        self.busy = {one.client for one in step.open} if step.closed else set()
+        if step.again:
+            again = {self.roster.name(client): why for client, why in step.again.items()}
+            self.notes["asked_again"] = {**self.notes.get("asked_again", {}), **again}
+        return list(step.replies.values())
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Orders for the sampled clients that are connected; waits for a quorum of them."""
+        """Orders for the sampled clients and the spares that are connected."""
         self.began = time.perf_counter()
         self.notes = {}
         round_index = self.done + server_round
-        share = self.config.federation.participation
-        self.sampled = sample_clients(self.facts.clients, share, self.config.seed, round_index)
-        self.roster.gather(grid, lambda: len(self._connected()) == len(self.sampled))
-        return self._orders(self._connected(), round_index, arrays, MessageType.TRAIN)
+        self.sampled, self.spares = self.draw.clients(round_index)
+        here = self.roster.muster(grid, [*self.sampled, *self.spares], self._needed())
+        return self._orders(here, round_index, arrays, MessageType.TRAIN)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -88,35 +119,36 @@ class PromptStrategy(Strategy):
         round_index = self.done + server_round
         refused: dict[str, str] = {}
         updates: list[ClientUpdate] = []
-        sent, classes = self.server.shared, len(self.task.classes)
-        for client, reply in self._sorted(replies, round_index, refused):
+        sent = self.server.shared
+        for client, reply in self._sorted(replies, refused):
             try:
-                content = reply.content
-                update = read_update(
-                    content, client, round_index, sent, classes, noised=self.noised
-                )
-                updates.append(update)
+                updates.append(self._read(round_index, client, reply))
             except FederationError as error:
                 refused[self.roster.name(client)] = str(error)
         limits = self.settings.norm_bound, self.settings.count_bound
         odd = suspects(updates, sent, *limits)
         refused |= {self.roster.name(client): reason for client, reason in odd.items()}
-        updates = [update for update in updates if update.client not in odd]
-        self._note(round_index, updates, refused)
+        updates, surplus = chosen(
+            [update for update in updates if update.client not in odd], self.sampled, self.spares
+        )
+        self._note(round_index, updates, refused, [*surplus, *sorted(self.busy)])
         before = self.server
         self.server = aggregate(self.method, before, updates, self.task, self.screen)
         self.server = replace(
-            self.server, report={**self.server.report, **self._spent(round_index)}
+            self.server,
+            shared=rounded(self.server.shared, self.down),
+            report={**self.server.report, **self._spent(round_index)},
         )
         examples = sum(u.num_examples for u in updates)
         losses = [u.loss * u.num_examples for u in updates if u.num_examples]
         self.loss = math.fsum(losses) / examples if examples else math.nan
-        up = sum(num_bytes(u.shared) + num_bytes({"c": u.class_counts}) for u in updates)
-        down = num_bytes(before.shared) * len(self.sent)
+        coded = num_bytes(self.payload.form(sent))
+        up = sum(coded + num_bytes({"c": u.class_counts}) for u in updates)
+        down = num_bytes(Payload(self.down).form(sent)) * len(self.sent)
         self.notes |= {"bytes_up": up, "bytes_down": down}
         if self.privacy is not None or self.screen is not None:
             self.notes["server"] = dict(self.server.report)
-        return to_arrays(self.server.shared), MetricRecord(
+        return sent_down(self.server.shared, self.down), MetricRecord(
             {"loss": self.loss, "accepted": len(updates), "refused": len(refused)}
         )
 
@@ -131,7 +163,10 @@ class PromptStrategy(Strategy):
         if not due:
             return []
         self.roster.look(grid)
-        return self._orders(self.roster.present(), round_index, arrays, MessageType.EVALUATE)
+        # A straggler still trains: the round ended without it, and so does its evaluation.
+        busy = self.busy if round_index < self.rounds else set()
+        here = [client for client in self.roster.present() if client not in busy]
+        return self._orders(here, round_index, arrays, MessageType.EVALUATE)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -140,7 +175,7 @@ class PromptStrategy(Strategy):
         round_index = self.done + server_round
         refused: dict[str, str] = {}
         rows: list[dict[str, Any]] = []
-        for client, reply in self._sorted(replies, round_index, refused):
+        for client, reply in self._sorted(replies, refused):
             try:
                 row = read_row(reply.content, client, round_index)
             except FederationError as error:
@@ -148,7 +183,8 @@ class PromptStrategy(Strategy):
                 continue
             rows += [] if row is None else [{**row, "client": client}]
         for name, reason in refused.items():
-            log(WARNING, "round %d: %s was not evaluated: %s", round_index, name, reason)
+            told = f"not evaluated: {reason}"
+            self.journal.note("left out", round=round_index, site=name, reason=told)
         line: dict[str, Any] | None = None
         if rows:
             line = {**summarise(rows), "clients": rows}
@@ -159,6 +195,8 @@ class PromptStrategy(Strategy):
         if round_index:
             self.notes["seconds"] = round(time.perf_counter() - self.began, 3)
         self.folder.commit(round_index, self.server.shared, line, self.notes, self.server.memory)
+        shown = {"accuracy": line["accuracy_own"]} if line else {}
+        self.journal.note("committed", round=round_index, **shown)
         if line is None:
             return None
         return MetricRecord({"accuracy_own": line["accuracy_own"], "clients": len(rows)})
@@ -167,24 +205,33 @@ class PromptStrategy(Strategy):
         """Epsilon so far, of the client that was asked most often."""
         if self.privacy is None:
             return {}
-        share, turns = self.config.federation.participation, Counter[int]()
-        for index in range(1, round_index + 1):
-            turns.update(sample_clients(self.facts.clients, share, self.config.seed, index))
-        return self.privacy.spent(max(turns.values()), round_index, share)
+        return self.privacy.spent(*self.draw.turns(round_index))
 
-    def _connected(self) -> list[int]:
-        return [client for client in self.roster.present() if client in self.sampled]
+    def _needed(self) -> int:
+        return max(1, math.ceil(self.settings.quorum * len(self.sampled)))
+
+    def _read(self, round_index: int, client: int, reply: Message) -> ClientUpdate:
+        """A client's update, or why it is refused."""
+        return read_update(
+            reply.content,
+            client,
+            round_index,
+            self.server.shared,
+            len(self.task.classes),
+            noised=self.noised,
+            payload=self.payload,
+        )
 
     def _orders(
         self, clients: Sequence[int], round_index: int, arrays: ArrayRecord, kind: str
     ) -> list[Message]:
         """One message per client; its time to live is the round's deadline."""
-        order = Order(round_index, self.key, self.hash).record()
+        order = Order(round_index, self.key, self.hash)
         self.sent = [
             (
                 client,
                 Message(
-                    RecordDict({GLOBAL: arrays, CONFIG: order}),
+                    RecordDict({GLOBAL: arrays, CONFIG: order.record()}),
                     self.roster.members[client].node,
                     kind,
                     ttl=self.settings.deadline,
@@ -196,44 +243,45 @@ class PromptStrategy(Strategy):
         return [message for _, message in self.sent]
 
     def _sorted(
-        self, replies: Iterable[Message], round_index: int, refused: dict[str, str]
+        self, replies: Iterable[Message], refused: dict[str, str]
     ) -> list[tuple[int, Message]]:
-        """Usable replies by client: one per order of this round, the first that came.
+        """Usable replies by client; `Collection` has left one of each order.
 
         Some error replies come from the SuperLink itself: the order they answer tells the client.
         """
-        asked = {message.metadata.message_id: client for client, message in self.sent}
-        found: dict[int, Message] = {}
-        for reply in replies:
-            client = asked.get(reply.metadata.reply_to_message_id)
-            if client is None or client in found:
-                log(WARNING, "round %d: a late or repeated reply is ignored", round_index)
-            elif reply.has_error():
-                found[client] = reply
-                refused[self.roster.name(client)] = reply.error.reason or str(reply.error.code)
-            elif reply.metadata.src_node_id != self.roster.members[client].node:
-                log(WARNING, "round %d: a reply of another node is ignored", round_index)
-            else:
-                found[client] = reply
+        found = {self.orders[reply.metadata.reply_to_message_id]: reply for reply in replies}
         for client, _ in self.sent:
-            if client not in found:
-                refused[self.roster.name(client)] = "it did not answer in time"
+            name = self.roster.name(client)
+            if client in found and found[client].has_error():
+                error = found[client].error
+                refused[name] = REASONS.get(error.code, error.reason or f"error {error.code}")
+            elif client not in found and client not in self.busy:
+                refused[name] = REASONS[EXPIRED]
         return sorted((k, reply) for k, reply in found.items() if reply.has_content())
 
     def _note(
-        self, round_index: int, updates: Sequence[ClientUpdate], refused: dict[str, str]
+        self,
+        round_index: int,
+        updates: Sequence[ClientUpdate],
+        refused: dict[str, str],
+        unused: Sequence[int],
     ) -> None:
         """Log who was left out; too few updates end the run, which can be resumed."""
         absent = [k for k in self.sampled if k not in {client for client, _ in self.sent}]
         refused |= {self.roster.name(client): "it is not connected" for client in absent}
         for name, reason in refused.items():
-            log(WARNING, "round %d: %s is left out: %s", round_index, name, reason)
+            self.journal.note("left out", round=round_index, site=name, reason=reason)
+        for client in unused:
+            self.journal.note("not needed", round=round_index, site=self.roster.name(client))
         self.notes |= {
             "participants": list(self.sampled),
             "accepted": [update.client for update in updates],
             "refused": refused,
         }
-        needed = max(1, math.ceil(self.settings.quorum * len(self.sampled)))
+        if self.spares:
+            names = [self.roster.name(client) for client in unused]
+            self.notes |= {"spares": list(self.spares), "not_needed": names}
+        needed = self._needed()
         if len(updates) < needed:
             known = {**refused, **self.roster.refused}
             told = "; ".join(f"{name}: {reason}" for name, reason in known.items())

@@ -1,0 +1,60 @@
+"""What happened in a federation, one JSON object a line, on the disk before the run goes on."""
+
+import json
+from collections.abc import Iterator
+from logging import INFO, WARNING
+from pathlib import Path
+from typing import Any
+
+from flwr.common.logger import log
+
+from focoop.durable import append
+from focoop.manifest import now, plain
+
+# Events that somebody may have to look into.
+TROUBLE = ("refused", "left out", "asked again", "ignored", "failed")
+
+
+class Journal:
+    """Appends events to a file, if there is one, and to Flower's log; a crash loses none."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists() and not path.read_bytes().endswith(b"\n"):
+                append(path, b"\n")  # a torn line stays one line
+
+    def note(self, event: str, **facts: Any) -> None:
+        """`facts` as `round`, `site`, `reason` are what people look for."""
+        log(WARNING if event in TROUBLE else INFO, sentence({"event": event, **facts}))
+        if self.path is not None:
+            line = json.dumps(plain({"time": now(), "event": event, **facts}))
+            append(self.path, line.encode() + b"\n")
+
+
+def events(path: Path) -> Iterator[dict[str, Any]]:
+    """All whole lines of a journal; none where there is no file yet."""
+    if not path.is_file():
+        return
+    for raw in path.read_bytes().split(b"\n")[:-1]:
+        try:
+            found = json.loads(raw)
+        except ValueError:  # torn by a crash
+            continue
+        if isinstance(found, dict) and "event" in found:
+            yield found
+
+
+def sentence(found: dict[str, Any]) -> str:
+    """An event for people.
+
+    >>> sentence({"event": "left out", "round": 2, "site": "ghent", "reason": "its node is gone"})
+    'round 2: ghent left out: its node is gone'
+    """
+    place = f"round {found['round']}: " if "round" in found else ""
+    site = f"{found['site']} " if "site" in found else ""
+    known = ("event", "round", "site", "reason", "time")
+    rest = ", ".join(f"{key} {value}" for key, value in found.items() if key not in known)
+    parts = [str(found[key]) for key in ("reason",) if found.get(key)] + ([rest] if rest else [])
+    return f"{place}{site}{found['event']}" + "".join(f": {part}" for part in parts)
