@@ -46,7 +46,7 @@ def naive(tower: TextTower, contexts: Tensor, names: Names) -> Tensor:
     contexts = contexts.expand(count, -1, -1)
     x = torch.cat([tower.sot.expand(count, 1, -1), contexts, names.embeddings], dim=1)
     x = F.pad(x, (0, 0, 0, length - x.shape[1])) + tower.pos
-    mask = torch.full((length, length), -torch.inf).triu(1)
+    mask = torch.full((length, length), -torch.inf, dtype=x.dtype, device=x.device).triu(1)
     for block in tower.blocks:
         assert isinstance(block, Block)
         qkv = block.qkv(block.ln_1(x)).unflatten(-1, (3, block.heads, -1))
