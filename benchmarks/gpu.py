@@ -4,10 +4,10 @@
     PYTHONPATH=. python3 benchmarks/gpu.py --device cpu --tiny        (tries every part)
 
 `--parts` chooses, by commas: exact, peak, tower, round, run, naive, methods, profile, transport,
-classes, clients. Towers have ViT-B/16's sizes and random weights; K=10 clients, 80 images each, batch 32,
-E=2, C=100, U=100, bi-level separations (4+4 steps in feature space) and transport on. A part that
-fails prints its error and the others go on; a sweep stops where `--seconds` are used up. Needs
-torch, numpy and safetensors alone.
+classes, clients. Towers have ViT-B/16's sizes and random weights; K=10 clients, 80 images each,
+batch 32, E=2, C=100, U=100, bi-level separations (4+4 steps in feature space) and transport on. A
+part that fails prints its error and the others go on; a sweep stops where `--seconds` are used up.
+Needs torch, numpy and safetensors alone.
 """
 
 import argparse
@@ -125,8 +125,8 @@ def classes(bench: Bench) -> list[Row]:
 
 
 PARTS: dict[str, Callable[[Bench], list[Row]]] = {
-    "exact": exact, "peak": peak, "tower": tower, "round": one_round, "run": whole_run, "naive": naive,
-    "methods": methods, "profile": profile, "transport": transport, "classes": classes,
+    "exact": exact, "peak": peak, "tower": tower, "round": one_round, "run": whole_run,
+    "naive": naive, "methods": methods, "profile": profile, "transport": transport, "classes": classes,
     "clients": clients,
 }  # fmt: skip
 

@@ -142,7 +142,8 @@ def exact(bench: Bench) -> list[Row]:
 
 
 def apart(found: Tensor, expected: Tensor) -> float:
-    return float((found.double() - expected).norm() / expected.norm())
+    found, expected = found.detach().double(), expected.detach()
+    return float((found - expected).norm() / expected.norm())
 
 
 def tower_step(bench: Bench, names: Names) -> Callable[[Params], Params]:
