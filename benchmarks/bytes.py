@@ -71,9 +71,8 @@ def spread(values: Sequence[float]) -> str:
 def table(method: str, seeds: Sequence[int]) -> None:
     began = time.perf_counter()
     print(f"\n{method}, seeds {', '.join(map(str, seeds))}")
-    print(
-        f"{'up/down':<12}{'accuracy':>14}{'FPR95':>14}{'differs by':>12}{'KB up':>10}{'down':>10}"
-    )
+    heads = ("accuracy", "FPR95", "differs by", "KB up", "KB down")
+    print(f"{'up/down':<12}" + "".join(f"{head:>14}" for head in heads))
     plain: list[float] = []
     for up, down in WAYS:
         found = [outcome(method, up, down, seed) for seed in seeds]
@@ -82,7 +81,7 @@ def table(method: str, seeds: Sequence[int]) -> None:
         worst = max(abs(a - b) for a, b in zip(accuracy, plain, strict=True))
         print(
             f"{up + '/' + down:<12}{spread(accuracy):>14}{spread([one[1] for one in found]):>14}"
-            f"{100 * worst:>12.1f}{found[0][2] / 1000:>10.1f}{found[0][3] / 1000:>10.1f}",
+            f"{100 * worst:>14.1f}{found[0][2] / 1000:>14.1f}{found[0][3] / 1000:>14.1f}",
             flush=True,
         )
     print(f"({time.perf_counter() - began:.0f} s)")

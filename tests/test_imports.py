@@ -17,7 +17,7 @@ OPENCLIP = {f"focoop.clip.{name}" for name in ("openclip", "patches", "weights")
 LAYERS = (
     ("errors", "__init__"),
     ("seeds", "atomic", "kept"),
-    ("tensorcache", "linesearch", "marginals", "words"),
+    ("tensorcache", "linesearch", "marginals", "words", "shamir"),
     ("transport", "transport_dual", "partial_transport", "scores", "metrics"),
     ("data",),
     ("settings",),
@@ -25,7 +25,7 @@ LAYERS = (
     ("featureset", "featurefile", "encode", "features"),
     ("partition", "negatives"),
     ("methods",),
-    ("robust", "privacy", "secure_sum", "payload"),
+    ("robust", "privacy", "masking", "secure_sum", "payload"),
     ("federation",),
     ("schema",),
     ("config",),

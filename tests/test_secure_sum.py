@@ -1,16 +1,11 @@
-"""Secure sums: exact totals whoever drops out, what the server may not see, and packed updates."""
+"""Secure sums: packed updates, and that their sum is all the methods need."""
 
 import math
-import random
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy import stats
 
 from focoop import config, methods
 from focoop.errors import ConfigError, MethodError
@@ -19,155 +14,10 @@ from focoop.federation.round import aggregate
 from focoop.federation.simulator import client_state, start
 from focoop.methods._base import ClientUpdate, Method, Server, Task
 from focoop.methods.focoop import FOCoOp, FOCoOpConfig
-from focoop.secure_sum import (
-    FIELD,
-    FRACTION,
-    GROUP,
-    Party,
-    pack,
-    restore,
-    split,
-    summed,
-    unmask,
-    unpack,
-)
+from focoop.secure_sum import FRACTION, num_words, pack, summed, unpack
 from focoop.seeds import torch_generator
 from tests.methods.contract_toy import LOCAL, SEED, make_clients, make_task, spread
-
-
-def is_prime(n: int) -> bool:
-    """Miller-Rabin with fixed bases."""
-    odd, twos = n - 1, 0
-    while odd % 2 == 0:
-        odd, twos = odd // 2, twos + 1
-    for base in (2, 3, 5, 7, 11, 13, 17, 19):
-        x = pow(base, odd, n)
-        if x in (1, n - 1):
-            continue
-        for _ in range(twos - 1):
-            x = x * x % n
-            if x == n - 1:
-                break
-        else:
-            return False
-    return True
-
-
-def test_the_group_is_the_one_of_its_definition_and_safe() -> None:
-    one = 1 << (1918 + 64)  # pi by Machin's formula, with 64 bits to spare
-
-    def arctan_of_inverse(x: int) -> int:
-        total, term, k, sign = one // x, one // x, 3, -1
-        while term:
-            term //= x * x
-            total, sign, k = total + sign * (term // k), -sign, k + 2
-        return total
-
-    pi = 4 * (4 * arctan_of_inverse(5) - arctan_of_inverse(239)) >> 64
-    assert 2**2048 - 2**1984 - 1 + 2**64 * (pi + 124476) == GROUP
-    assert is_prime(GROUP)
-    assert is_prime(GROUP // 2)
-    assert is_prime(FIELD)
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 2**256 - 1), st.integers(2, 5), st.integers(0, 3), st.randoms())
-def test_any_threshold_of_shares_restores_a_secret(
-    secret: int, threshold: int, more: int, rng: random.Random
-) -> None:
-    shares = split(secret, range(threshold + more), threshold, rng.getrandbits)
-    some = dict(rng.sample(sorted(shares.items()), threshold))
-    assert restore(some, threshold) == secret
-
-
-def test_fewer_shares_fit_every_secret() -> None:
-    shares = split(42, range(5), 3, random.Random(0).getrandbits)
-    two = {k: shares[k] for k in (1, 3)}
-    for guess in (0, 7, 10**50):
-        # A third share that makes the secret `guess` always exists: restoring is linear in it.
-        missing = (guess - restore(two | {0: 0}, 3)) % FIELD
-        unit = restore({0: 1, 1: 0, 3: 0}, 3)
-        assert restore(two | {0: missing * pow(unit, -1, FIELD) % FIELD}, 3) == guess
-
-
-def protocol(
-    vectors: dict[int, np.ndarray], threshold: int, dropped: set[int], late: set[int] = frozenset()
-) -> tuple[np.ndarray, dict[int, np.ndarray]]:
-    """One sum: `dropped` share keys but send nothing, `late` send but open no shares."""
-    rng = random.Random(1)
-    parties = {k: Party(k, threshold, rng.getrandbits) for k in vectors}
-    keys = {k: party.keys() for k, party in parties.items()}
-    packages = {k: party.share(keys) for k, party in parties.items()}
-    masked = {
-        k: party.mask(vectors[k], {j: packages[j][k] for j in parties if j != k})
-        for k, party in parties.items()
-        if k not in dropped
-    }
-    revealed = [parties[k].reveal(masked) for k in sorted(masked) if k not in late]
-    return unmask(masked, parties, keys, revealed, threshold), masked
-
-
-def draw_words(count: int, length: int) -> dict[int, np.ndarray]:
-    rng = np.random.default_rng(0)
-    return {3 * k: rng.integers(0, 2**64, length, dtype=np.uint64) for k in range(count)}
-
-
-@pytest.mark.parametrize(
-    ("dropped", "late"), [(set(), set()), ({0}, set()), ({3, 12}, set()), ({6}, {9})]
-)
-def test_the_sum_of_those_who_answered_is_exact(dropped: set[int], late: set[int]) -> None:
-    vectors = draw_words(5, 7)
-    total, _ = protocol(vectors, 3, dropped, late)
-    expected = [sum(int(vectors[k][i]) for k in vectors if k not in dropped) for i in range(7)]
-    assert [int(x) for x in total] == [x % 2**64 for x in expected]
-
-
-def test_too_few_opened_shares_lose_the_round_with_a_word() -> None:
-    with pytest.raises(MethodError, match="2 clients opened their shares, 3 are needed"):
-        protocol(draw_words(5, 2), 3, {0}, {3, 6})
-
-
-def test_what_the_server_receives_looks_uniform() -> None:
-    zeros = {k: np.zeros(4000, dtype=np.uint64) for k in range(3)}
-    total, masked = protocol(zeros, 2, set())
-    assert not total.any()
-    for vector in masked.values():
-        assert stats.kstest(vector.astype(np.float64) / 2.0**64, "uniform").pvalue > 1e-3
-    for a, b in pairwise(masked.values()):
-        assert not (a == b).any()
-
-
-def ready(
-    threshold: int = 2, count: int = 3
-) -> tuple[dict[int, Party], dict[int, dict[int, bytes]]]:
-    rng = random.Random(2)
-    parties = {k: Party(k, threshold, rng.getrandbits) for k in range(count)}
-    keys = {k: party.keys() for k, party in parties.items()}
-    return parties, {k: party.share(keys) for k, party in parties.items()}
-
-
-def test_changed_packages_and_false_keys_are_refused() -> None:
-    parties, packages = ready()
-    broken = bytes([packages[1][0][0] ^ 1]) + packages[1][0][1:]
-    with pytest.raises(MethodError, match="package of client 1 was changed"):
-        parties[0].mask(np.zeros(2, np.uint64), {1: broken, 2: packages[2][0]})
-    keys = {k: party.keys() for k, party in parties.items()}
-    with pytest.raises(MethodError, match="client 2 sent a key that is none"):
-        parties[0].share(keys | {2: replace(keys[2], mask=1)})
-
-
-def test_no_client_opens_both_secrets_of_another() -> None:
-    parties, packages = ready()
-    parties[0].mask(np.zeros(2, np.uint64), {k: packages[k][0] for k in (1, 2)})
-    opened = parties[0].reveal([0, 1])
-    assert set(opened.seeds) == {0, 1}
-    assert set(opened.keys) == {2}
-    with pytest.raises(MethodError, match="asked twice"):
-        parties[0].reveal([0, 2])
-    with pytest.raises(MethodError, match="fewer than the threshold"):
-        parties[1].reveal([1])
-    with pytest.raises(MethodError, match="too few"):
-        Party(0, 4).share({0: parties[0].keys()})
+from tests.test_masking import protocol
 
 
 def round_of(name: str, settings: object = None) -> tuple[Method, Task, Server, list[ClientUpdate]]:
@@ -242,6 +92,28 @@ def test_masked_and_plain_sums_of_packed_updates_agree_to_the_bit() -> None:
         found.shared["global"][found.class_counts == 0],
         server.shared["global"][found.class_counts == 0],
     )
+
+
+def test_the_mean_loss_is_part_of_the_sum() -> None:
+    method, task, server, updates = round_of("promptfl")
+    secret = [replace(updates[0], loss=math.nan), *updates[1:]]  # as with noise
+    for some in (updates, secret):
+        mean = summed(method, server, some, task)[0][0]
+        told = [u for u in some if math.isfinite(u.loss)]
+        images = sum(u.num_examples for u in told)
+        expected = sum(u.num_examples * u.loss for u in told) / images
+        assert mean.loss == pytest.approx(expected, abs=2.0**-FRACTION * 3)
+    nobody = [replace(u, loss=math.nan) for u in updates]
+    assert math.isnan(summed(method, server, nobody, task)[0][0].loss)
+
+
+def test_a_sum_of_something_else_is_refused() -> None:
+    method, task, server, updates = round_of("promptfl")
+    total = np.add.reduce([pack(u, method.by_class, 3) for u in updates])
+    assert len(total) == num_words(server.shared, len(task.classes))
+    noise = np.random.default_rng(0).integers(0, 2**64, len(total), dtype=np.uint64)
+    with pytest.raises(MethodError, match="its counts do not add up"):
+        unpack(total + noise, server.shared, method.by_class, len(task.classes))
 
 
 def test_an_update_beyond_the_range_is_refused() -> None:
