@@ -35,6 +35,9 @@ __all__ = [
 ]
 
 
+Divide = Callable[[RunConfig, Backbone | None, Path | None], Split]
+
+
 @dataclass(frozen=True)
 class Scenario:
     """All a run needs, and the hashes that say what it was run on."""
@@ -67,8 +70,13 @@ class Scenario:
         return len(self.split.train_index)
 
 
-def build(config: RunConfig, cache_dir: Path | None = None, device: str | None = None) -> Scenario:
-    """Load the backbone, the features and the words that `config` names."""
+def build(
+    config: RunConfig,
+    cache_dir: Path | None = None,
+    device: str | None = None,
+    divide: Divide = make_split,
+) -> Scenario:
+    """Load the backbone, the features and the words that `config` names; `divide` the images."""
     method = create(config.method.name, config.method.settings)
     if method.patch_kind and not config.data.with_patches:
         raise MethodError(
@@ -77,7 +85,7 @@ def build(config: RunConfig, cache_dir: Path | None = None, device: str | None =
         )
     backbone = open_backbone(config, device)
     patch_kind_of(backbone, method.patch_kind)  # refuses before images are encoded
-    split = make_split(config, backbone, cache_dir)
+    split = divide(config, backbone, cache_dir)
     task = make_task(config, backbone, split.classes, method.needs_ood, cache_dir)
     task = replace(task, frozen=method.prepare(task))
     opened = partial(

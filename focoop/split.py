@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ import torch
 from focoop import partition
 from focoop.clip.base import Backbone
 from focoop.data.names import nearest
-from focoop.data.sources import splits_of
+from focoop.data.sources import OWN, splits_of
 from focoop.errors import ConfigError
 from focoop.features import FeatureSet, Source, open_features
 from focoop.methods import lookup
@@ -72,17 +73,7 @@ def make_split(
     With `data.validation` the test split is not opened: validation images, cut from the training
     images before shots are drawn, stand in for it.
     """
-    opened = partial(
-        open_features,
-        config.data.id,
-        backbone=backbone,
-        with_patches=config.data.with_patches,
-        cache_dir=cache_dir,
-        patch_kind=lookup(config.method.name).patch_kind,
-        drop_classes=config.data.drop_classes,
-        root=config.data.root or None,
-        strict=config.data.strict,
-    )
+    opened = _opener(config, backbone, cache_dir, drop_classes=config.data.drop_classes)
     if config.partition.kind == "domain":
         return _domain_split(config, opened("all", views=config.data.views))
     if config.partition.kind == "given":
@@ -96,6 +87,64 @@ def make_split(
     train_index = shares.assign(train.labels.numpy(), derive(config.partition.seed, "train"))
     test_index = shares.assign(test.labels.numpy(), derive(config.partition.seed, "test"))
     return _with_shots(config, train, test, train_index, test_index, shares)
+
+
+def client_split(
+    config: RunConfig,
+    backbone: Backbone | None = None,
+    cache_dir: Path | None = None,
+    *,
+    client: int,
+    clients: int,
+    classes: Sequence[str] = (),
+) -> Split:
+    """One client's images, divided as `partition.kind = given` does among all clients' images.
+
+    Only those of `client` are in `data.id`; it may lack some of the run's `classes`, by which all
+    are numbered. Images without splits lose the same ones to testing as they would there.
+    """
+    opened, source = _opener(config, backbone, cache_dir), Source.parse(config.data.id)
+    parts = splits_of(source.kind, source.target)
+    undivided = source.kind in OWN and "train" not in parts
+
+    def placed(features: FeatureSet) -> FeatureSet:
+        dropped = [name for name in config.data.drop_classes if name in features.classes]
+        features = features.drop_classes(dropped).with_classes(classes or features.classes)
+        owner = torch.full((len(features),), client)
+        return replace(features, domains=owner, domain_names=(str(client),) * clients)
+
+    tested = Tested()
+    train = placed(opened("all" if undivided else "train", views=config.data.views))
+    if undivided:
+        train, test, rows = _held_out(config, train)
+        tested = Tested("all", rows=rows)
+    if config.data.validation:
+        train, test = _validation_cut(config, train)
+    elif not undivided:
+        test = placed(opened("test"))
+    index = [
+        [np.arange(len(part)) if k == client else np.zeros(0, np.int64) for k in range(clients)]
+        for part in (train, test)
+    ]
+    train, test = (replace(one, domains=None, domain_names=()) for one in (train, test))
+    return _with_shots(config, train, test, index[0], index[1], None, tested)
+
+
+def _opener(
+    config: RunConfig, backbone: Backbone | None, cache_dir: Path | None, **more: Any
+) -> Callable[..., FeatureSet]:
+    """`open_features` of the configuration's ID images."""
+    return partial(
+        open_features,
+        config.data.id,
+        backbone=backbone,
+        with_patches=config.data.with_patches,
+        cache_dir=cache_dir,
+        patch_kind=lookup(config.method.name).patch_kind,
+        root=config.data.root or None,
+        strict=config.data.strict,
+        **more,
+    )
 
 
 def _shares(config: RunConfig, num_classes: int) -> partition.Partition:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from focoop import __version__
-from focoop.cli import compare, data, info, negatives, run, site
+from focoop.cli import compare, coordinator, data, info, keys, negatives, run, site
 from focoop.cli.screen import Commands
 
 __all__ = ["app", "main"]
@@ -30,8 +30,8 @@ app.command()(compare.compare)
 app.command()(compare.tune)
 app.command()(data.features)
 app.command()(negatives.negatives)
-app.command()(site.keys)
-app.command()(site.coordinator)
+app.command()(keys.keys)
+app.command()(coordinator.coordinator)
 app.command()(info.methods)
 app.command()(info.config)
 app.command("runs")(info.runs)

@@ -1,20 +1,22 @@
-"""Commands across machines: keys, site, coordinator. Flower is the engine (docs/flower.md)."""
+"""`focoop site`: a site's images and its node. Flower is the engine (docs/flower.md)."""
 
-import os
-import signal
 import socket
-import subprocess
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from focoop.cli.screen import AsJson, ConfigFile, Overrides, load_config, messages, out, print_json
-from focoop.errors import ConfigError
-
-if TYPE_CHECKING:
-    from focoop.schema import RunConfig
+from focoop.cli.keys import need_flower, site_key
+from focoop.cli.screen import (
+    AsJson,
+    ConfigFile,
+    Device,
+    Overrides,
+    load_config,
+    messages,
+    out,
+    print_json,
+)
 
 Keys = Annotated[Path, typer.Option("--keys", metavar="DIR", help="Folder of this party's keys.")]
 DataSpec = Annotated[
@@ -24,26 +26,8 @@ Classes = Annotated[
     str,
     typer.Option("--classes", metavar="NAMES", help="All classes of the run, as 'cat; dog'."),
 ]
-app = typer.Typer(name="site", no_args_is_help=True, help="A site: check its images, take part.")
-START_SECONDS = 120.0
-
-
-def keys(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
-    hosts: Annotated[
-        list[str], typer.Option("--host", help="Name or address of the server; may be repeated.")
-    ],
-    sites: Annotated[list[str], typer.Option("--site", help="A site's name; may be repeated.")],
-) -> None:
-    """Make a federation's keys: an authority, the server's certificate, one key per site."""
-    _flower()
-    from focoop.flower.keys import make_keys
-
-    make_keys(folder, hosts, sites)
-    console = out()
-    console.print(f"keys in {folder}; give each site its folder and nothing else:", markup=False)
-    for name in sites:
-        console.print(f"  {folder / 'sites' / name}", markup=False, soft_wrap=True)
+app = typer.Typer(name="site", no_args_is_help=True, help="A site: its key, images and node.")
+app.command("key")(site_key)
 
 
 @app.command()
@@ -52,25 +36,40 @@ def check(
     classes: Classes,
     file: ConfigFile = None,
     overrides: Overrides = None,
+    keys: Annotated[
+        Path | None, typer.Option("--keys", metavar="DIR", help="This site's keys, to check too.")
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="State folder, to check too.")
+    ] = None,
+    device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read and encode the site's images as a run would, and send nothing."""
-    _flower()
-    from focoop.flower.party import _own_scenario
+    """Read and encode the site's images, try one step of training, and send nothing."""
+    need_flower()
+    from focoop.flower.identity import read_site
+    from focoop.flower.party import own_scenario
+    from focoop.flower.rehearsal import check_keys, check_state, rehearse
     from focoop.flower.settings import listed
 
-    config = load_config(file, overrides, None)
-    scenario = _own_scenario(config, data, tuple(listed(classes)))
-    counts = scenario.split.counts()[0]
+    config = load_config(file, overrides, device)
+    if keys is not None:
+        check_keys(keys)
+    if state is not None:
+        check_state(state)
+    client = read_site(keys).client if keys is not None else 0
+    scenario = own_scenario(config, data, tuple(listed(classes)), client, client + 1)
+    counts = scenario.split.counts()[client]
     found: dict[str, Any] = {
         "train": int(counts.sum()),
-        "test": len(scenario.split.test_index[0]),
+        "test": len(scenario.split.test_index[client]),
         "classes": {
             name: int(count)
             for name, count in zip(scenario.task.classes, counts, strict=True)
             if count
         },
         "backbone": scenario.backbone.fingerprint,
+        **rehearse(config, scenario, client).record(),
     }
     if as_json:
         return print_json(found)
@@ -78,6 +77,13 @@ def check(
     console.print(f"{found['train']} training and {found['test']} test images", markup=False)
     for name, count in found["classes"].items():
         console.print(f"  {count:6d}  {name}", markup=False)
+    for name, form in found["sent"].items():
+        told = f"{name} ({form}) would be sent each round, with class counts and the mean loss"
+        console.print(told, markup=False, soft_wrap=True)
+    for name, form in found["kept"].items():
+        console.print(f"{name} ({form}) stays here", markup=False, soft_wrap=True)
+    steps = f"{found['steps_a_round']} steps a round of about {found['seconds_a_step']:.2g} s"
+    console.print(f"{steps}; nothing was sent", markup=False)
     return None
 
 
@@ -85,10 +91,7 @@ def check(
 def join(
     server: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The coordinator.")],
     keys: Keys,
-    client: Annotated[int, typer.Option(help="This site's number, from 0.")],
-    clients: Annotated[int, typer.Option(help="How many sites there are.")],
     data: DataSpec,
-    name: Annotated[str, typer.Option(help="This site's name in logs.")] = "",
     state: Annotated[
         Path, typer.Option(metavar="DIR", help="Where private prompts are kept.")
     ] = Path("focoop-site"),
@@ -98,13 +101,21 @@ def join(
     ] = False,
 ) -> None:
     """Take part: start this site's node and answer until stopped (Ctrl-C)."""
-    _flower()
+    need_flower()
     from focoop.flower import launch
+    from focoop.flower.identity import read_site
+    from focoop.flower.keep import keep
+    from focoop.flower.rehearsal import check_keys, check_state
 
+    check_keys(keys)
+    check_state(state)
+    _look(data)
+    site = read_site(keys)
+    # The number is no secret and no claim: the server asks for a proof by the key.
     node: dict[str, str | int | bool] = {
-        "partition-id": client,
-        "num-partitions": clients,
-        "name": name or keys.name,
+        "partition-id": site.client,
+        "name": site.name,
+        "keys": str(keys.resolve()),
         "data": _absolute(data),
         "state": str(state.resolve()),
     }
@@ -112,79 +123,26 @@ def join(
         node["device"] = device
     if report:
         node["report"] = True
-    command = launch.supernode(keys, server, _free_port(), node)
-    # This process becomes the node: signals and the exit code are its own.
-    os.execve(command[0], command, launch.environment(state / "flower"))
+    home = state / "flower"
+    console = messages()
+    keep(
+        lambda: launch.supernode(keys, server, _free_port(), node),
+        launch.environment(home),
+        home / "node.log",
+        lambda text: console.print(f"{site.name}: {text}", markup=False, soft_wrap=True),
+    )
 
 
-def coordinator(
-    keys: Keys,
-    classes: Classes,
-    file: ConfigFile = None,
-    overrides: Overrides = None,
-    folder: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Run folder; default runs/TITLE.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in it.")] = False,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
-    quorum: Annotated[float, typer.Option(help="Share of clients that must answer.")] = 0.5,
-    deadline: Annotated[float, typer.Option(help="Seconds a site has to answer.")] = 3600.0,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for sites to connect.")] = 600.0,
-) -> None:
-    """Serve a federation: start the server, let the sites in, run to the end, show each round."""
-    _flower()
-    from focoop.config import to_flat
-    from focoop.flower import launch
-    from focoop.flower.settings import server_settings
+def _look(data: str) -> None:
+    """Refuse images that are not there before the coordinator is bothered."""
+    from focoop.data.sources import OWN, open_images
+    from focoop.features import Source
 
-    config = load_config(file, overrides, None)
-    path = (folder or Path("runs") / config.title).resolve()
-    told = {"quorum": quorum, "deadline": deadline, "wait": wait, "resume": resume}
-    settings = {**to_flat(config), **told, "classes": classes, "out": str(path)}
-    server_settings(settings)  # refuses before anything is started
-    home = path.with_name(f"{path.name}-flower")
-    environment = launch.environment(home)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # then the server ends with it
-    address = f"{host}:{port}"
-    with open(home / "superlink.log", "ab") as log:
-        command = launch.superlink(keys.resolve(), host, port, home.resolve() / "superlink.db")
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-    try:
-        launch.connect(home, address, keys / "ca.crt")
-        launch.await_server(address, keys / "ca.crt", START_SECONDS)
-        for public in sorted(keys.glob("sites/*/key.pub")):
-            launch.admit(home, public, public.parent.name)
-        messages().print(f"listening on {address}; waiting for sites", markup=False)
-        number = launch.submit(home, settings)
-        _show(home, number, path, config)
-    finally:
-        launch.stop([process])
-
-
-def _show(home: Path, number: str, path: Path, config: "RunConfig") -> None:
-    """One line per committed round while the run goes on; raises if it did not complete."""
-    from focoop.errors import RunError
-    from focoop.flower import launch
-    from focoop.runs import RunFolder
-
-    console, shown = out(), -1
-    while True:
-        state, details = launch.status(home, number)
-        try:
-            rounds = RunFolder.open(path).manifest.get("rounds", [])
-        except RunError:
-            rounds = []
-        for entry in (entry for entry in rounds if entry["round"] > shown):
-            shown = entry["round"]
-            left_out = "".join(f"; {n}: {why}" for n, why in entry.get("refused", {}).items())
-            answered = f", {len(entry['accepted'])} updates{left_out}" if shown else ""
-            total = config.federation.rounds
-            console.print(f"round {shown}/{total}{answered}", markup=False, soft_wrap=True)
-        if state.startswith(launch.ENDED):
-            launch.check(number, state, details)
-            return
-        time.sleep(3.0)
+    source = Source.parse(data)
+    if source.kind in OWN:
+        found = open_images(source.kind, source.target, "all")
+        told = f"{len(found)} images of {len(set(found.labels))} classes in {source.target}"
+        messages().print(told, markup=False, soft_wrap=True)
 
 
 def _absolute(data: str) -> str:
@@ -198,10 +156,3 @@ def _free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
-
-
-def _flower() -> None:
-    try:
-        import flwr  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ConfigError("this needs Flower: pip install 'focoop[flower]'") from error

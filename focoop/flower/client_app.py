@@ -13,8 +13,16 @@ from focoop.experiment import evaluate_state, schedule_of
 from focoop.federation.client import make_update
 from focoop.federation.client import train as train_locally
 from focoop.federation.simulator import client_state, local_settings, start
+from focoop.flower.identity import prove
 from focoop.flower.party import Party
-from focoop.flower.records import ABOUT, GLOBAL, Order, row_content, to_tensors, update_content
+from focoop.flower.records import (
+    ABOUT,
+    Order,
+    challenge,
+    received,
+    row_content,
+    update_content,
+)
 from focoop.methods._base import Server
 from focoop.seeds import torch_generator
 
@@ -36,6 +44,9 @@ def hello(message: Message, context: Context) -> Message:
             "classes": list(scenario.task.classes),
         }
     )
+    if party.keys is not None:
+        ids = context.run_id, context.node_id, party.client
+        about["proof"] = prove(party.keys, challenge(message.content), *ids)
     return Message(RecordDict({ABOUT: about}), reply_to=message)
 
 
@@ -46,18 +57,19 @@ def train(message: Message, context: Context) -> Message:
     party.check(order)
     scenario, client, round_index = party.scenario(), party.client, order.round_index
     method, task, seed = scenario.method, scenario.task, party.config.seed
-    data = scenario.client(party.index)
+    data = scenario.client(client)
     # An order for this round says that the one before is committed, and nothing later.
     store = party.store(order, round_index - 1)
     store.settle(round_index - 1)
     initial = start(method, task, seed)
-    received = to_tensors(message.content[GLOBAL], task.device)
+    down = party.config.federation.payload_down
+    given = received(message.content, down, initial.shared, task.device)
     state = client_state(
         method,
         task,
         initial,
-        Server(received),
-        store.load(party.index) if initial.private else None,
+        Server(given),
+        store.load(client) if initial.private else None,
         partial(data.counts, len(task.classes)),
     )
     schedule = schedule_of(party.config, scenario)
@@ -65,11 +77,13 @@ def train(message: Message, context: Context) -> Message:
     generator = torch_generator(seed, "train", round_index, client)
     trained, loss = train_locally(method, state, data, task, local, generator)
     if trained.private and len(data):
-        store.save(party.index, round_index, trained.private)
+        store.save(client, round_index, trained.private)
     update = make_update(client, trained, data, len(task.classes), loss)
     if schedule.privacy is not None:
-        update = schedule.privacy.release(update, received, *party.noise(order, received))
-    return Message(update_content(update, round_index), reply_to=message)
+        update = schedule.privacy.release(update, given, *party.noise(order, given))
+    coins = torch_generator(seed, "payload", round_index, client)
+    coded = schedule.payload.encode(update.shared, given, coins)
+    return Message(update_content(update, round_index, coded), reply_to=message)
 
 
 @app.evaluate()
@@ -77,13 +91,16 @@ def evaluate(message: Message, context: Context) -> Message:
     """This client's row of the evaluation, unless it is to stay here as scores and images do."""
     party, order = Party.of(context), Order.read(message.content)
     party.check(order)
-    scenario, own = party.scenario(evaluation=True), party.index
-    server = Server(to_tensors(message.content[GLOBAL], scenario.task.device))
+    scenario, own = party.scenario(evaluation=True), party.client
+    method, task, seed = scenario.method, scenario.task, party.config.seed
+    like = start(method, task, seed).shared
+    down = party.config.federation.payload_down
+    server = Server(received(message.content, down, like, task.device))
     row = None
     if party.reports and len(scenario.sets.test.index[own]):
         alone = replace(scenario, sets=only(scenario.sets, own))
         store = party.store(order, order.round_index)
-        row = evaluate_state(alone, server, store, party.config.seed).clients[0]
+        row = evaluate_state(alone, server, store, seed).clients[0]
     return Message(row_content(row, party.client, order.round_index), reply_to=message)
 
 

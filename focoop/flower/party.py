@@ -3,9 +3,9 @@
 import hashlib
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
@@ -13,17 +13,16 @@ from flwr.app import Context
 
 from focoop.config import config_hash
 from focoop.errors import ConfigError, FederationError
-from focoop.evaluation import EvaluationSets, Owned
-from focoop.features import FeatureSet
 from focoop.flower.records import Order
 from focoop.flower.settings import listed, run_config, server_settings
-from focoop.methods import create, lookup
+from focoop.methods import lookup
 from focoop.methods._base import Params
 from focoop.privacy import secret_generator
 from focoop.runstore import PrivateStore, dump
-from focoop.scenario import Scenario, build, make_task
-from focoop.schema import MethodConfig, RunConfig
+from focoop.scenario import Scenario, build
+from focoop.schema import RunConfig
 from focoop.seeds import torch_generator
+from focoop.split import client_split
 from focoop.tensorcache import cache_folder
 
 STATE = "FOCOOP_STATE"
@@ -58,6 +57,8 @@ class Party:
                 "start the node with --node-config 'partition-id=0 num-partitions=4', numbers of "
                 "your own"
             ) from error
+        if not 0 <= client < clients:
+            raise ConfigError(f"there is no client {client} in a federation of {clients} clients")
         config = run_config(context.run_config)
         if lookup(config.method.name).pools_data:
             raise ConfigError(
@@ -81,11 +82,6 @@ class Party:
         names = tuple(listed(classes))
         keys = Path(str(node["keys"])) if "keys" in node else None
         return cls(config, client, clients, name, root, data, names, places, reports, keys)
-
-    @property
-    def index(self) -> int:
-        """The client's place among those its images are divided among; 0 of one for its own."""
-        return 0 if self.data else self.client
 
     def check(self, order: Order) -> None:
         """Refuse an order of another configuration, which other versions of focoop would read."""
@@ -113,7 +109,7 @@ class Party:
                 config, data=replace(config.data, corrupted=(), ood=(), validation_ood=())
             )
         if self.data:
-            return _own_scenario(config, self.data, self.classes)
+            return own_scenario(config, self.data, self.classes, self.client, self.clients)
         found = _scenario(config)
         if found.num_clients != self.clients:
             raise ConfigError(
@@ -168,35 +164,13 @@ def _scenario(config: RunConfig) -> Scenario:
 
 
 @lru_cache(maxsize=32)
-def _own_scenario(config: RunConfig, data: str, classes: Sequence[str]) -> Scenario:
-    """A site's own images as the only client's, labelled by the run's classes.
+def own_scenario(
+    config: RunConfig, data: str, classes: tuple[str, ...], client: int = 0, clients: int = 1
+) -> Scenario:
+    """A site's own images as those of `client`, labelled by the run's classes.
 
     Corrupted copies of the run's ID dataset become copies of the site's own images.
     """
     specs = tuple(f"{data}#{spec.partition('#')[2]}" for spec in config.data.corrupted)
-    own = replace(
-        config,
-        data=replace(config.data, id=data, corrupted=specs),
-        partition=replace(config.partition, kind="iid", clients=1),
-    )
-    method = create(config.method.name, config.method.settings)
-    if not method.patch_kind:  # then images do not depend on the method: none is made ready twice
-        own = replace(own, method=MethodConfig("zeroshot"))
-    found = build(own)
-    before, split = found.split.classes, found.split
-    classes = tuple(classes) or before
-    split = replace(
-        split, train=split.train.with_classes(classes), test=split.test.with_classes(classes)
-    )
-
-    def named(owned: Owned) -> Owned:
-        labels = FeatureSet(
-            owned.images.pooled, None, torch.from_numpy(owned.images.labels), before
-        ).with_classes(classes)
-        return Owned(replace(owned.images, labels=labels.labels.numpy()), owned.index)
-
-    corrupted = {name: named(owned) for name, owned in found.sets.corrupted.items()}
-    sets = EvaluationSets(named(found.sets.test), corrupted, found.sets.ood)
-    task = make_task(config, found.backbone, classes, method.needs_ood)
-    task = replace(task, frozen=method.prepare(task))
-    return replace(found, method=method, split=split, sets=sets, task=task)
+    own = replace(config, data=replace(config.data, id=data, corrupted=specs))
+    return build(own, divide=partial(client_split, client=client, clients=clients, classes=classes))

@@ -66,7 +66,7 @@ def test_a_site_says_where_things_are(tmp_path: Path) -> None:
         Party.of(Context(1, 1, node, RecordDict(), flat))
     node |= {"data": "folder:images", "state": str(tmp_path)}
     party = Party.of(Context(1, 1, node, RecordDict(), flat))
-    assert party.classes == ("a", "b") and party.index == 0 and party.state == tmp_path
+    assert party.classes == ("a", "b") and party.state == tmp_path
     assert party.config == wanted and party.places == {"device": "cuda"}
 
 

@@ -137,7 +137,7 @@ def test_a_coordinator_and_its_sites_give_the_simulators_bits(
         begin(
             name,
             *("site", "join", f"127.0.0.1:{port}", "--keys", f"keys/sites/{name}"),
-            *("--client", str(k), "--clients", str(CLIENTS), *data, "--state", f"state/{name}"),
+            *(*data, "--state", f"state/{name}"),
         )
     assert server.wait(500) == 0, (tmp_path / "coordinator.log").read_text()
     assert "round 2/2, 3 updates" in (tmp_path / "coordinator.log").read_text()
