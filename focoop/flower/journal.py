@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterator
 from logging import INFO, WARNING
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from flwr.common.logger import log
 
@@ -31,6 +32,17 @@ class Journal:
         if self.path is not None:
             line = json.dumps(plain({"time": now(), "event": event, **facts}))
             append(self.path, line.encode() + b"\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.note("ended", reason=f"{error or kind.__name__}" if kind else "finished")
 
 
 def events(path: Path) -> Iterator[dict[str, Any]]:

@@ -1,12 +1,14 @@
 """Flower's own programs with the options a federation needs: SuperLink, SuperNode, `flwr`."""
 
+import ctypes
 import json
 import os
+import signal
 import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -24,6 +26,7 @@ QUIET = {
 }
 CONNECTION = "federation"
 ENDED = "finished"
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -78,11 +81,49 @@ def connect(home: Path, server: str, certificate: Path) -> None:
     (home / "config.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def await_server(server: str, certificate: Path, seconds: float) -> None:
-    """Wait until the SuperLink answers over TLS."""
+def begin(
+    command: Sequence[str], environment: Mapping[str, str], log: Path
+) -> "subprocess.Popen[bytes]":
+    """Start a program of Flower's that ends with this process, however it ends (on Linux)."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "ab") as file:
+        # Not through a pipe: the programs it starts in turn would keep that open.
+        return subprocess.Popen(
+            command, env=environment, stdout=file, stderr=file, preexec_fn=_end_with_parent()
+        )
+
+
+def _end_with_parent() -> Callable[[], None] | None:
+    if sys.platform != "linux":
+        return None
+    library = ctypes.CDLL(None, use_errno=True)  # loaded here: between fork and exec is no time
+    return lambda: library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM) and None
+
+
+def ended(process: "subprocess.Popen[bytes]") -> str:
+    """How a process ended, in words."""
+    code = process.poll()
+    if code is None:
+        return "still running"
+    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def await_server(
+    server: str,
+    certificate: Path,
+    seconds: float,
+    process: "subprocess.Popen[bytes] | None" = None,
+    log: Path | None = None,
+) -> None:
+    """Wait until the SuperLink answers over TLS; if it is our own, it must be alive."""
     context = ssl.create_default_context(cafile=str(certificate))
     until = time.monotonic() + seconds
     while True:
+        if process is not None and process.poll() is not None:
+            raise FederationError(
+                f"the SuperLink did not start ({ended(process)}): see {log}; is another program "
+                f"listening on {server}?"
+            )
         try:
             with urlopen(f"https://{server}/health", timeout=5, context=context):
                 return
@@ -158,6 +199,13 @@ def status(home: Path, run: str) -> tuple[str, str]:
     runs = flwr(home, "list", CONNECTION)["runs"]
     found = next(one for one in runs if str(one["run-id"]) == run)
     return str(found["status"]), str(found.get("status-details", ""))
+
+
+def end_runs(home: Path) -> None:
+    """Stop runs that have not ended, such as those of a server that was killed."""
+    for one in flwr(home, "list", CONNECTION)["runs"]:
+        if not str(one["status"]).startswith(ENDED):
+            flwr(home, "stop", str(one["run-id"]), CONNECTION)
 
 
 def follow(home: Path, run: str, every: float = 3.0) -> None:

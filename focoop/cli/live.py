@@ -1,0 +1,115 @@
+"""A federation while it runs: a live table of its sites on a terminal, plain lines elsewhere."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+# Event -> what the site's row says from then on; the reason, if there is one, follows it.
+STATES = {
+    "joined": "here",
+    "back": "here",
+    "away": "away",
+    "refused": "refused",
+    "answered": "answered",
+    "asked again": "asked again",
+    "left out": "left out",
+    "not needed": "not needed",
+}
+QUIET = ("asked", "answered", "assembled", "began", "ended", "committed")
+
+
+@dataclass
+class Row:
+    """What is known of one site."""
+
+    state: str = "not here yet"
+    reason: str = ""
+    updates: int = 0
+
+
+@dataclass
+class Sites:
+    """The journal's events so far, by site; `round` is the one under way or just committed."""
+
+    rounds: int
+    rows: dict[str, Row] = field(default_factory=dict)
+    round: int = 0
+    accuracy: float | None = None
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Change what the event changes."""
+        kind, site = event["event"], event.get("site")
+        if "round" in event:
+            self.round = int(event["round"])
+        if kind == "asked":
+            for name in event.get("sites", ()):
+                self._row(name).state, self._row(name).reason = str(event.get("step")), ""
+        elif kind == "committed":
+            self.accuracy = event.get("accuracy", self.accuracy)
+            for name in event.get("accepted", ()):
+                self._row(name).updates += 1
+        elif kind in STATES and site:
+            row = self._row(str(site))
+            row.state, row.reason = STATES[kind], str(event.get("reason", ""))
+
+    def table(self) -> Table:
+        """One row per site."""
+        shown = "" if self.accuracy is None else f", accuracy {self.accuracy:.3f}"
+        table = Table(title=f"round {self.round} of {self.rounds}{shown}", title_justify="left")
+        for column in ("site", "updates", "state", "why"):
+            table.add_column(column, justify="right" if column == "updates" else "left")
+        for name, row in sorted(self.rows.items()):
+            table.add_row(name, str(row.updates), row.state, row.reason)
+        return table
+
+    def _row(self, name: str) -> Row:
+        return self.rows.setdefault(name, Row())
+
+
+class Watch:
+    """Shows events as they come."""
+
+    def __init__(self, console: Console, rounds: int, sites: Iterable[str]) -> None:
+        self.console = console
+        self.sites = Sites(rounds, {name: Row() for name in sites})
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, new: Iterable[dict[str, Any]]) -> None:
+        """Take events in; trouble stays on the screen as a line of its own."""
+        from focoop.flower.journal import TROUBLE, sentence
+
+        for event in new:
+            self.sites.take(event)
+            if event["event"] == "committed":
+                self._line(self._committed(event))
+            elif event["event"] not in QUIET and (self._live is None or event["event"] in TROUBLE):
+                self._line(sentence(event))
+        if self._live is not None:
+            self._live.update(self.sites.table(), refresh=True)
+
+    def _committed(self, event: dict[str, Any]) -> str:
+        updates = f", {len(event['accepted'])} updates" if "accepted" in event else ""
+        accuracy = f", accuracy {event['accuracy']:.3f}" if "accuracy" in event else ""
+        return f"round {event['round']}/{self.sites.rounds}{updates}{accuracy}"
+
+    def _line(self, text: str) -> None:
+        self.console.print(text, markup=False, soft_wrap=True)
