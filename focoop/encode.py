@@ -3,18 +3,17 @@
 A set's key is a hash of the backbone's fingerprint (its preprocessing included), the patch kind,
 the corruption, the augmented view and the content of every image. Features are written in shards,
 each atomically; an interrupted run goes on after its last finished shard. The last step joins the
-shards into one feature file. While a batch is encoded, the next one is read.
+shards into one feature file. While a batch is encoded, threads read the next ones.
 """
 
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save as dump_tensors
@@ -22,6 +21,8 @@ from torch import Tensor
 
 from focoop.clip.base import Backbone
 from focoop.data import ImageSet
+from focoop.data.ahead import read_ahead
+from focoop.data.contents import data_hash
 from focoop.data.corruptions import CORRUPTIONS, check
 from focoop.data.views import RECIPE, altered
 from focoop.errors import ConfigError, DataError
@@ -36,6 +37,10 @@ from focoop.featurefile import (
 from focoop.featureset import FeatureSet
 
 FORMAT = 1  # part of every key: raise it when the same inputs give other features
+BATCH, BATCH_ON_GPU = 32, 256
+# Images through the tower at once on a CPU: tensors of more are too large for the C library to
+# keep, and taking new memory for each costs up to as much as computing (docs/performance.md).
+PIECE = 8
 Progress = Callable[[int, int], None]
 
 
@@ -87,15 +92,17 @@ def encode(
     views: int = 0,
     cache_dir: Path | None = None,
     progress: Progress | None = None,
-    batch_size: int = 64,
+    batch_size: int = 0,
     shard_size: int = 512,
 ) -> FeatureSet:
     """Features of all images, from the cache where it has them.
 
     `progress(done, total)` is called at the start and after every batch. A corruption is applied
     at the image's own resolution, before the backbone's preprocessing. With `views`, the set has
-    that many random views of every image beside the images themselves.
+    that many random views of every image beside the images themselves. `batch_size` 0 is 32, or
+    256 on a GPU.
     """
+    batch_size = batch_size or (BATCH if backbone.device.type == "cpu" else BATCH_ON_GPU)
     if patches is not None and patches not in backbone.patch_kinds:
         raise ConfigError(
             f"backbone {backbone.name} has no patch features {patches!r}: "
@@ -125,51 +132,6 @@ def _stored(cache: Path, view: View, backbone: Backbone, data: str) -> Path:
     return next((path for path in paths if path.exists()), paths[0])
 
 
-def data_hash(images: ImageSet, cache_dir: Path | None = None) -> str:
-    """Hash of names, labels and content of all files.
-
-    Hashes of contents are remembered by (path, size, modification time), so that a second call
-    reads no image.
-    """
-    root = images.root.resolve()
-    name = hashlib.sha256(str(root).encode()).hexdigest()[:32]
-    memo_path = (cache_dir or default_cache()) / "hashes" / f"{name}.json"
-    memo: dict[str, list[Any]] = _read_memo(memo_path)
-    fresh = False
-    whole = hashlib.sha256(json.dumps([images.classes, images.domain_names]).encode())
-    domains = images.domains or (0,) * len(images)
-    if images.store is not None:
-        rows = [images.files, images.labels, domains, images.store.digest()]
-        whole.update(json.dumps(rows).encode())
-        return whole.hexdigest()
-    for file, label, domain in zip(images.files, images.labels, domains, strict=True):
-        try:
-            stat = (root / file).stat()
-            known = memo.get(file)
-            if known is None or known[:2] != [stat.st_size, stat.st_mtime_ns]:
-                content = hashlib.sha256((root / file).read_bytes()).hexdigest()
-                memo[file] = known = [stat.st_size, stat.st_mtime_ns, content]
-                fresh = True
-        except OSError as error:
-            raise DataError(
-                f"image {root / file} cannot be read ({error.strerror}): the dataset lists it; "
-                "put it there, or get the dataset again"
-            ) from error
-        whole.update(json.dumps([file, label, domain, known[2]]).encode())
-    if fresh:
-        write_atomic(memo_path, json.dumps(memo).encode())
-    return whole.hexdigest()
-
-
-def _read_memo(path: Path) -> dict[str, list[Any]]:
-    """The remembered hashes; none when there is no sound file."""
-    try:
-        memo = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return memo if isinstance(memo, dict) else {}
-
-
 @dataclass(frozen=True)
 class _Job:
     """One set on its way into the cache."""
@@ -194,16 +156,17 @@ class _Job:
         todo = sum(len(self.rows(start)) for start in missing)
         done = len(self.images) - todo
         progress(done, len(self.images))
-        for start in missing:
-            if self.final.exists():
-                break
-            parts = []
-            for part, count in self.batches(start):
-                parts.append(part)
-                done += count
-                progress(done, len(self.images))
-            if not self.store(shards[start], _joined(parts)):
-                break
+        with closing(self.pixels(missing)) as coming:
+            for start in missing:
+                if self.final.exists():
+                    break
+                parts = []
+                for rows in self.batches(start):
+                    parts.append(self.features(next(coming)))
+                    done += len(rows)
+                    progress(done, len(self.images))
+                if not self.store(shards[start], _joined(parts)):
+                    break
         if not self.final.exists():
             self.join(list(shards.values()))
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -222,28 +185,37 @@ class _Job:
         """Row numbers of the shard that begins at `start`."""
         return range(start, min(start + self.shard_size, len(self.images)))
 
-    def batches(self, start: int) -> Iterator[tuple[dict[str, Tensor], int]]:
-        """Stored form of the features of one shard, batch by batch."""
+    def batches(self, start: int) -> list[range]:
+        """Row numbers of the shard that begins at `start`, batch by batch."""
         rows = self.rows(start)
-        parts = [rows[i : i + self.batch_size] for i in range(0, len(rows), self.batch_size)]
-        with ThreadPoolExecutor(1) as reader:
-            coming = reader.submit(self.load, parts[0])
-            for number, chosen in enumerate(parts, 1):
-                pixels = coming.result()
-                if number < len(parts):
-                    coming = reader.submit(self.load, parts[number])
-                with torch.no_grad():
-                    features = self.backbone.encode_images(pixels, patches=self.view.patches)
-                part = {"pooled": features.pooled.half()}
-                if features.patches is not None:
-                    part["patches_q"], part["patches_scale"] = quantise(features.patches)
-                yield part, len(chosen)
+        return [rows[i : i + self.batch_size] for i in range(0, len(rows), self.batch_size)]
 
-    def load(self, rows: range) -> Tensor:
-        """Some images, corrupted or cropped where asked for, ready for the backbone."""
+    def pixels(self, starts: list[int]) -> Generator[Tensor]:
+        """The batches of these shards in turn, ready for the backbone, read ahead by threads."""
+        batches = [rows for start in starts for rows in self.batches(start)]
+        side, kind = self.backbone.image_size, self.backbone.pixel_type
+        pinned = self.backbone.device.type == "cuda"
+        return read_ahead(batches, self.fill, (3, side, side), kind, pinned=pinned)
+
+    def fill(self, rows: range, into: Tensor) -> None:
+        """Put some images, corrupted or cropped where asked for, into the first rows of `into`."""
         view, side = self.view, self.backbone.image_size
         found = altered(self.images, rows, view.corruption, view.severity, view.augmented, side)
-        return torch.stack([self.backbone.preprocess(image) for image in found])
+        for place, image in zip(into, found, strict=False):
+            place.copy_(self.backbone.prepare(image))
+
+    def features(self, pixels: Tensor) -> dict[str, Tensor]:
+        """Stored form of a batch's features; they are on the CPU, so that its buffer is free."""
+        where, parts = self.backbone.device, []
+        for piece in pixels.split(PIECE if where.type == "cpu" else len(pixels)):
+            with torch.no_grad():
+                piece = piece.to(where, non_blocking=True)
+                features = self.backbone.encode_images(piece, patches=self.view.patches)
+            part = {"pooled": features.pooled.half()}
+            if features.patches is not None:
+                part["patches_q"], part["patches_scale"] = quantise(features.patches)
+            parts.append(part)
+        return _joined(parts)
 
     def join(self, shards: list[Path]) -> None:
         """One feature file from all shards."""

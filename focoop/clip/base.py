@@ -32,6 +32,7 @@ class Backbone(ABC):
             features are cached and checked by it, so that they outlive a better text tower.
         patch_kinds: the patch features offered, default first (`lf_a`, `lf_b`, `lf_c`).
         image_size: side of the square input in pixels.
+        pixel_type: of what `prepare` gives.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Backbone(ABC):
     image_fingerprint: str
     patch_kinds: tuple[str, ...]
     image_size: int
+    pixel_type: torch.dtype = torch.float32
 
     @property
     def dim(self) -> int:
@@ -69,6 +71,10 @@ class Backbone(ABC):
     @abstractmethod
     def preprocess(self, image: Any) -> Tensor:
         """PIL image -> (3, image_size, image_size) float32, ready for `encode_images`."""
+
+    def prepare(self, image: Any) -> Tensor:
+        """PIL image -> what travels to the device and `encode_images` takes too: perhaps bytes."""
+        return self.preprocess(image)
 
     @abstractmethod
     def encode_images(self, batch: Tensor, patches: str | None = None) -> ImageFeatures:

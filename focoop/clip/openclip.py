@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from focoop.clip import patches as patch_features
 from focoop.clip.base import Backbone, ImageFeatures
 from focoop.clip.convert import check_activation
+from focoop.clip.pixels import levels, normalised, side_of
 from focoop.clip.text import TextShape, TextTower
 from focoop.clip.weights import (
     Source,
@@ -42,6 +43,8 @@ class OpenClipBackbone(Backbone):
     Its patches of kind `lf_c` are not normalised and lack the last projection: put them through a
     method's own matrix, then through `patch_projection`.
     """
+
+    pixel_type = torch.uint8
 
     def __init__(
         self,
@@ -77,6 +80,12 @@ class OpenClipBackbone(Backbone):
         out: Tensor = self.transform(image)
         return out
 
+    def prepare(self, image: Any) -> Tensor:
+        """PIL image -> (3, image_size, image_size) uint8: all of `preprocess` but the scaling."""
+        for step in self.transform.transforms[:-2]:  # the last two: to a tensor, normalise
+            image = step(image)
+        return levels(image)
+
     def encode_images(self, batch: Tensor, patches: str | None = None) -> ImageFeatures:
         """(N, 3, H, W) -> unit pooled (N, D) and patches (N, P, D), on the CPU in float32."""
         if patches is not None and self.patch_kinds and patches not in self.patch_kinds:
@@ -86,7 +95,8 @@ class OpenClipBackbone(Backbone):
             )
         self.visual.eval()  # BatchNorm uses its running statistics, whoever called train()
         with torch.no_grad():
-            batch = batch.to(self.device, torch.float32)
+            scaling = self.transform.transforms[-1]
+            batch = normalised(batch.to(self.device), scaling.mean, scaling.std)
             pooled, local = patch_features.encode(self.visual, batch, patches)
         if local is not None and patches != "lf_c":
             local = F.normalize(local, dim=-1)
@@ -274,14 +284,6 @@ def activation_of(module: nn.Module) -> str:
     if isinstance(module, nn.GELU):
         return "gelu" if module.approximate == "none" else "gelu_tanh"
     raise BackboneError(f"this text tower's activation {type(module).__name__} is not supported")
-
-
-def side_of(size: int | Sequence[int]) -> int:
-    """Side of a square input."""
-    sides = [size] if isinstance(size, int) else list(size)
-    if len(set(sides)) != 1:
-        raise BackboneError(f"images of {sides} pixels are not supported: they must be square")
-    return sides[0]
 
 
 def fingerprint(

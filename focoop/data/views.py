@@ -38,10 +38,10 @@ def altered(
 
     Draws depend on an image's name, the corruption and the number of the view, nothing else.
     """
-    from PIL import Image
-
     opened = (images.image(row) for row in rows)
     if corruption is not None:
+        from PIL import Image
+
         pixels = _corrupted(images, rows, opened, corruption, severity)
         opened = (Image.fromarray(one) for one in pixels)
     for row, image in zip(rows, opened, strict=True):
