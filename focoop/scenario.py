@@ -18,6 +18,7 @@ from focoop.features import FeatureSet, open_features, patch_kind_of
 from focoop.federation.client import ClientData
 from focoop.methods import create
 from focoop.methods._base import Method, Task
+from focoop.mined import remembered
 from focoop.negatives import Negatives, mine
 from focoop.schema import RunConfig
 from focoop.seeds import derive
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 
+Load = Callable[..., Backbone]
 Divide = Callable[[RunConfig, Backbone | None, Path | None], Split]
 
 
@@ -75,6 +77,7 @@ def build(
     cache_dir: Path | None = None,
     device: str | None = None,
     divide: Divide = make_split,
+    load: Load = load_backbone,
 ) -> Scenario:
     """Load the backbone, the features and the words that `config` names; `divide` the images."""
     method = create(config.method.name, config.method.settings)
@@ -83,7 +86,7 @@ def build(
             f"{config.method.name} reads patch features: set data.with_patches to true "
             "(--set data.with_patches=true)"
         )
-    backbone = open_backbone(config, device)
+    backbone = open_backbone(config, device, load)
     patch_kind_of(backbone, method.patch_kind)  # refuses before images are encoded
     split = divide(config, backbone, cache_dir)
     task = make_task(config, backbone, split.classes, method.needs_ood, cache_dir)
@@ -120,12 +123,14 @@ def build(
     return Scenario(method, task, backbone, split, sets, hashes)
 
 
-def open_backbone(config: RunConfig, device: str | None = None) -> Backbone:
+def open_backbone(
+    config: RunConfig, device: str | None = None, load: Load = load_backbone
+) -> Backbone:
     """The configuration's towers on their device, in the precision they train in."""
     weights = Path(config.backbone.weights) if config.backbone.weights else None
     name, where = config.backbone.name, device or config.backbone.device
     backbone: Backbone = kept.BACKBONES.get(
-        (name, weights, where), lambda: load_backbone(name, weights=weights, device=where), size=1
+        (name, weights, where), lambda: load(name, weights=weights, device=where), size=1
     )
     precision = config.backbone.precision
     on_gpu = backbone.device.type == "cuda"
@@ -144,7 +149,13 @@ def make_task(
     """The text side of a run; negative words are mined only for methods that use them."""
     words: tuple[str, ...] = ()
     if needs_ood and config.negatives.count:
-        words = mine_negatives(config, backbone, classes, cache_dir).words
+        words = remembered(
+            config.negatives,
+            backbone.fingerprint,
+            classes,
+            lambda: mine_negatives(config, backbone, classes, cache_dir).words,
+            cache_dir,
+        )
     texts = [config.data.template.format(name.replace("_", " ")) for name in classes]
     return Task(
         classes=classes,

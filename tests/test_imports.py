@@ -12,7 +12,9 @@ CORE_PACKAGES = {"torch", "numpy", "safetensors", "focoop"}
 # Modules for people rather than numbers may use the command line's packages at import time.
 FOR_PEOPLE = ("cli", "doctor", "show")
 FLOWER = "flower"  # needs flwr, an extra; nothing but the command line may need it
+# open_clip, an extra, and Triton, which comes with torch where there may be a GPU.
 OPENCLIP = {f"focoop.clip.{name}" for name in ("openclip", "patches", "weights")}
+OPENCLIP |= {f"focoop.clip.{name}" for name in ("kernels", "kernels_attention")}
 # A module may import its own layer and those to the left of it.
 LAYERS = (
     ("errors", "__init__"),
@@ -34,7 +36,7 @@ LAYERS = (
     ("runstore",),
     ("runs",),
     ("split",),
-    ("scenario",),
+    ("scenario", "mined"),
     ("experiment",),
     ("workers", "tables"),
     ("grid",),

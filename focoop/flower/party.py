@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from flwr.app import Context
 
+from focoop.clip.light import load_light
 from focoop.config import config_hash
 from focoop.errors import ConfigError, FederationError
 from focoop.flower.records import Order
@@ -64,9 +65,6 @@ class Party:
             raise ConfigError(
                 f"{config.method.name} needs all clients' images in one place: use focoop run"
             )
-        if config.privacy.secure_sum:
-            # The simulator's server adds up what it would see; nothing masks it on the way yet.
-            raise ConfigError("privacy.secure_sum needs the simulator so far: use focoop run")
         name = str(node.get("name", f"client {client}"))
         state = node.get("state", os.environ.get(STATE, ""))
         root = Path(str(state)) if state else cache_folder(None, "federations")
@@ -160,7 +158,7 @@ def own_secret(root: Path) -> bytes:
 @lru_cache(maxsize=2)
 def _scenario(config: RunConfig) -> Scenario:
     """Kept where one process answers many messages; on a site each message is a new process."""
-    return build(config)
+    return build(config, load=load_light)
 
 
 @lru_cache(maxsize=32)
@@ -173,4 +171,5 @@ def own_scenario(
     """
     specs = tuple(f"{data}#{spec.partition('#')[2]}" for spec in config.data.corrupted)
     own = replace(config, data=replace(config.data, id=data, corrupted=specs))
-    return build(own, divide=partial(client_split, client=client, clients=clients, classes=classes))
+    divide = partial(client_split, client=client, clients=clients, classes=classes)
+    return build(own, divide=divide, load=load_light)
