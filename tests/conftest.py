@@ -1,11 +1,15 @@
 """Fixtures for all tests."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from focoop.clip import load_backbone
 from focoop.clip.base import Backbone
+
+# The GPU's kernels run on the CPU in tests; Triton reads this when it is first imported.
+os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(scope="session")

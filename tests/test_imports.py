@@ -18,7 +18,7 @@ OPENCLIP |= {f"focoop.clip.{name}" for name in ("kernels", "kernels_attention")}
 # A module may import its own layer and those to the left of it.
 LAYERS = (
     ("errors", "__init__"),
-    ("seeds", "atomic", "kept"),
+    ("seeds", "atomic", "kept", "watch"),
     ("tensorcache", "linesearch", "marginals", "words", "shamir"),
     ("transport", "transport_dual", "partial_transport", "scores", "metrics"),
     ("data",),

@@ -1,15 +1,18 @@
 """Names ready to be prompted, grouped by length so that little padding runs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
 import torch
 from torch import Tensor
 
+from focoop.clip.fused import Flat
+
 # What one more bucket costs in a block, in multiplications of a matrix product (measured on a CPU;
 # a GPU does thousands of tokens in the time of a few launches).
 BUCKET_COST = {"cpu": 2e7, "cuda": 3e9}
+SELECTIONS = 8  # kept of one set of names
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,9 @@ class Names:
         lengths: (N,) number of those positions up to and including the EOT.
         index: (N,) place of each name in the vocabulary; None: in order.
         grouping: names by length; None: all as long as the longest.
+        known: the lengths on the host; None: not known there.
+        flats: layouts for the fused step by the number of context tokens.
+        chosen: earlier selections by their rows.
     """
 
     vocabulary: tuple[str, ...]
@@ -46,6 +52,9 @@ class Names:
     lengths: Tensor
     index: Tensor | None = None
     grouping: Grouping | None = field(default=None, repr=False)
+    known: tuple[int, ...] | None = field(default=None, repr=False)
+    flats: dict[int, Flat] = field(default_factory=dict, repr=False, compare=False)
+    chosen: dict[tuple[int, ...], "Names"] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.embeddings)
@@ -71,23 +80,45 @@ class Names:
             first += count
 
     def select(self, index: Tensor) -> "Names":
-        """The names at `index` (N',), for example after words changed slots."""
+        """The names at `index` (N',), for example after words changed slots.
+
+        With an index on the host nothing waits for the device, and its selections are kept.
+        """
+        rows = on_host(index) if index.device.type == "cpu" else None
+        if rows is not None and rows in self.chosen:
+            return self.chosen[rows]
         index = index.to(self.lengths.device)
         source = index if self.index is None else self.index[index]
-        lengths = self.lengths[index]
-        # Lengths on a GPU would have to be waited for.
-        width = self.embeddings.shape[-1]
-        grouping = group(lengths, width) if lengths.device.type == "cpu" else None
-        return Names(self.vocabulary, self.embeddings[index], lengths, source, grouping)
+        lengths, embeddings = self.lengths[index], self.embeddings[index]
+        if rows is None or self.known is None:  # lengths on a GPU would have to be waited for
+            known = on_host(lengths) if lengths.device.type == "cpu" else None
+        else:
+            known = tuple(self.known[row] for row in rows)
+        grouping = None if known is None else group(known, embeddings.shape[-1], lengths.device)
+        found = Names(self.vocabulary, embeddings, lengths, source, grouping, known)
+        if rows is not None and not _transformed(embeddings):
+            if len(self.chosen) >= SELECTIONS:
+                self.chosen.clear()
+            self.chosen[rows] = found
+        return found
 
 
-def group(lengths: Tensor, width: int, device: torch.device | None = None) -> Grouping | None:
-    """Group names by length (N,) on the host where that saves more padding than it costs."""
+def on_host(numbers: Tensor) -> tuple[int, ...] | None:
+    """The numbers of a (N,) tensor; None under vmap, where each client may have its own."""
     try:
-        known: list[int] = lengths.tolist()
-    except RuntimeError:  # under vmap each client may have its own
+        return tuple(numbers.tolist())
+    except RuntimeError:
         return None
-    device = lengths.device if device is None else device
+
+
+def _transformed(tensor: Tensor) -> bool:
+    """Whether a tensor is no plain one, but a transform's (vmap, grad) or inference's."""
+    wrapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return wrapped or tensor.is_inference()
+
+
+def group(known: Sequence[int], width: int, device: torch.device) -> Grouping | None:
+    """Group names by length (N,) where that saves more padding than it costs."""
     cost = BUCKET_COST.get(device.type, BUCKET_COST["cuda"])
     padding = cost / (12 * width**2)  # tokens cheaper than a bucket
     order = sorted(range(len(known)), key=known.__getitem__)

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from focoop.clip import fused
 from focoop.clip.blocks import Block, TextShape
 from focoop.clip.layout import Bucket, Layout
 from focoop.clip.prompted import Names, group
@@ -38,6 +39,7 @@ class TextTower(nn.Module):
         self.proj = nn.Linear(shape.width, shape.dim, bias=False)
         self.autocast: torch.dtype | None = None
         self._fast: tuple[Block, ...] = ()  # not a module: no part of the state
+        self._stack: fused.Stack | None = None
         self.freeze()
 
     def freeze(self) -> "TextTower":
@@ -53,7 +55,7 @@ class TextTower(nn.Module):
         Call it once the tower is where it stays: weights in `dtype` are copied here.
         """
         self.autocast = dtype
-        self._fast = ()
+        self._fast, self._stack = (), None
         if dtype is not None:
             copies = deepcopy(self.blocks)
             for linear in (m for m in copies.modules() if isinstance(m, nn.Linear)):
@@ -92,12 +94,13 @@ class TextTower(nn.Module):
         lengths = tokens.argmax(dim=1) + 1  # the EOT has the largest token id
         self.check_names(names, lengths)
         tokens = tokens[:, : int(lengths.max())].to(self.device)
-        grouping = group(lengths, self.width, self.device)
+        known = tuple(lengths.tolist())
+        grouping = group(known, self.width, self.device)
         lengths = lengths.to(self.device)
         inside = torch.arange(tokens.shape[1], device=self.device) < lengths[:, None]
         with torch.no_grad():
             embeddings = self.tok(tokens).to(self.pos.dtype) * inside[:, :, None]
-        return Names(tuple(names), embeddings, lengths, grouping=grouping)
+        return Names(tuple(names), embeddings, lengths, grouping=grouping, known=known)
 
     def forward(self, contexts: Tensor, names: Names) -> Tensor:
         """Contexts and N names -> (..., N, D) unit features.
@@ -114,8 +117,11 @@ class TextTower(nn.Module):
                 f"contexts of shape {tuple(contexts.shape)} do not fit {count} names "
                 f"of a tower of width {self.width}"
             )
-        self.check_length(1 + tokens + names.embeddings.shape[1])
+        length = 1 + tokens + names.embeddings.shape[1]
+        self.check_length(length)
         contexts = contexts.reshape(-1, rows, tokens, width)
+        if rows > 1 and fused.usable(self, contexts, length):
+            return self.fused(contexts, names).view(*lead, count, self.dim)
         arrange = self.unified if rows == 1 else self.specific
         x, layout = arrange(contexts, names)
         out = self.blocks_over(x, layout)  # bucket after bucket, (K, names) each
@@ -126,6 +132,17 @@ class TextTower(nn.Module):
         if names.grouping is not None:
             out = out.index_select(1, names.grouping.back)
         return out.view(*lead, count, self.dim)
+
+    def fused(self, contexts: Tensor, names: Names) -> Tensor:
+        """Contexts (K, N, n, d_t) -> (K * N, D) unit features by the kernels of `fused.py`."""
+        assert self.autocast is not None
+        tokens = contexts.shape[2]
+        if tokens not in names.flats:
+            names.flats[tokens] = fused.flat(self.sot, self.pos, names, tokens)
+        if self._stack is None:
+            self._stack = fused.Stack.of(self, self.autocast)
+        out = fused.Tower.apply(contexts, self._stack, names.flats[tokens])
+        return F.normalize(self.proj(self.lnf(out)), dim=-1)
 
     def unified(self, contexts: Tensor, names: Names) -> tuple[Tensor, Layout]:
         """Contexts (K, 1, n, d_t): the SOT and a context are computed once for all names."""

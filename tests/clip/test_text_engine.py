@@ -88,12 +88,12 @@ def test_fast_paths_are_the_naive_path(
 
 def test_names_are_grouped_by_length_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     backbone = toy_backbone()
-    lengths = torch.tensor([3, 4, 8, 3, 4, 3, 3])
+    lengths = (3, 4, 8, 3, 4, 3, 3)
     per_token = 12 * backbone.width**2
     found = {}
     for cost in (0.0, 5.0, 100.0):  # tokens of padding that cost as much as a bucket
         monkeypatch.setitem(prompted.BUCKET_COST, "cpu", cost * per_token)
-        found[cost] = prompted.group(lengths, backbone.width)
+        found[cost] = prompted.group(lengths, backbone.width, torch.device("cpu"))
     exact = found[0.0]
     assert exact is not None
     assert exact.sizes == ((4, 3), (2, 4), (1, 8)) and exact.exact == (True, True, True)

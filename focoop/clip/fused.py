@@ -1,0 +1,245 @@
+"""The training step of the text tower on a GPU: fused kernels, no padding, its own backward.
+
+For prompts with contexts of their own. Between the matrix products runs one kernel each: residual
+and norm, attention, activation. Gains and biases of norms are folded into the frozen weights behind
+them, so that a norm's own output is all its backward needs; weights get no gradient, so that no
+product's input is kept. The residual stream is float32, its gradient in the products' dtype.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# Rows of a sequence that one program of the attention kernel can hold.
+LONGEST = 64
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Where the tokens of N prompts lie, for each of any number of groups alike.
+
+    Attributes:
+        names: N.
+        tokens: rows of a group.
+        longest: rows of the longest sequence, as a power of two.
+        starts, sizes, ends: (N,) int32 first row, number of rows and place of the EOT.
+        rows: (N * n,) int64 rows of the contexts' tokens within a group.
+        base: (tokens, d_t) all embeddings but the contexts, positions added everywhere.
+    """
+
+    names: int
+    tokens: int
+    longest: int
+    starts: Tensor
+    sizes: Tensor
+    ends: Tensor
+    rows: Tensor
+    base: Tensor
+
+    def embed(self, contexts: Tensor) -> Tensor:
+        """(K, N, n, d_t) -> (K * tokens, d_t)."""
+        groups, _, _, width = contexts.shape
+        x = self.base.repeat(groups, 1, 1)
+        x[:, self.rows] += contexts.reshape(groups, -1, width)
+        return x.view(-1, width)
+
+    def contexts(self, slope: Tensor) -> Tensor:
+        """(K * tokens, d_t) gradients -> (K, N, n, d_t), those of the contexts."""
+        width = slope.shape[-1]
+        found = slope.view(-1, self.tokens, width).index_select(1, self.rows)
+        return found.view(len(found), self.names, -1, width)
+
+    def at_ends(self, groups: int) -> Tensor:
+        """(K * N,) rows of the EOTs."""
+        first = self.tokens * torch.arange(groups, device=self.starts.device)
+        return (first[:, None] + self.starts + self.ends).view(-1)
+
+
+def flat(sot: Tensor, pos: Tensor, names: Any, tokens: int) -> Flat:
+    """The layout of `names` behind contexts of `tokens` tokens; `names` is a `prompted.Names`.
+
+    Where the host does not know the lengths every sequence is as long as the longest.
+    """
+    count, longest, width = names.embeddings.shape
+    device, before = pos.device, 1 + tokens
+    known: Sequence[int] | None = names.known
+    total = before + longest
+    if known is None:
+        sizes = torch.full((count,), total, dtype=torch.int32, device=device)
+        starts = total * torch.arange(count, dtype=torch.int32, device=device)
+        rows, places = count * total, torch.arange(count * total, device=device)
+    else:
+        host = torch.tensor([before + length for length in known])
+        sizes = host.to(torch.int32).to(device)
+        starts = (host.cumsum(0) - host).to(torch.int32).to(device)
+        rows = int(host.sum())
+        places = torch.cat([i * total + torch.arange(n) for i, n in enumerate(host.tolist())])
+        places = places.to(device)
+    whole = torch.cat([sot.expand(count, before, width), names.embeddings], dim=1)
+    whole[:, 1:before] = 0.0
+    whole = whole + pos[:total]
+    inner = torch.arange(1, before, device=device)
+    return Flat(
+        names=count,
+        tokens=rows,
+        longest=max(16, 1 << (total - 1).bit_length()),
+        starts=starts,
+        sizes=sizes,
+        ends=(names.lengths + before - 1).to(torch.int32),
+        rows=(starts.long()[:, None] + inner).view(-1),
+        base=whole.view(-1, width)[places].to(torch.float32),
+    )
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Frozen weight (out, in) and bias (out,) in the products' dtype."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(T, in) -> (T, out)."""
+        return torch.addmm(self.bias, x, self.weight.T)
+
+    def back(self, slope: Tensor) -> Tensor:
+        """(T, out) -> (T, in)."""
+        return torch.mm(slope, self.weight)
+
+
+def folded(linear: nn.Linear, norm: nn.LayerNorm | None, dtype: torch.dtype) -> Linear:
+    """W (g x + b) + c as (W g) x + (W b + c)."""
+    weight: Tensor = linear.weight
+    bias: Tensor = linear.bias
+    if norm is not None:
+        weight, bias = weight * norm.weight, bias + weight @ norm.bias
+    return Linear(weight.to(dtype), bias.to(dtype))
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """One block's weights."""
+
+    qkv: Linear
+    o: Linear
+    f1: Linear
+    f2: Linear
+
+    def part(self, first: int, last: int) -> Linear:
+        """Those of queries (0), keys (1) and values (2)."""
+        width = self.qkv.weight.shape[1]
+        rows = slice(first * width, last * width)
+        return Linear(self.qkv.weight[rows], self.qkv.bias[rows])
+
+
+@dataclass(frozen=True)
+class Stack:
+    """All blocks as the fused step reads them."""
+
+    blocks: tuple[Frozen, ...]
+    heads: int
+    activation: str
+    eps: float
+
+    @classmethod
+    def of(cls, tower: Any, dtype: torch.dtype) -> "Stack":
+        """From a `text.TextTower`."""
+        blocks = [
+            Frozen(
+                folded(block.qkv, block.ln_1, dtype),
+                folded(block.o, None, dtype),
+                folded(block.f1, block.ln_2, dtype),
+                folded(block.f2, None, dtype),
+            )
+            for block in tower.blocks
+        ]
+        shape = tower.shape
+        return cls(tuple(blocks), shape.heads, shape.activation, shape.norm_eps)
+
+
+class Tower(torch.autograd.Function):
+    """Contexts (K, N, n, d_t) -> (K * N, d_t), the last block's output at the EOTs."""
+
+    @staticmethod
+    def forward(ctx: Any, contexts: Tensor, stack: Stack, layout: Flat) -> Tensor:
+        """Keeps norms' outputs, queries, keys, values and what the activation saw."""
+        from focoop.clip import kernels, kernels_attention
+
+        dtype, heads = stack.blocks[0].o.weight.dtype, stack.heads
+        kept: list[Tensor] = []
+        x = layout.embed(contexts)
+        branch: Tensor | None = None
+        for block in stack.blocks[:-1]:
+            hat, rstd = kernels.norm(x, branch, stack.eps, dtype)
+            qkv = block.qkv(hat)
+            kept += [hat, rstd, qkv]
+            branch = block.o(kernels_attention.attend(qkv, layout, heads))
+            hat, rstd = kernels.norm(x, branch, stack.eps, dtype)
+            hidden = block.f1(hat)
+            kept += [hat, rstd, hidden]
+            branch = block.f2(kernels.act(hidden, stack.activation))
+        last, ends = stack.blocks[-1], layout.at_ends(len(contexts))
+        hat, rstd = kernels.norm(x, branch, stack.eps, dtype)
+        kv, query = last.part(1, 3)(hat), last.part(0, 1)(hat.index_select(0, ends))
+        kept += [hat, rstd, kv, query]
+        x = x.index_select(0, ends)
+        branch = last.o(kernels_attention.read(query, kv, layout, heads))
+        hat, rstd = kernels.norm(x, branch, stack.eps, dtype)
+        hidden = last.f1(hat)
+        kept += [hat, rstd, hidden, ends]
+        ctx.stack, ctx.layout = stack, layout
+        ctx.save_for_backward(*kept)
+        return x + last.f2(kernels.act(hidden, stack.activation))
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None, None]:
+        """The gradient of the contexts."""
+        from focoop.clip import kernels, kernels_attention
+
+        stack, layout, kept = ctx.stack, ctx.layout, list(ctx.saved_tensors)
+        heads, kind = stack.heads, stack.activation
+        ends, hidden, rstd, hat = kept.pop(), kept.pop(), kept.pop(), kept.pop()
+        last = stack.blocks[-1]
+        at_ends = slope.to(last.o.weight.dtype).contiguous()
+        inner = last.f1.back(kernels.act_back(hidden, last.f2.back(at_ends), kind))
+        kernels.norm_back(inner, hat, rstd, at_ends)
+        query, kv, rstd, hat = kept.pop(), kept.pop(), kept.pop(), kept.pop()
+        dq, dkv = kernels_attention.read_back(query, kv, last.o.back(at_ends), layout, heads)
+        inner = last.part(1, 3).back(dkv)
+        inner.index_add_(0, ends, last.part(0, 1).back(dq))
+        above = torch.zeros_like(hat).index_copy_(0, ends, at_ends)
+        kernels.norm_back(inner, hat, rstd, above)
+        for block in reversed(stack.blocks[:-1]):
+            hidden, rstd, hat = kept.pop(), kept.pop(), kept.pop()
+            inner = block.f1.back(kernels.act_back(hidden, block.f2.back(above), kind))
+            kernels.norm_back(inner, hat, rstd, above)
+            qkv, rstd, hat = kept.pop(), kept.pop(), kept.pop()
+            inner = kernels_attention.attend_back(qkv, block.o.back(above), layout, heads)
+            kernels.norm_back(block.qkv.back(inner), hat, rstd, above)
+        return layout.contexts(above).to(torch.float32), None, None
+
+
+@cache
+def installed() -> bool:
+    """Whether Triton is there; it comes with torch on Linux."""
+    return find_spec("triton") is not None
+
+
+def usable(tower: Any, contexts: Tensor, length: int) -> bool:
+    """Whether the fused step can run: a GPU, bfloat16, gradients asked for, short sequences."""
+    size = tower.width // tower.shape.heads
+    return (
+        contexts.device.type == "cuda"
+        and tower.autocast is not None
+        and contexts.requires_grad
+        and torch.is_grad_enabled()
+        and length <= LONGEST
+        and size in (16, 32, 64, 128)
+        and not torch._C._functorch.is_functorch_wrapped_tensor(contexts)
+        and installed()
+    )

@@ -1,0 +1,103 @@
+"""The GPU's fused step, its kernels run by Triton's interpreter, against every position in float64.
+
+The interpreter has no bfloat16: float32 shows that the formulas are right, float16 that sums are in
+float32 where operands are not. Bits of bfloat16 are checked on a GPU: `benchmarks/gpu.py`, exact.
+"""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+from focoop.clip import fused
+from focoop.clip.blocks import ACTIVATIONS
+from focoop.clip.text import Names, TextShape, TextTower
+from tests.clip.test_text_engine import draw, naive
+from tests.helpers import CONTEXT_LENGTH, VOCABULARY, toy_tokenize
+
+pytest.importorskip("triton")
+TEXTS = ["cat", "hot air balloon", "red fox"]
+
+
+def tower_of(activation: str, layers: int = 2) -> TextTower:
+    shape = TextShape(32, layers, 2, 12, CONTEXT_LENGTH, activation, norm_eps=1e-3)
+    tower = TextTower(shape, torch.nn.Embedding(VOCABULARY, 32)).freeze()
+    for name, weight in tower.named_parameters():
+        noise = draw(*weight.shape, dtype=torch.float32)
+        gain = "ln" in name and "weight" in name
+        weight.data = 1 + 0.3 * noise if gain else 0.3 * noise
+    return tower
+
+
+def both(
+    tower: TextTower, names: Names, contexts: Tensor, dtype: torch.dtype
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Features and gradient of the fused step and of the naive path in float64."""
+    slopes = draw(len(contexts), len(names), tower.dim)
+    leaf = contexts.float().requires_grad_()
+    layout = fused.flat(tower.sot, tower.pos, names, contexts.shape[2])
+    out = fused.Tower.apply(leaf, fused.Stack.of(tower, dtype), layout)
+    out = torch.nn.functional.normalize(tower.proj(tower.lnf(out)), dim=-1)
+    out = out.view(*contexts.shape[:2], -1)
+    (out * slopes).sum().backward()
+    assert leaf.grad is not None
+    slow, wide = contexts.double().requires_grad_(), copy.deepcopy(tower).double()
+    there = Names(names.vocabulary, names.embeddings.double(), names.lengths)
+    expected = torch.stack([naive(wide, one, there) for one in slow])
+    (expected * slopes).sum().backward()
+    assert slow.grad is not None
+    return [out.detach(), leaf.grad], [expected.detach(), slow.grad]
+
+
+@pytest.mark.parametrize(
+    ("activation", "dtype", "tolerance"),
+    [
+        ("quick_gelu", torch.float32, 1e-5),
+        ("gelu", torch.float32, 1e-5),
+        ("gelu_tanh", torch.float32, 1e-5),
+        ("quick_gelu", torch.float16, 2e-2),
+    ],
+    ids=str,
+)
+def test_the_fused_step_is_the_naive_path(
+    activation: str, dtype: torch.dtype, tolerance: float
+) -> None:
+    tower = tower_of(activation)
+    names = tower.prepare(toy_tokenize, TEXTS)
+    found, expected = both(tower, names, draw(2, len(TEXTS), 3, 32), dtype)
+    for one, other in zip(found, expected, strict=True):
+        assert (one - other).norm() < tolerance * other.norm()
+
+
+def test_lengths_that_the_host_does_not_know_are_padded() -> None:
+    tower = tower_of("quick_gelu", layers=1)
+    known = tower.prepare(toy_tokenize, TEXTS)
+    names = Names(known.vocabulary, known.embeddings, known.lengths)
+    tokens = [fused.flat(tower.sot, tower.pos, n, 3).tokens for n in (known, names)]
+    lengths = known.lengths.tolist()
+    assert tokens == [sum(4 + n for n in lengths), len(TEXTS) * (4 + max(lengths))]
+    found, expected = both(tower, names, draw(1, len(TEXTS), 3, 32), torch.float32)
+    for one, other in zip(found, expected, strict=True):
+        assert (one - other).norm() < 1e-5 * other.norm()
+
+
+@pytest.mark.parametrize("kind", list(ACTIVATIONS))
+def test_activations_and_their_slopes(kind: str) -> None:
+    from focoop.clip import kernels
+
+    x = (3.0 * draw(7, 5)).requires_grad_()
+    expected = ACTIVATIONS[kind](x)
+    slope = draw(*x.shape)
+    (gradient,) = torch.autograd.grad((expected * slope).sum(), x)
+    values = x.detach().float()
+    torch.testing.assert_close(kernels.act(values, kind), expected.float(), atol=1e-6, rtol=1e-5)
+    found = kernels.act_back(values, slope.float().clone(), kind)
+    torch.testing.assert_close(found, gradient.float(), atol=1e-6, rtol=1e-5)
+
+
+def test_what_the_fused_step_is_used_for() -> None:
+    tower = tower_of("gelu", layers=1).train_in(torch.bfloat16)
+    contexts = draw(1, 3, 4, 32, dtype=torch.float32).requires_grad_()
+    assert not fused.usable(tower, contexts, 10)  # no GPU here
+    assert fused.installed()
