@@ -158,6 +158,8 @@ def naive_round(
     half = torch.float16 if device.type == "cuda" else torch.float32
     torch.manual_seed(0)
     base = Clip(sizes).to(half)
+    for norm in (m for m in base.modules() if isinstance(m, Norm)):
+        norm.float()
     spread = [(rows.to(half), ends) for rows, ends in (padded(tower, n) for n in names)]
     held = min(HELD, sizes.classes)
     pixels = torch.randn(held * SHOTS, 3, sizes.pixels, sizes.pixels)

@@ -8,6 +8,8 @@ whose batches differ in size take their steps in groups of equal size.
 
 import math
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,6 +20,9 @@ from focoop.federation.client import ClientData, LocalSettings, batches, check_l
 from focoop.federation.graphs import Graphs
 from focoop.methods._base import Batch, Method, Params, State, Task
 
+# That draw clients' noise beside a GPU.
+THREADS = 8
+
 
 class Together:
     """Trains groups of clients of one method; keep it for a whole run, it remembers its steps."""
@@ -25,6 +30,8 @@ class Together:
     def __init__(self, method: Method, task: Task, settings: LocalSettings) -> None:
         self.method, self.task, self.settings = method, task, settings
         self.advance = Graphs(self.step)
+        self.limit: int | None = None  # clients that fit the device's memory, once it was too small
+        self.threads = None if task.device.type == "cpu" else ThreadPoolExecutor(THREADS)
 
     def train(
         self,
@@ -33,7 +40,35 @@ class Together:
         lr: float,
         generators: Sequence[torch.Generator],
     ) -> list[tuple[State, float]]:
-        """`client.train` at rate `lr` for clients that received the same shared tensors."""
+        """`client.train` at rate `lr` for clients that received the same shared tensors.
+
+        Where the device's memory is too small for all, they train by halves.
+        """
+        size = min(self.limit or len(states), len(states))
+        if size < len(states):
+            parts = [slice(at, at + size) for at in range(0, len(states), size)]
+            found = [self.train(states[p], data[p], lr, generators[p]) for p in parts]
+            return [result for part in found for result in part]
+        before = [generator.get_state() for generator in generators]
+        try:
+            return self.train_all(states, data, lr, generators)
+        except torch.OutOfMemoryError:
+            if size <= 1:
+                raise
+        self.advance.forget()
+        self.limit = (size + 1) // 2
+        for generator, kept in zip(generators, before, strict=True):
+            generator.set_state(kept)
+        return self.train(states, data, lr, generators)
+
+    def train_all(
+        self,
+        states: Sequence[State],
+        data: Sequence[ClientData],
+        lr: float,
+        generators: Sequence[torch.Generator],
+    ) -> list[tuple[State, float]]:
+        """As `train`, all in one batch."""
         results: list[tuple[State, float]] = [(state, math.nan) for state in states]
         busy = [k for k, images in enumerate(data) if len(images)]
         if not busy:
@@ -45,12 +80,17 @@ class Together:
             for size in sorted({len(index) for _, index in steps}):
                 rows = [row for row, index in steps if len(index) == size]
                 chosen = torch.stack([index for _, index in steps if len(index) == size])
-                noise = [self.method.noise(size, self.task, generators[busy[r]]) for r in rows]
+                noise = self.noise(size, [generators[busy[row]] for row in rows])
                 inputs = group.inputs(rows, chosen, noise)
-                group.keep(rows, self.advance({**inputs, "rate": rate}))
+                group.keep(rows, self.advance({**inputs, "rate": rate}, group.constants))
         for k, (state, loss) in zip(busy, group.results(), strict=True):
             results[k] = state, check_loss(loss, lr)
         return results
+
+    def noise(self, size: int, generators: Sequence[torch.Generator]) -> list[Params]:
+        """Each client's draws for a step; beside a GPU by many threads, while it works."""
+        draw = partial(self.method.noise, size, self.task)
+        return [*(map if self.threads is None else self.threads.map)(draw, generators)]
 
     def step(self, inputs: Params) -> Params:
         """One SGD step of k clients: parameters in, parameters and losses (k,) out."""
@@ -134,6 +174,7 @@ class Group:
         self.shared, self.private = list(first.shared), list(first.private)
         # What the server sent in whole numbers, such as words, is the same for all clients.
         self.common = {n: v for n, v in first.shared.items() if not v.is_floating_point()}
+        self.constants = {f"common/{n}": v.cpu() for n, v in self.common.items()}
         received = {n: v for n, v in first.shared.items() if v.is_floating_point()}
         self.received = received if settings.prox > 0 else {}
         self.params: Params = {
@@ -152,6 +193,7 @@ class Group:
         if patches:
             self.images["patches"] = self.padded(patches)
         self.losses: list[tuple[Sequence[int], Tensor]] = []
+        self.places: dict[tuple[int, ...], Tensor] = {}
 
     def padded(self, tensors: Sequence[Tensor]) -> Tensor:
         """Clients' rows as one tensor; padding is never looked up."""
@@ -159,21 +201,34 @@ class Group:
 
     def inputs(self, rows: Sequence[int], index: Tensor, noise: Sequence[Params]) -> Params:
         """What a step of the clients at `rows` (k,) on their images `index` (k, B) reads."""
-        where = torch.tensor(rows, device=self.device)
+        where, index = self.where(rows), self.sent(index)
         every = len(rows) == len(self.images["pooled"])
-        index = index.to(self.device)
-        found = {f"common/{n}": v for n, v in self.common.items()}
-        found |= {f"received/{n}": v for n, v in self.received.items()}
+        found = {f"received/{n}": v for n, v in self.received.items()}
         for part, params in (("param", self.params), ("momentum", self.momentum)):
             found |= {f"{part}/{n}": v if every else v[where] for n, v in params.items()}
         found |= {f"image/{n}": v[where[:, None], index] for n, v in self.images.items()}
         for name in noise[0]:
-            found[f"noise/{name}"] = torch.stack([one[name] for one in noise]).to(self.device)
+            found[f"noise/{name}"] = self.sent([one[name] for one in noise])
         return found
+
+    def where(self, rows: Sequence[int]) -> Tensor:
+        """The rows as a tensor on the device."""
+        if tuple(rows) not in self.places:
+            self.places[tuple(rows)] = torch.tensor(rows, device=self.device)
+        return self.places[tuple(rows)]
+
+    def sent(self, tensors: Tensor | Sequence[Tensor]) -> Tensor:
+        """One stacked tensor on the device; the host does not wait for it to arrive."""
+        first = tensors[0]
+        if self.device.type == "cpu":
+            return torch.stack(tuple(tensors))
+        there = torch.empty(len(tensors), *first.shape, dtype=first.dtype, pin_memory=True)
+        torch.stack(tuple(tensors), out=there)
+        return there.to(self.device, non_blocking=True)
 
     def keep(self, rows: Sequence[int], outputs: Params) -> None:
         """Write a step's results into the rows they belong to."""
-        where = torch.tensor(rows, device=self.device)
+        where = self.where(rows)
         self.losses.append((rows, outputs["loss"].clone()))
         for part, params in (("param", self.params), ("momentum", self.momentum)):
             for name, value in _part(outputs, part).items():
