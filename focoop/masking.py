@@ -48,6 +48,11 @@ class Keys:
     channel: int
     commitment: bytes
 
+    @property
+    def usable(self) -> bool:
+        """Whether both are keys: 0, 1 and -1 would make every mask the same."""
+        return all(1 < key < GROUP - 1 for key in (self.mask, self.channel))
+
     def fits_seed(self, seed: int) -> bool:
         """Whether a restored seed is the one this client started with."""
         return committed(seed) == self.commitment
@@ -139,7 +144,7 @@ class Masker:
                 f"{self.threshold}, or this one's keys are not among theirs: wait for more"
             )
         for other, keys in everyone.items():
-            if not (1 < keys.mask < GROUP - 1 and 1 < keys.channel < GROUP - 1):
+            if not keys.usable:
                 raise MethodError(f"client {other} sent a key that is none: leave it out")
         self._everyone = dict(everyone)
         seeds = split(self._seed, everyone, self.threshold, self._draw)

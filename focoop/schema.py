@@ -183,6 +183,10 @@ class PrivacyConfig(Section):
     count_step: int = setting(10, "rounded counts are multiples of this", low=1)
     count_noise: float = setting(10.0, "deviation of noised counts, in images", above=0)
     secure_sum: bool = setting(False, "the server sees sums over clients alone")
+    # Of no more than half of the clients there could be two groups, and each might open one secret.
+    threshold: float = setting(
+        0.5, "a secure sum opens while more than this share of its clients is left", low=0.5, high=1
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -74,6 +74,15 @@ def summed(
     return [mean], {"summed": float(len(updates))}
 
 
+def threshold_of(clients: int, share: float) -> int:
+    """Clients that must stay for a sum of `clients` to open: more than this share of them.
+
+    >>> threshold_of(4, 0.5), threshold_of(5, 0.5), threshold_of(3, 1.0)
+    (3, 3, 3)
+    """
+    return min(clients, math.floor(share * clients) + 1)
+
+
 def num_words(shared: Params, classes: int) -> int:
     """Length of a packed update."""
     return sum(v.numel() for v in shared.values() if v.is_floating_point()) + classes + EXTRA

@@ -6,6 +6,7 @@ Down go `global` (shared tensors) and `config` (the order); up come `update` (sh
 
 import io
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from focoop.errors import FederationError
 from focoop.methods._base import ClientUpdate, Params
+from focoop.payload import narrow, widen
 
 GLOBAL, CONFIG, UPDATE, STATS, METRICS, ABOUT = (
     "global",
@@ -27,6 +29,7 @@ GLOBAL, CONFIG, UPDATE, STATS, METRICS, ABOUT = (
     "about",
 )
 KEY = re.compile(r"[0-9a-f]{16}")
+CHALLENGE = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -41,10 +44,14 @@ class Order:
     config_hash: str
 
     def record(self) -> ConfigRecord:
-        """As it travels."""
-        return ConfigRecord(
-            {"round": self.round_index, "key": self.key, "config-hash": self.config_hash}
-        )
+        """As it travels; make one per message.
+
+        Flower names a message by the hash of its content and takes a reply from any node that
+        knows the name: the nonce keeps other sites from guessing it.
+        """
+        record = ConfigRecord({"round": self.round_index, "nonce": secrets.token_hex(16)})
+        record["key"], record["config-hash"] = self.key, self.config_hash
+        return record
 
     @classmethod
     def read(cls, content: RecordDict) -> "Order":
@@ -58,6 +65,15 @@ class Order:
         if not isinstance(key, str) or not KEY.fullmatch(key):
             raise FederationError(f"the message names the federation {key!r}, not 16 hex digits")
         return cls(index, key, hash_)
+
+
+def challenge(content: RecordDict) -> str:
+    """What the server wants signed by a site that says who it is."""
+    record = content.get(CONFIG)
+    text = record.get("challenge") if isinstance(record, ConfigRecord) else None
+    if not isinstance(text, str) or not CHALLENGE.fullmatch(text):
+        raise FederationError("the server asks who this is without a challenge to sign")
+    return text
 
 
 def to_arrays(params: Mapping[str, Tensor]) -> ArrayRecord:
@@ -100,11 +116,21 @@ def to_tensor(name: str, array: Array, like: Tensor | None = None) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(found).reshape(shape))
 
 
-def update_content(update: ClientUpdate, round_index: int) -> RecordDict:
-    """A client's answer to an order to train."""
+def sent_down(shared: Params, kind: str) -> ArrayRecord:
+    """The server's tensors as `federation.payload_down` wants them to travel."""
+    return to_arrays(narrow(shared, kind))
+
+
+def received(content: RecordDict, kind: str, like: Params, device: torch.device) -> Params:
+    """The shared tensors of an order, as the server holds them; `like` tells their types."""
+    return widen(to_tensors(content.get(GLOBAL), device), kind, like)
+
+
+def update_content(update: ClientUpdate, round_index: int, coded: Params) -> RecordDict:
+    """A client's answer to an order to train; `coded` is what its shared tensors travel as."""
     return RecordDict(
         {
-            UPDATE: to_arrays(update.shared),
+            UPDATE: to_arrays(coded),
             STATS: to_arrays({"class-counts": update.class_counts}),
             METRICS: MetricRecord(
                 {

@@ -13,6 +13,7 @@ from focoop.federation.simulator import start as first_state
 from focoop.flower.identity import registered
 from focoop.flower.journal import Journal
 from focoop.flower.roster import Facts, Roster
+from focoop.flower.secure import SecureStrategy
 from focoop.flower.settings import run_config, server_settings
 from focoop.flower.strategy import PromptStrategy
 from focoop.manifest import collect
@@ -38,9 +39,8 @@ def main(grid: Grid, context: Context) -> None:
     folder = start(path, config, collect(config), resume=settings.resume)
     if folder.status == "finished":
         return
-    with folder:
+    with folder, Journal(Path(settings.journal) if settings.journal else None) as journal:
         sites = registered(Path(settings.keys)) if settings.keys else None
-        journal = Journal(Path(settings.journal) if settings.journal else None)
         journal.note("began", reason=f"after round {max(folder.last_round(), 0)}")
         waits = settings.wait, settings.deadline
         roster = Roster(*waits, sites, journal, settings.rejoin)
@@ -49,7 +49,8 @@ def main(grid: Grid, context: Context) -> None:
         pin(folder, facts, backbone)
         server, done = restored(folder, method, task)
         key = str(folder.manifest["federation"])
-        strategy = PromptStrategy(method, task, server, done, folder, roster, facts, settings, key)
+        kind = SecureStrategy if config.privacy.secure_sum else PromptStrategy
+        strategy = kind(method, task, server, done, folder, roster, facts, settings, key)
         strategy.run(grid)
         folder.finish("finished", federation_refused=roster.refused)
 

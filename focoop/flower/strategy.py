@@ -92,6 +92,9 @@ class PromptStrategy(Strategy):
         """Replies to the orders just made; who is not waited for any longer is `busy`."""
         if not self.sent:
             return []
+        sites = [self.roster.name(client) for client, _ in self.sent]
+        kind = self.sent[0][1].metadata.message_type
+        self.journal.note("asked", round=round_index, step=kind, sites=sites)
         step = Collection(grid, self.roster, self.settings, self.journal, round_index)
         step.gather(self.sent, enough)
         self.orders = step.ids
@@ -125,15 +128,22 @@ class PromptStrategy(Strategy):
                 updates.append(self._read(round_index, client, reply))
             except FederationError as error:
                 refused[self.roster.name(client)] = str(error)
-        limits = self.settings.norm_bound, self.settings.count_bound
-        odd = suspects(updates, sent, *limits)
+        odd = suspects(updates, sent, self.settings.norm_bound, self.settings.count_bound)
         refused |= {self.roster.name(client): reason for client, reason in odd.items()}
         updates, surplus = chosen(
             [update for update in updates if update.client not in odd], self.sampled, self.spares
         )
-        self._note(round_index, updates, refused, [*surplus, *sorted(self.busy)])
-        before = self.server
-        self.server = aggregate(self.method, before, updates, self.task, self.screen)
+        unused = [*surplus, *sorted(self.busy)]
+        self._note(round_index, [update.client for update in updates], refused, unused)
+        up = len(updates) * (num_bytes(self.payload.form(sent)) + 8 * len(self.task.classes))
+        down = num_bytes(Payload(self.down).form(sent)) * len(self.sent)
+        return self._advance(round_index, updates, up, down, len(refused))
+
+    def _advance(
+        self, round_index: int, updates: Sequence[ClientUpdate], up: int, down: int, refused: int
+    ) -> tuple[ArrayRecord, MetricRecord]:
+        """The method's server step, and what the round's entry says of it."""
+        self.server = aggregate(self.method, self.server, updates, self.task, self.screen)
         self.server = replace(
             self.server,
             shared=rounded(self.server.shared, self.down),
@@ -142,14 +152,11 @@ class PromptStrategy(Strategy):
         examples = sum(u.num_examples for u in updates)
         losses = [u.loss * u.num_examples for u in updates if u.num_examples]
         self.loss = math.fsum(losses) / examples if examples else math.nan
-        coded = num_bytes(self.payload.form(sent))
-        up = sum(coded + num_bytes({"c": u.class_counts}) for u in updates)
-        down = num_bytes(Payload(self.down).form(sent)) * len(self.sent)
         self.notes |= {"bytes_up": up, "bytes_down": down}
         if self.privacy is not None or self.screen is not None:
             self.notes["server"] = dict(self.server.report)
         return sent_down(self.server.shared, self.down), MetricRecord(
-            {"loss": self.loss, "accepted": len(updates), "refused": len(refused)}
+            {"loss": self.loss, "accepted": len(self.notes["accepted"]), "refused": refused}
         )
 
     def configure_evaluate(
@@ -183,8 +190,8 @@ class PromptStrategy(Strategy):
                 continue
             rows += [] if row is None else [{**row, "client": client}]
         for name, reason in refused.items():
-            told = f"not evaluated: {reason}"
-            self.journal.note("left out", round=round_index, site=name, reason=told)
+            why = f"not evaluated: {reason}"
+            self.journal.note("left out", round=round_index, site=name, reason=why)
         line: dict[str, Any] | None = None
         if rows:
             line = {**summarise(rows), "clients": rows}
@@ -195,8 +202,10 @@ class PromptStrategy(Strategy):
         if round_index:
             self.notes["seconds"] = round(time.perf_counter() - self.began, 3)
         self.folder.commit(round_index, self.server.shared, line, self.notes, self.server.memory)
-        shown = {"accuracy": line["accuracy_own"]} if line else {}
-        self.journal.note("committed", round=round_index, **shown)
+        told: dict[str, Any] = {"accuracy": line["accuracy_own"]} if line else {}
+        if round_index:
+            told["accepted"] = [self.roster.name(client) for client in self.notes["accepted"]]
+        self.journal.note("committed", round=round_index, **told)
         if line is None:
             return None
         return MetricRecord({"accuracy_own": line["accuracy_own"], "clients": len(rows)})
@@ -262,7 +271,7 @@ class PromptStrategy(Strategy):
     def _note(
         self,
         round_index: int,
-        updates: Sequence[ClientUpdate],
+        accepted: Sequence[int],
         refused: dict[str, str],
         unused: Sequence[int],
     ) -> None:
@@ -275,17 +284,17 @@ class PromptStrategy(Strategy):
             self.journal.note("not needed", round=round_index, site=self.roster.name(client))
         self.notes |= {
             "participants": list(self.sampled),
-            "accepted": [update.client for update in updates],
+            "accepted": list(accepted),
             "refused": refused,
         }
         if self.spares:
             names = [self.roster.name(client) for client in unused]
             self.notes |= {"spares": list(self.spares), "not_needed": names}
         needed = self._needed()
-        if len(updates) < needed:
+        if len(accepted) < needed:
             known = {**refused, **self.roster.refused}
             told = "; ".join(f"{name}: {reason}" for name, reason in known.items())
             raise FederationError(
-                f"round {round_index} has {len(updates)} updates of {needed} needed ({told}): "
+                f"round {round_index} has {len(accepted)} updates of {needed} needed ({told}): "
                 "mend these clients and resume, or lower quorum"
             )

@@ -125,9 +125,6 @@ def test_what_cannot_be_federated_says_so(tmp_path: Path) -> None:
     pooled = toy_config(tmp_path, "method.name=centralized")
     with pytest.raises(ConfigError, match="focoop run"):
         federated(pooled, tmp_path / "pooled")
-    hidden = toy_config(tmp_path, "method.name=promptfl", "privacy.secure_sum=true")
-    with pytest.raises(FederationError, match=r"privacy\.secure_sum"):
-        federated(hidden, tmp_path / "hidden")
     four = toy_config(tmp_path, "partition.clients=4", "method.name=promptfl")
     with pytest.raises(FederationError, match="divided among 4 clients, and there are 3 nodes"):
         federated(four, tmp_path / "four")
