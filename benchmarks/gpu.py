@@ -3,16 +3,18 @@
     PYTHONPATH=. python3 benchmarks/gpu.py --out gpu.json
     PYTHONPATH=. python3 benchmarks/gpu.py --device cpu --tiny        (tries every part)
 
-`--parts` chooses, by commas: exact, peak, tower, round, run, naive, methods, profile, transport,
-classes, clients. Towers have ViT-B/16's sizes and random weights; K=10 clients, 80 images each,
-batch 32, E=2, C=100, U=100, bi-level separations (4+4 steps in feature space) and transport on. A
-part that fails prints its error and the others go on; a sweep stops where `--seconds` are used up.
-Needs torch, numpy and safetensors alone.
+`--parts` chooses, by commas: exact, peak, kernels, tower, server, round, run, naive, methods,
+profile, transport, classes, clients. Towers have ViT-B/16's sizes and random weights; K=10 clients,
+80 images each, batch 32, E=2, C=100, U=100, bi-level separations (4+4 steps in feature space) and
+transport on. A part that fails prints its error and the others go on; a sweep stops where
+`--seconds` are used up. Needs torch, numpy and safetensors alone; the fused step also Triton.
 """
 
 import argparse
+import cProfile
 import json
 import platform
+import pstats
 import time
 import traceback
 from collections.abc import Callable
@@ -20,9 +22,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from gpu_tower import Bench, Row, exact, peak, profile, tower, transport
-from gpu_world import REAL, TINY, Federation, make_clients, make_sets, make_task
+from gpu_kernels import kernels, profile
+from gpu_tower import Bench, Row, exact, peak, tower, transport
+from gpu_world import REAL, TINY, Federation, make_clients, make_sets, make_task, wait
 from naive import naive_round
+
+from focoop.federation.simulator import start
+from focoop.methods._base import ClientUpdate, Server
 
 
 def settled(rows: list[dict[str, float]], skip: int) -> dict[str, float]:
@@ -51,14 +57,44 @@ def whole_run(bench: Bench) -> list[Row]:
     """25 rounds with evaluation by the wall clock, graphs recorded anew."""
     rows, rounds = [], 25 if bench.real else 3
     sets = make_sets(bench.sizes, 10, bench.sizes.classes)
+    for rule, every in (("armijo", 0), ("dual", 0), ("dual", 1)):
+        bench.fresh()
+        total, spent = bench.federation(10, transport_rule=rule).whole(rounds, sets, every)
+        when = "every round" if every else "the last round"
+        rows.append({"transport": rule, "evaluated": when, "run s": total, "evaluation s": spent})
+    return rows
+
+
+def server(bench: Bench) -> list[Row]:
+    """The server's step alone by the host's threads, and where the longest of its time goes."""
+    rows, before = [], torch.get_num_threads()
     for rule in ("armijo", "dual"):
-        for every in (0, 1):
-            bench.fresh()
-            total, spent = bench.federation(10, transport_rule=rule).whole(rounds, sets, every)
-            when = "every round" if every else "the last round"
-            rows.append({
-                "transport": rule, "evaluated": when, "run s": total, "evaluation s": spent
-            })  # fmt: skip
+        federation = bench.federation(10, transport_rule=rule)
+        method = federation.method()
+        state = start(method, bench.task, 0)
+        updates = []
+        for client, data in enumerate(federation.clients):
+            moved = {
+                name: value + 1e-3 * torch.randn_like(value) if value.is_floating_point() else value
+                for name, value in state.shared.items()
+            }
+            counts = data().counts(bench.sizes.classes)
+            updates.append(ClientUpdate(client, moved, len(data()), counts, 0.0))
+        for threads in (1, 4, before):
+            torch.set_num_threads(threads)
+            now = Server(state.shared)
+            for _ in range(2):
+                now = method.aggregate(now, updates, bench.task)
+            watch = cProfile.Profile()
+            began = time.perf_counter()
+            for _ in range(5):
+                now = method.aggregate(now, updates, bench.task)
+            wait(bench.device)
+            seconds = (time.perf_counter() - began) / 5
+            rows.append({"transport": rule, "threads": threads, "ms": 1e3 * seconds, **now.report})
+        watch.runcall(method.aggregate, now, updates, bench.task)
+        pstats.Stats(watch).sort_stats("tottime").print_stats(12)
+    torch.set_num_threads(before)
     return rows
 
 
@@ -125,10 +161,20 @@ def classes(bench: Bench) -> list[Row]:
 
 
 PARTS: dict[str, Callable[[Bench], list[Row]]] = {
-    "exact": exact, "peak": peak, "tower": tower, "round": one_round, "run": whole_run,
-    "naive": naive, "methods": methods, "profile": profile, "transport": transport, "classes": classes,
+    "exact": exact,
+    "peak": peak,
+    "kernels": kernels,
+    "tower": tower,
+    "server": server,
+    "round": one_round,
+    "run": whole_run,
+    "naive": naive,
+    "methods": methods,
+    "profile": profile,
+    "transport": transport,
+    "classes": classes,
     "clients": clients,
-}  # fmt: skip
+}
 
 
 def show(name: str, rows: list[Row]) -> None:

@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 import transport as transport_benchmark
-from gpu_world import REAL, Federation, Sizes, clock, make_clients, make_task, make_tower, wait
+from gpu_world import REAL, Federation, Sizes, clock, make_clients, make_task, make_tower
 from text_engine import naive as slow
 from torch import Tensor
 
 from focoop.clip.text import Names, TextTower
 from focoop.federation.graphs import Graphs
-from focoop.federation.simulator import MemoryStore
 from focoop.methods._base import Params
 
 Row = dict[str, Any]
@@ -80,7 +79,7 @@ def peak(bench: Bench) -> list[Row]:
             torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
             a = torch.randn(m, k, device=bench.device).to(dtype)
             b = torch.randn(n, k, device=bench.device).to(dtype)
-            seconds = clock(lambda a=a, b=b: a @ b.T, bench.device, 10)  # type: ignore[misc]
+            seconds = clock(lambda a=a, b=b: a @ b.T, bench.device, 5, 3, 10)  # type: ignore[misc]
             rate = 2e-12 * m * n * k / seconds
             rows.append({"product": label, "kind": kind, "m": m, "n": n, "k": k, "TFLOP/s": rate})
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -97,12 +96,16 @@ def products(tower: TextTower, contexts: Tensor, names: Names) -> tuple[float, f
     Attention's own products, about 1%, are not counted.
     """
     shape = tower.shape
-    arrange = tower.unified if contexts.shape[1] == 1 else tower.specific
-    with torch.no_grad():
-        x, layout = arrange(contexts, names)
-    square = shape.width**2
-    sequences = sum(layout.sequences)
-    ours = (12 * (shape.layers - 1) + 2) * square * len(x) + 10 * square * sequences
+    groups, rows, tokens, _ = contexts.shape
+    square, sequences = shape.width**2, groups * len(names)
+    if rows > 1 and contexts.device.type == "cuda":  # the fused step has no padding
+        assert names.known is not None
+        count = groups * sum(1 + tokens + length for length in names.known)
+    else:
+        with torch.no_grad():
+            x, _ = (tower.unified if rows == 1 else tower.specific)(contexts, names)
+        count = len(x)
+    ours = (12 * (shape.layers - 1) + 2) * square * count + 10 * square * sequences
     naive = 12 * shape.layers * square * shape.context_length * sequences
     return 4.0 * ours, 4.0 * naive
 
@@ -207,46 +210,4 @@ def transport(bench: Bench) -> list[Row]:
                 transport_benchmark.large(bench.device, *size, near)
         row = json.loads(said.getvalue().splitlines()[-1])
         rows.append({"total s": row["cost_s"] + row["solve_s"] + row["select_s"], **row})
-    return rows
-
-
-def profile(bench: Bench) -> list[Row]:
-    """Kernels of one step of 10 clients, and of one whole round."""
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    if bench.device.type == "cuda":
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
-    names = bench.task.id_names
-    inputs = tower_inputs(bench, 2000 if bench.real else 20, names, unified=False)
-    run = Graphs(tower_step(bench, names))
-    for _ in range(5):
-        run(inputs)
-    federation = bench.federation(10)
-    rounds = federation.simulated(federation.method(), MemoryStore(), 5)
-    for _ in range(3):
-        next(rounds)
-    rows = []
-    jobs: tuple[tuple[str, Callable[[], object]], ...] = (
-        ("tower, 2000 prompts", lambda: run(inputs)),
-        ("round", lambda: next(rounds)),
-    )
-    for label, job in jobs:
-        wait(bench.device)
-        with torch.profiler.profile(activities=activities) as profiler:
-            began = time.perf_counter()
-            job()
-            wait(bench.device)
-            wall = time.perf_counter() - began
-        events = [e for e in profiler.key_averages() if "cuda" in str(e.device_type).lower()]
-        events = events or list(profiler.key_averages())
-        on_gpu = bench.device.type == "cuda"
-        own = "self_device_time_total" if on_gpu else "self_cpu_time_total"
-        total = sum(getattr(e, own) for e in events)
-        rows.append({"of": label, "kernel": "wall, all", "ms": 1e3 * wall, "calls": 0, "%": 0.0})
-        rows.append({"of": label, "kernel": "sum", "ms": total / 1e3, "calls": 0, "%": 100.0})
-        for event in sorted(events, key=lambda e: -getattr(e, own))[:24]:
-            spent = getattr(event, own)
-            rows.append({
-                "of": label, "kernel": event.key[:100], "ms": spent / 1e3, "calls": event.count,
-                "%": 100.0 * spent / max(total, 1e-9),
-            })  # fmt: skip
     return rows

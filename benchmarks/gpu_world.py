@@ -60,8 +60,10 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def clock(step: Callable[[], object], device: torch.device, repeats: int, warm: int = 3) -> float:
-    """Median seconds of a step: events on a GPU, wall time on a CPU."""
+def clock(
+    step: Callable[[], object], device: torch.device, repeats: int, warm: int = 3, inner: int = 1
+) -> float:
+    """Median seconds of a step, `inner` at a time: events on a GPU, wall time on a CPU."""
     for _ in range(warm):
         step()
     wait(device)
@@ -70,10 +72,11 @@ def clock(step: Callable[[], object], device: torch.device, repeats: int, warm: 
         if device.type == "cuda":
             first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             first.record()
-            step()
+            for _ in range(inner):
+                step()
             last.record()
             torch.cuda.synchronize()
-            found.append(first.elapsed_time(last) / 1e3)
+            found.append(first.elapsed_time(last) / 1e3 / inner)
         else:
             began = time.perf_counter()
             step()
