@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -35,6 +36,7 @@ from focoop.featurefile import (
     write_file,
 )
 from focoop.featureset import FeatureSet
+from focoop.watch import tell
 
 FORMAT = 1  # part of every key: raise it when the same inputs give other features
 BATCH, BATCH_ON_GPU = 32, 256
@@ -63,6 +65,12 @@ class View:
     def __post_init__(self) -> None:
         if self.corruption is not None:
             check(self.corruption, self.severity)
+
+    def named(self, images: ImageSet) -> str:
+        """The images and what is done to them, in words."""
+        kind = f"{self.corruption}@{self.severity}" if self.corruption else ""
+        view = f"view {self.augmented}" if self.augmented else ""
+        return " ".join(filter(None, (images.root.name, images.split, kind, view)))
 
     def key(self, backbone: Backbone, data: str) -> str:
         """Name of the cached file."""
@@ -97,7 +105,8 @@ def encode(
 ) -> FeatureSet:
     """Features of all images, from the cache where it has them.
 
-    `progress(done, total)` is called at the start and after every batch. A corruption is applied
+    `progress(done, total)`, else who watches (`focoop/watch.py`), is told at the start and after
+    every batch. A corruption is applied
     at the image's own resolution, before the backbone's preprocessing. With `views`, the set has
     that many random views of every image beside the images themselves. `batch_size` 0 is 32, or
     256 on a GPU.
@@ -110,12 +119,12 @@ def encode(
         )
     cache = (cache_dir or default_cache()) / "features"
     data = data_hash(images, cache_dir)
-    report = progress or (lambda done, total: None)
     origin = {"source": str(images.root), "split": images.split}
     found = []
     for number in range(views + 1):
         view = View(patches, corruption, severity, number)
         final = _stored(cache, view, backbone, data)
+        report = progress or partial(tell, f"encoding {view.named(images)}")
         if final.exists():
             report(len(images), len(images))
         else:
@@ -207,7 +216,8 @@ class _Job:
     def features(self, pixels: Tensor) -> dict[str, Tensor]:
         """Stored form of a batch's features; they are on the CPU, so that its buffer is free."""
         where, parts = self.backbone.device, []
-        for piece in pixels.split(PIECE if where.type == "cpu" else len(pixels)):
+        size = PIECE if where.type == "cpu" else len(pixels)
+        for piece in torch.split(pixels, size):
             with torch.no_grad():
                 piece = piece.to(where, non_blocking=True)
                 features = self.backbone.encode_images(piece, patches=self.view.patches)

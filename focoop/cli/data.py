@@ -13,7 +13,7 @@ from focoop.cli.screen import (
     ConfigFile,
     Device,
     Overrides,
-    image_progress,
+    image_work,
     load_config,
     messages,
     out,
@@ -195,10 +195,8 @@ def features(
     model = load_backbone(backbone, weights=weights, device=device)
     rows = []
     for spec, suffix in _variants(dataset, corruption):
-        with image_progress(messages(), spec) as progress:
-            found = open_features(
-                spec, split, model, patches, root=root, strict=strict, progress=progress
-            )
+        with image_work(messages()):
+            found = open_features(spec, split, model, patches, root=root, strict=strict)
         target = None if save is None else _beside(save, suffix)
         if target is not None:
             _save(found, split, target)

@@ -13,12 +13,14 @@ from focoop.cli.screen import (
     Overrides,
     Rounds,
     download_progress,
+    image_work,
     load_config,
     messages,
     out,
     print_json,
 )
 from focoop.errors import RunError
+from focoop.watch import watched
 
 if TYPE_CHECKING:
     from focoop.schema import RunConfig
@@ -79,7 +81,8 @@ def evaluate(
     from focoop.show import clients_table
 
     found = RunFolder.open(folder)
-    result = evaluate_run(found, device=device)
+    with image_work(messages()):
+        result = evaluate_run(found, device=device)
     if as_json:
         return print_json(
             {
@@ -188,7 +191,8 @@ def train(
     rounds = config.federation.rounds if lookup(config.method.name).trains else 0
     try:
         with folder, Rounds(console, rounds, label or config.method.name) as bar:
-            summary = run_experiment(config, folder, bar.show)
+            with watched(bar.images()):
+                summary = run_experiment(config, folder, bar.show)
             folder.finish("finished")
     except KeyboardInterrupt:
         messages().print(

@@ -2,8 +2,9 @@
 
 import json
 import sys
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -23,12 +24,15 @@ from rich.progress import (
 from typer.core import TyperGroup
 
 from focoop.errors import FocoopError
+from focoop.watch import watched
 
 if TYPE_CHECKING:
     from focoop.schema import RunConfig
 
 PLAIN_WIDTH = 160  # tables in files and pipes are not folded at 80 columns
 INTERRUPTED = 130
+# Seconds between two lines about one work on images; shorter work than QUICK has no line at all.
+PAUSE, QUICK = 10.0, 1.0
 
 ConfigFile = Annotated[
     Path | None,
@@ -89,22 +93,16 @@ class Rounds:
         self.console = console
         self.total = total
         self.label = label
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[shown]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
+        self._bar = _bar(console)
         self._task = self._bar.add_task(label, total=total, shown="")
 
     def __enter__(self) -> Self:
         self._bar.start()
         return self
+
+    def images(self) -> "ImageWork":
+        """What shows work on images beside the rounds; lines go to standard error."""
+        return ImageWork(messages(), self._bar if self.console.is_terminal else None)
 
     def __exit__(
         self,
@@ -130,30 +128,64 @@ class Rounds:
             self.console.print(line, soft_wrap=True, markup=False)
 
 
+class ImageWork:
+    """Watches work on images: a bar on a terminal, elsewhere a line now and then and at the end.
+
+    Work that is complete when it is first told of was done before, and is not shown.
+    """
+
+    def __init__(self, console: Console, bar: Progress | None = None) -> None:
+        self._console, self._bar = console, bar
+        self._begun: dict[str, float] = {}
+        self._told: dict[str, float] = {}
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Show how far `what` is."""
+        now = time.monotonic()
+        if what not in self._begun:
+            if done >= total:
+                return
+            self._begun[what] = self._told[what] = now
+            if self._bar is not None:
+                self._tasks[what] = self._bar.add_task(what, total=total, shown="images")
+        if self._bar is not None:
+            self._bar.update(self._tasks[what], completed=done)
+        elif done < total and now - self._told[what] >= PAUSE:
+            self._told[what] = now
+            self._print(f"{what}: {done} of {total} images")
+        if done >= total:
+            seconds = now - self._begun.pop(what)
+            if self._bar is not None:
+                self._bar.remove_task(self._tasks.pop(what))
+            elif seconds >= QUICK:
+                self._print(f"{what}: {total} images in {seconds:.1f} s")
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, markup=False, soft_wrap=True)
+
+
 @contextmanager
-def image_progress(console: Console, label: str) -> Iterator[Any]:
-    """A callback (done, total) shown as a bar on a terminal and at each tenth elsewhere."""
-    bar = Progress(
-        TextColumn("{task.description}"),
+def image_work(console: Console) -> Iterator[None]:
+    """Shows what happens to images inside, where nothing else is live."""
+    bar = _bar(console) if console.is_terminal else None
+    with bar or nullcontext(), watched(ImageWork(console, bar)):
+        yield
+
+
+def _bar(console: Console) -> Progress:
+    """A live line per task, gone at the end; none where the console is no terminal."""
+    return Progress(
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
+        TextColumn("{task.fields[shown]}"),
+        TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console,
+        transient=True,
         disable=not console.is_terminal,
     )
-    task = bar.add_task(label, total=None)
-    reached = -1
-
-    def update(done: int, total: int) -> None:
-        nonlocal reached
-        bar.update(task, completed=done, total=total)
-        tenth = 10 * done // max(1, total)
-        if not console.is_terminal and tenth > reached:
-            reached = tenth
-            console.print(f"{label}: {done} of {total} images", markup=False)
-
-    with bar:
-        yield update
 
 
 @contextmanager

@@ -10,6 +10,9 @@ from focoop.data.ahead import cores, readers
 from focoop.data.imageset import ImageSet
 from focoop.errors import DataError
 from focoop.tensorcache import cache_folder
+from focoop.watch import tell
+
+TOLD = 100  # images between two reports of progress
 
 
 def data_hash(images: ImageSet, cache_dir: Path | None = None) -> str:
@@ -32,12 +35,15 @@ def data_hash(images: ImageSet, cache_dir: Path | None = None) -> str:
         return whole.hexdigest()
     with readers(cores()) as pool:  # hashing leaves the interpreter free
         known = pool.map(lambda file: _content(root, file, memo.get(file)), images.files)
-        for row in zip(images.files, images.labels, domains, known, strict=True):
-            file, stamp = row[0], row[3]
+        listed = zip(images.files, images.labels, domains, known, strict=True)
+        for done, (file, label, domain, stamp) in enumerate(listed):
+            if fresh and done % TOLD == 0:
+                tell(f"hashing {root.name}", done, len(images))
             fresh = fresh or memo.get(file) != stamp
             memo[file] = stamp
-            whole.update(json.dumps([*row[:3], stamp[2]]).encode())
+            whole.update(json.dumps([file, label, domain, stamp[2]]).encode())
     if fresh:
+        tell(f"hashing {root.name}", len(images), len(images))
         try:
             atomic.replace(memo_path, json.dumps(memo).encode())
         except OSError as error:

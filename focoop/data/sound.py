@@ -12,9 +12,11 @@ from focoop import atomic
 from focoop.data.imageset import ImageSet, read_rgb
 from focoop.errors import DataError
 from focoop.tensorcache import cache_folder
+from focoop.watch import tell
 
 THREADS = 4  # decoding releases the interpreter
 SHOWN = 5
+TOLD = 100  # images between two reports of progress
 
 
 def broken(images: ImageSet, cache_dir: Path | None = None) -> dict[str, str]:
@@ -29,8 +31,12 @@ def broken(images: ImageSet, cache_dir: Path | None = None) -> dict[str, str]:
     stamps = {file: _stamp(root / file) for file in images.files}
     fresh = [file for file, stamp in stamps.items() if known.get(file, [])[:2] != stamp]
     with ThreadPoolExecutor(THREADS) as pool:
-        for file, reason in zip(fresh, pool.map(lambda f: _reason(root / f), fresh), strict=True):
+        reasons = pool.map(lambda file: _reason(root / file), fresh)
+        for done, (file, reason) in enumerate(zip(fresh, reasons, strict=True)):
+            if done % TOLD == 0:
+                tell(f"checking {images.root.name}", done, len(fresh))
             known[file] = [*stamps[file], reason]
+        tell(f"checking {images.root.name}", len(fresh), len(fresh))
     if fresh:
         try:
             atomic.replace(path, json.dumps(known).encode())
