@@ -9,6 +9,7 @@ import numpy as np
 from focoop.errors import RunError
 from focoop.evaluation import Evaluation, evaluate
 from focoop.federation.client import LocalSettings
+from focoop.federation.edges import Edges
 from focoop.federation.round import Screen
 from focoop.federation.simulator import (
     PrivateStore,
@@ -118,6 +119,7 @@ def schedule_of(config: RunConfig, scenario: Scenario) -> Schedule:
         screen=server_screen(config),
         payload=Payload(settings.payload),
         down=settings.payload_down,
+        secure=config.privacy.secure_sum,
     )
 
 
@@ -133,6 +135,11 @@ def client_privacy(config: RunConfig) -> Privacy | None:
 
 def server_screen(config: RunConfig) -> Screen | None:
     """What happens to updates before the method's server step; None: nothing."""
+    inner, edges = _screen(config), config.federation.edges
+    return Edges(edges, inner).screen if edges else inner
+
+
+def _screen(config: RunConfig) -> Screen | None:
     if config.privacy.secure_sum:
         return summed
     given = config.robust

@@ -128,6 +128,9 @@ class FederationConfig(Section):
         0, "clients trained as one batch; 0: one at a time on a CPU, up to 100 on a GPU", low=0
     )
     evaluate_every: int = setting(1, "evaluate every so many rounds; 0: the last alone", low=0)
+    edges: int = setting(
+        0, "edge servers that combine their clients' updates for the root; 0: none", low=0
+    )
     payload: str = setting("fp32", "how clients' changes travel up; fp32: uncoded", choices=UP)
     payload_down: str = setting("fp32", "how shared tensors travel down", choices=DOWN)
 

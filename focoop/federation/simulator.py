@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from focoop.federation.client import ClientData, LocalSettings, learning_rate, make_update, train
@@ -16,6 +17,7 @@ from focoop.federation.together import Together
 from focoop.methods._base import ClientUpdate, Method, Params, Server, State, Task
 from focoop.payload import Payload, rounded
 from focoop.privacy import Privacy
+from focoop.secure_sum import num_words, sum_bytes
 from focoop.seeds import torch_generator
 
 
@@ -51,6 +53,7 @@ class Schedule:
     `together` is how many clients train as one batch: faster on a GPU, the same up to rounding.
     `privacy` is what clients do to their updates, `screen` what the server does before its step;
     `payload` is how updates are written on their way up, `down` how shared tensors are going down.
+    `secure` says that clients send vectors under masks, which matters for the bytes alone.
     """
 
     rounds: int
@@ -62,6 +65,7 @@ class Schedule:
     screen: Screen | None = None
     payload: Payload = Payload()
     down: str = "fp32"
+    secure: bool = False
 
 
 @dataclass(frozen=True)
@@ -166,8 +170,7 @@ def simulate(
                 coins = torch_generator(seed, "payload", round_index, client)
                 shared = schedule.payload.through(update.shared, server.shared, coins)
                 updates.append(replace(update, shared=shared))
-        down = num_bytes(Payload(schedule.down).form(server.shared)) * len(participants)
-        up = num_bytes(schedule.payload.form(server.shared))
+        up, down = traffic(schedule, server.shared, len(participants), len(task.classes))
         server = aggregate(method, server, updates, task, schedule.screen)
         server = replace(server, shared=rounded(server.shared, schedule.down))
         if schedule.privacy is not None:
@@ -181,10 +184,20 @@ def simulate(
             server=server,
             participants=tuple(participants),
             loss=math.fsum(losses) / examples if examples else math.nan,
-            bytes_up=sum(up + num_bytes({"c": u.class_counts}) for u in updates),
+            bytes_up=up,
             bytes_down=down,
             seconds=time.perf_counter() - began,
         )
+
+
+def traffic(schedule: Schedule, shared: Params, clients: int, classes: int) -> tuple[int, int]:
+    """Bytes up and down of a round all of whose clients answer: tensors, class counts, keys."""
+    down = num_bytes(Payload(schedule.down).form(shared))
+    if schedule.secure:
+        words = num_words(shared, classes)
+        return sum_bytes(clients, clients, clients, clients, words, down)
+    up = num_bytes(schedule.payload.form(shared)) + num_bytes({"c": torch.empty(classes).long()})
+    return clients * up, clients * down
 
 
 def local_settings(schedule: Schedule, round_index: int) -> LocalSettings:

@@ -13,6 +13,7 @@ from focoop.experiment import evaluate_state, schedule_of
 from focoop.federation.client import make_update
 from focoop.federation.client import train as train_locally
 from focoop.federation.simulator import client_state, local_settings, start
+from focoop.flower import secure_site
 from focoop.flower.identity import prove
 from focoop.flower.party import Party
 from focoop.flower.records import (
@@ -27,6 +28,9 @@ from focoop.methods._base import Server
 from focoop.seeds import torch_generator
 
 app = ClientApp()
+app.query(secure_site.KEYS)(secure_site.keys)
+app.query(secure_site.SHARES)(secure_site.shares)
+app.query(secure_site.OPEN)(secure_site.open_shares)
 
 
 @app.query("hello")
@@ -81,6 +85,9 @@ def train(message: Message, context: Context) -> Message:
     update = make_update(client, trained, data, len(task.classes), loss)
     if schedule.privacy is not None:
         update = schedule.privacy.release(update, given, *party.noise(order, given))
+    if party.config.privacy.secure_sum:
+        hidden = secure_site.masked_content(party, order, message.content, update, method.by_class)
+        return Message(hidden, reply_to=message)
     coins = torch_generator(seed, "payload", round_index, client)
     coded = schedule.payload.encode(update.shared, given, coins)
     return Message(update_content(update, round_index, coded), reply_to=message)
@@ -96,6 +103,7 @@ def evaluate(message: Message, context: Context) -> Message:
     like = start(method, task, seed).shared
     down = party.config.federation.payload_down
     server = Server(received(message.content, down, like, task.device))
+    secure_site.forget(party, order)  # this round's sum, if any, is open by now
     row = None
     if party.reports and len(scenario.sets.test.index[own]):
         alone = replace(scenario, sets=only(scenario.sets, own))

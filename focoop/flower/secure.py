@@ -46,6 +46,8 @@ class SecureStrategy(PromptStrategy):
         super().__init__(*given)
         if self.settings.spare:
             raise ConfigError("a secure sum holds all who answered: set spare to 0")
+        if self.config.federation.edges:
+            raise ConfigError("secure sums at edge servers need the simulator: focoop run")
         self.attempt, self.asked = "", self.sent
         self.everyone: dict[int, Keys] = {}
         self.lost: dict[str, str] = {}
