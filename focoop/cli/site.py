@@ -1,5 +1,6 @@
 """`focoop site`: a site's images and its node. Flower is the engine (docs/flower.md)."""
 
+import os
 import socket
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,13 +19,28 @@ from focoop.cli.screen import (
     print_json,
 )
 
+
+def class_names(given: str) -> str:
+    """The names as settings have them, from a file where `given` is one."""
+    if os.path.isfile(given):  # Path's own raises where the names are too long for a path
+        text = Path(given).read_text(encoding="utf-8-sig")
+        lines = (line.strip() for line in text.splitlines())
+        given = "; ".join(line for line in lines if line)
+    return given
+
+
 Keys = Annotated[Path, typer.Option("--keys", metavar="DIR", help="Folder of this party's keys.")]
 DataSpec = Annotated[
     str, typer.Option("--data", metavar="KIND:PATH", help="The site's images, as in data.id.")
 ]
 Classes = Annotated[
     str,
-    typer.Option("--classes", metavar="NAMES", help="All classes of the run, as 'cat; dog'."),
+    typer.Option(
+        "--classes",
+        metavar="FILE|NAMES",
+        help="All classes of the run: a file with one a line, or 'cat; dog'.",
+        callback=class_names,
+    ),
 ]
 app = typer.Typer(name="site", no_args_is_help=True, help="A site: its key, images and node.")
 app.command("key")(site_key)

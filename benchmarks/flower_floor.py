@@ -1,0 +1,209 @@
+"""What a round costs where nothing is learned: Flower's own floor and ours, in one run.
+
+A SuperLink with TLS and node keys and some sites, all on this machine. The same sites first answer
+an app of Flower's alone (one message down, one up, no arrays), then a run of focoop (PromptFL, four
+images at each site: one step). Every message starts a process at a site, so most of both is the
+start of Python. Prints the median seconds of a round and the ratio, and before them the seconds
+(wall and of a processor) that a site's process spends on imports.
+
+`python benchmarks/flower_floor.py --sites 2 --rounds 5`
+"""
+
+import argparse
+import json
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from focoop.config import load, to_flat
+from focoop.features import FeatureSet, save_splits
+from focoop.flower import launch
+from focoop.flower.identity import registered
+from focoop.flower.keys import make_keys
+from focoop.runs import RunFolder
+from focoop.seeds import torch_generator
+
+CLASSES = ("apple", "boat", "cat", "drum")
+DIM = 256  # of mini
+PROJECT = """[project]
+name = "emptyapp"
+version = "1.0.0"
+license = "Apache-2.0"
+[tool.flwr.app]
+publisher = "focoop"
+[tool.flwr.app.components]
+serverapp = "emptyapp.server_app:app"
+clientapp = "emptyapp.client_app:app"
+[tool.flwr.app.config]
+rounds = {rounds}
+out = "{out}"
+"""
+CLIENT = """from flwr.app import Message, RecordDict
+from flwr.clientapp import ClientApp
+app = ClientApp()
+@app.train()
+def train(message, context):
+    return Message(RecordDict(), reply_to=message)
+"""
+SERVER = """import json, time
+from pathlib import Path
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import ServerApp
+app = ServerApp()
+@app.main()
+def main(grid, context):
+    seconds = []
+    for index in range(context.run_config["rounds"]):
+        began = time.perf_counter()
+        content = RecordDict({"config": ConfigRecord({"round": index})})
+        nodes = grid.get_node_ids()
+        orders = [Message(content, node, MessageType.TRAIN, ttl=600.0) for node in nodes]
+        replies = list(grid.send_and_receive(orders, timeout=600.0))
+        assert all(reply.has_content() for reply in replies) and replies
+        seconds.append(time.perf_counter() - began)
+    Path(context.run_config["out"]).write_text(json.dumps(seconds))
+"""
+IMPORTS = {
+    "Python alone": "pass",
+    "Flower's process": "import flwr.supernode.cli.flwr_clientapp",
+    "Flower's process and torch": "import flwr.supernode.cli.flwr_clientapp, torch",
+    "focoop's process": "import flwr.supernode.cli.flwr_clientapp, focoop.flower.client_app",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--sites", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--port", type=int, default=22080)
+    parser.add_argument("--imports-only", action="store_true")
+    parser.add_argument("--out", type=Path, help="write the numbers as JSON")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # then the sites end too
+    found: dict[str, Any] = {"imports": imports()}
+    for name, (wall, processor) in found["imports"].items():
+        print(f"{wall:7.2f} s, {processor:.2f} s of a processor  {name}")
+    if not given.imports_only:
+        with tempfile.TemporaryDirectory() as folder:
+            found |= measure(Path(folder), given.sites, given.rounds, given.port)
+    if given.out:
+        given.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def imports(repeats: int = 3) -> dict[str, tuple[float, float]]:
+    """Seconds (wall, of a processor) of processes that only import, the least of some each."""
+    found = {}
+    for name, code in IMPORTS.items():
+        walls, processor = [], []
+        for _ in range(repeats):
+            began, used = time.perf_counter(), children()
+            subprocess.run([sys.executable, "-c", code], check=True)
+            walls.append(time.perf_counter() - began)
+            processor.append(children() - used)
+        found[name] = round(min(walls), 3), round(min(processor), 3)
+    return found
+
+
+def children() -> float:
+    """Processor seconds of all processes started here and ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def measure(root: Path, sites: int, rounds: int, port: int) -> dict[str, object]:
+    """Seconds of each round, of Flower's empty app and of ours."""
+    names = [f"site-{k}" for k in range(sites)]
+    make_keys(root / "keys", ["127.0.0.1"], names)
+    server, home = f"127.0.0.1:{port}", root / "home"
+    running = [start(launch.superlink(root / "keys", "127.0.0.1", port, root / "state.db"), home)]
+    try:
+        launch.connect(home, server, root / "keys" / "ca.crt")
+        launch.await_server(server, root / "keys" / "ca.crt", 120)
+        for k, site in registered(root / "keys").items():
+            keys = root / "keys" / "sites" / site.name
+            launch.admit(home, keys / "key.pub", site.name)
+            write_images(root / f"{site.name}.safetensors", site.name)
+            node: dict[str, str | int | bool] = {
+                "partition-id": k,
+                "name": site.name,
+                "keys": str(keys),
+                "data": f"file:{root}/{site.name}.safetensors",
+                "state": str(root / f"{site.name}-state"),
+            }
+            command = launch.supernode(keys, server, port + 1 + k, node)
+            running.append(start(command, root / f"{site.name}-home"))
+        await_nodes(home, sites)
+        empty = run_empty(root, home, rounds)
+        ours = run_ours(root, home, rounds, sites)
+    finally:
+        launch.stop(running)
+    ratio = statistics.median(ours) / statistics.median(empty)
+    for name, seconds in (("Flower, empty app", empty), ("focoop", ours)):
+        each = " ".join(f"{one:.1f}" for one in seconds)
+        print(f"{statistics.median(seconds):7.2f} s a round  {name}  (rounds: {each})")
+    print(f"{ratio:7.2f}    ratio, {sites} sites, {rounds} rounds")
+    return {"sites": sites, "empty": empty, "focoop": ours, "ratio": round(ratio, 3)}
+
+
+def start(command: list[str], home: Path) -> "subprocess.Popen[bytes]":
+    return launch.begin(command, launch.environment(home), home / "log.txt")
+
+
+def await_nodes(home: Path, count: int) -> None:
+    until = time.monotonic() + 180
+    while time.monotonic() < until:
+        nodes = launch.flwr(home, "supernode", "list", launch.CONNECTION)["nodes"]
+        if sum(node["status"] == "online" for node in nodes) == count:
+            return
+        time.sleep(2)
+    raise SystemExit("the sites' nodes did not connect")
+
+
+def write_images(path: Path, name: str) -> None:
+    """One training and one test image of each class."""
+    sets = {}
+    for split in ("train", "test"):
+        noise = torch.randn(len(CLASSES), DIM, generator=torch_generator(0, name, split))
+        sets[split] = FeatureSet(F.normalize(noise, dim=-1), None, torch.arange(4), CLASSES)
+    save_splits(path, sets)
+
+
+def run_empty(root: Path, home: Path, rounds: int) -> list[float]:
+    app, out = root / "app", root / "empty.json"
+    (app / "emptyapp").mkdir(parents=True)
+    (app / "pyproject.toml").write_text(PROJECT.format(rounds=rounds, out=out))
+    for name, code in (("__init__", ""), ("client_app", CLIENT), ("server_app", SERVER)):
+        (app / "emptyapp" / f"{name}.py").write_text(code)
+    number = launch.flwr(home, "run", str(app), launch.CONNECTION)["run-id"]
+    launch.follow(home, str(number))
+    seconds: list[float] = json.loads(out.read_text())
+    return seconds
+
+
+def run_ours(root: Path, home: Path, rounds: int, sites: int) -> list[float]:
+    settings = ["method.name=promptfl", f"federation.rounds={rounds}", "federation.epochs=1"]
+    settings += ["data.corrupted=[]", "data.ood=[]", "federation.evaluate_every=0"]
+    config = load(None, [*settings, "partition.shots=0"])
+    told: dict[str, str | int] = {
+        "classes": "; ".join(CLASSES),
+        "keys": str(root / "keys"),
+        "sites": sites,
+    }
+    flat = {**to_flat(config), **told, "out": str(root / "run"), "quorum": 1.0}
+    launch.follow(home, launch.submit(home, flat))
+    entries = RunFolder.open(root / "run").manifest["rounds"]
+    # The last round's time holds an evaluation too.
+    return [entry["seconds"] for entry in entries if 0 < entry["round"] < rounds]
+
+
+if __name__ == "__main__":
+    main()
