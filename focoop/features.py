@@ -9,6 +9,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from focoop.clip.base import Backbone
 from focoop.data import corruptions, demo
@@ -25,6 +28,7 @@ __all__ = [
     "Source",
     "load_split",
     "open_features",
+    "open_labels",
     "patch_kind_of",
     "save_splits",
     "sibling",
@@ -136,6 +140,37 @@ def open_features(
         if with_patches and patch_kind:
             _same_patches(spec, features, patch_kind_of(backbone, patch_kind))
     return features.drop_classes(drop_classes) if drop_classes else features
+
+
+def open_labels(
+    spec: str,
+    split: str,
+    cache_dir: Path | None = None,
+    *,
+    drop_classes: Sequence[str] = (),
+    root: str | Path | None = None,
+    by: str = "domain",
+    strict: bool = False,
+    **others: Any,
+) -> FeatureSet:
+    """The rows that `open_features` would give; images are not encoded: `pooled` is (N, 0)."""
+    source = Source.parse(spec)
+    if source.kind in ("demo", "file"):
+        return open_features(
+            spec, split, cache_dir=cache_dir, drop_classes=drop_classes, root=root, **others
+        )
+    images = open_images(
+        source.kind, source.target, split, root=root, by=by, strict=strict, cache_dir=cache_dir
+    ).without_classes(drop_classes)
+    return FeatureSet(
+        pooled=torch.empty(len(images), 0),
+        patches=None,
+        labels=torch.tensor(images.labels),
+        classes=images.classes,
+        domains=torch.tensor(images.domains) if images.domains else None,
+        domain_names=images.domain_names,
+        provenance={"source": str(images.root), "split": images.split},
+    )
 
 
 def patch_kind_of(backbone: Backbone, wanted: str | None = None) -> str | None:

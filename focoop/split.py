@@ -14,7 +14,7 @@ from focoop.clip.base import Backbone
 from focoop.data.names import nearest
 from focoop.data.sources import OWN, splits_of
 from focoop.errors import ConfigError
-from focoop.features import FeatureSet, Source, open_features
+from focoop.features import FeatureSet, Source, open_features, open_labels
 from focoop.methods import lookup
 from focoop.schema import RunConfig
 from focoop.seeds import derive
@@ -133,9 +133,9 @@ def client_split(
 def _opener(
     config: RunConfig, backbone: Backbone | None, cache_dir: Path | None, **more: Any
 ) -> Callable[..., FeatureSet]:
-    """`open_features` of the configuration's ID images."""
+    """`open_features` of the configuration's ID images; without a backbone, who is who alone."""
     return partial(
-        open_features,
+        open_labels if backbone is None else open_features,
         config.data.id,
         backbone=backbone,
         with_patches=config.data.with_patches,

@@ -20,7 +20,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from focoop import config, runs
-from focoop.cli import app
+from focoop.cli import app, screen
 from focoop.cli.run import demo_config
 from focoop.cli.screen import Rounds
 from focoop.methods import available
@@ -303,6 +303,7 @@ def test_features_encode_a_folder_once_and_save_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FOCOOP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(screen, "QUICK", 0.0)  # else quick work has no line
     for number, name in enumerate(("cat", "dog")):
         folder = tmp_path / "images" / "train" / name
         folder.mkdir(parents=True)
@@ -313,7 +314,7 @@ def test_features_encode_a_folder_once_and_save_a_file(
     result = call("features", spec, "--split", "train", "--save", str(saved))
     assert result.exit_code == 0, result.stderr
     assert "4 images, 2 classes, 256 dimensions" in result.stdout
-    assert "of 4 images" in result.stderr
+    assert "encoding images train: 4 images in" in result.stderr
     again = call("features", f"file:{saved}", "--split", "train", "--json")
     assert json.loads(again.stdout)[0]["images"] == 4
     corrupted = call("features", spec, "--split", "train", "--corruption", "brightness", "--json")

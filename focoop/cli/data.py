@@ -24,6 +24,8 @@ from focoop.errors import ConfigError
 if TYPE_CHECKING:
     from focoop.features import FeatureSet
 
+PATCH_KINDS = ("lf_a", "lf_b", "lf_c", "grid")
+
 app = typer.Typer(
     no_args_is_help=True, help="List, fetch and check datasets; show how clients share one."
 )
@@ -136,12 +138,16 @@ def show(
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show which client holds which classes, as a run with these settings would see it."""
+    """Show which client holds which classes, as a run with these settings would see it.
+
+    Images need not be encoded for it.
+    """
     from focoop.experiment import describe_partition
     from focoop.show import partition_table, plot_partition
 
     config = load_config(file, overrides, device)
-    found = describe_partition(config)
+    with image_work(messages()):
+        found = describe_partition(config)
     if plot is not None:
         plot_partition(found.train, found.classes, plot)
     if as_json:
@@ -178,6 +184,14 @@ def features(
         str | None, typer.Option(metavar="NAME[@SEVERITY]", help="All five without @SEVERITY.")
     ] = None,
     patches: Annotated[bool, typer.Option("--patches", help="Patch features too.")] = False,
+    patch_kind: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="Patch features of this kind: lf_a (FedOTP), lf_b (FedLoCoOp), lf_c (FedGalLoP), "
+            "grid (mini, for all three). Default: the backbone's first.",
+        ),
+    ] = None,
     root: Root = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse images that cannot be read.")
@@ -192,11 +206,16 @@ def features(
     from focoop.clip import load_backbone
     from focoop.features import open_features
 
+    if patch_kind not in (None, *PATCH_KINDS):
+        raise ConfigError(f"--patch-kind {patch_kind} is none of {', '.join(PATCH_KINDS)}")
+    patches = patches or patch_kind is not None
     model = load_backbone(backbone, weights=weights, device=device)
     rows = []
     for spec, suffix in _variants(dataset, corruption):
         with image_work(messages()):
-            found = open_features(spec, split, model, patches, root=root, strict=strict)
+            found = open_features(
+                spec, split, model, patches, patch_kind=patch_kind, root=root, strict=strict
+            )
         target = None if save is None else _beside(save, suffix)
         if target is not None:
             _save(found, split, target)
@@ -207,6 +226,7 @@ def features(
                 "classes": len(found.classes),
                 "dim": found.dim,
                 "patches": None if found.patches is None else int(found.patches.shape[1]),
+                "patch_kind": found.provenance.get("patches") if patches else None,
                 "sha256": found.sha256(),
                 "file": None if target is None else str(target),
             }
@@ -218,11 +238,15 @@ def features(
         kept = f" in {row['file']}" if row["file"] else ""
         console.print(
             f"{row['dataset']}: {row['images']} images, {row['classes']} classes, "
-            f"{row['dim']} dimensions, patches {row['patches'] or 'none'}{kept}",
+            f"{row['dim']} dimensions, patches {_patches(row)}{kept}",
             markup=False,
             soft_wrap=True,
         )
     return None
+
+
+def _patches(row: dict[str, Any]) -> str:
+    return f"{row['patches']} of kind {row['patch_kind']}" if row["patches"] else "none"
 
 
 def _variants(dataset: str, corruption: str | None) -> list[tuple[str, str]]:
