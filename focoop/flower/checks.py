@@ -16,6 +16,7 @@ from focoop.payload import UNCODED, Payload
 
 # Below this many updates a median says nothing about a single one.
 FEWEST_TO_COMPARE = 3
+HEADERS = 2**16  # bytes beside the tensors' own that an update may have
 ROW_KEYS = ("num_test", "num_classes", "accuracy_own", "accuracy_all", "threshold")
 
 
@@ -40,6 +41,9 @@ def read_update(
     if not isinstance(arrays, ArrayRecord) or not isinstance(stats, ArrayRecord):
         raise FederationError("its tensors are not arrays")
     form = payload.form(sent)
+    expected = sum(one.nbytes for one in form.values()) + 8 * num_classes
+    if (size := num_bytes(content)) > (most := 2 * expected + HEADERS):
+        raise FederationError(f"it is {size / 1e6:.1f} MB large, and {most / 1e6:.1f} are the most")
     if set(arrays) != set(form) or set(stats) != {"class-counts"}:
         raise FederationError(f"it holds the tensors {sorted(arrays)} and {sorted(stats)}")
     metrics = _numbers(content, client, round_index)
@@ -111,6 +115,12 @@ def moved(shared: Params, sent: Mapping[str, Tensor]) -> float:
         if value.is_floating_point()
     ]
     return math.sqrt(math.fsum(float(part) for part in parts))
+
+
+def num_bytes(content: RecordDict) -> int:
+    """Bytes of all arrays of a message."""
+    records = [one for one in content.values() if isinstance(one, ArrayRecord)]
+    return sum(len(array.data) for record in records for array in record.values())
 
 
 def _numbers(content: RecordDict, client: int, round_index: int) -> dict[str, int | float]:

@@ -115,7 +115,7 @@ class Collection:
 
     def _fail(self, one: Asked, error: Error, reply: Message | None = None) -> None:
         """Keep a lost order for another try, or let its error stand."""
-        one.reason = REASONS.get(error.code, error.reason or f"error {error.code}")
+        one.reason = why(error)
         if error.code in PASSING and one.tries <= self.settings.retries and self._time():
             one.away = time.monotonic()
         else:
@@ -162,6 +162,11 @@ class Collection:
 
     def _time(self) -> bool:
         return self.until - time.monotonic() > LEAST_TIME
+
+
+def why(error: Error) -> str:
+    """An error reply in words: Flower's own codes, or what the client said."""
+    return REASONS.get(error.code) or error.reason or f"error {error.code}"
 
 
 def stamp(text: str) -> float:

@@ -12,6 +12,7 @@ from flwr.common.logger import log
 from focoop.durable import append
 from focoop.manifest import now, plain
 
+LONGEST = 300  # characters of a reason
 # Events that somebody may have to look into.
 TROUBLE = ("refused", "left out", "asked again", "ignored", "failed")
 
@@ -28,6 +29,7 @@ class Journal:
 
     def note(self, event: str, **facts: Any) -> None:
         """`facts` as `round`, `site`, `reason` are what people look for."""
+        facts = {key: shown(value) if type(value) is str else value for key, value in facts.items()}
         log(WARNING if event in TROUBLE else INFO, sentence({"event": event, **facts}))
         if self.path is not None:
             line = json.dumps(plain({"time": now(), "event": event, **facts}))
@@ -43,6 +45,16 @@ class Journal:
         trace: TracebackType | None,
     ) -> None:
         self.note("ended", reason=f"{error or kind.__name__}" if kind else "finished")
+
+
+def shown(text: str) -> str:
+    """What another party wrote, fit for a terminal and a log.
+
+    >>> shown("a" + chr(27) + "[2Jb" + "c" * 1000)[:8]
+    'a [2Jbcc'
+    """
+    plain_text = "".join(one if one.isprintable() else " " for one in text[: 2 * LONGEST])
+    return plain_text if len(plain_text) <= LONGEST else plain_text[:LONGEST] + "..."
 
 
 def events(path: Path) -> Iterator[dict[str, Any]]:

@@ -19,6 +19,7 @@ HELLO = f"{MessageType.QUERY}.hello"
 MAX_CLIENTS = 1_000_000
 LEAST_PATIENCE = 60.0  # seconds: a node starts a process and opens its images before it answers
 ASK_AGAIN = 30.0  # seconds after which a node that gave no usable answer is asked once more
+ASK_SILENT = 600.0  # the same for one that gave none
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,11 @@ class Facts:
 
 @dataclass(frozen=True)
 class Hello:
-    """A question under way: to whom, what it must sign, until when it may be answered."""
+    """A question under way: to whom, what it must sign, when it was sent and when it expires."""
 
     node: int
     challenge: str
+    sent: float
     until: float
 
 
@@ -100,8 +102,9 @@ class Roster:
     def muster(self, grid: Grid, wanted: Iterable[int], needed: int) -> list[int]:
         """Those of `wanted` that are connected, sorted.
 
-        One that has gone is waited for once, `rejoin` seconds, and then not until it was back;
-        without the `needed` number of them, all are waited for as long as at the start.
+        One that has gone is waited for once, `rejoin` seconds, and then not until it was back, nor
+        is one whose first answer takes longer than that; without the `needed` number of them, all
+        are waited for as long as at the start.
         """
         wanted, began = set(wanted), time.monotonic()
 
@@ -109,7 +112,9 @@ class Roster:
             here = wanted & set(self.present())
             missed = wanted - here
             late = time.monotonic() >= began + self.rejoin
-            return not missed or (len(here) >= needed and (late or missed <= self.given_up))
+            coming = any(began - one.sent < self.rejoin for one in self.hellos.values())
+            known = missed <= self.given_up and not coming
+            return not missed or (len(here) >= needed and (late or known))
 
         self.gather(grid, enough)
         here = wanted & set(self.present())
@@ -150,7 +155,8 @@ class Roster:
         self.labels |= {info.node_id: info.name for info in nodes if info.name}
         known = {member.node for member in self.members.values()}
         now = time.monotonic()
-        self.hellos = {k: one for k, one in self.hellos.items() if one.until > now}
+        for key in [key for key, one in self.hellos.items() if one.until <= now]:
+            self.later[self.hellos.pop(key).node] = now + ASK_SILENT
         pending = {one.node for one in self.hellos.values()}
         new = [n for n in self.online - known - pending if self.later.get(n, 0.0) <= now]
         self._greet(grid, sorted(new), now)
@@ -168,7 +174,7 @@ class Roster:
         if not nodes:
             return
         patience = min(self.deadline, max(self.wait, LEAST_PATIENCE))
-        asked = [Hello(node, secrets.token_hex(16), now + patience) for node in nodes]
+        asked = [Hello(node, secrets.token_hex(16), now, now + patience) for node in nodes]
         messages = [
             Message(
                 RecordDict({CONFIG: ConfigRecord({"challenge": one.challenge})}),

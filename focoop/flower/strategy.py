@@ -18,7 +18,8 @@ from focoop.errors import FederationError
 from focoop.experiment import client_privacy, server_screen
 from focoop.federation.round import aggregate, num_bytes
 from focoop.flower.checks import read_row, read_update, suspects
-from focoop.flower.collect import EXPIRED, REASONS, Collection, Enough
+from focoop.flower.collect import EXPIRED, REASONS, Collection, Enough, why
+from focoop.flower.journal import shown
 from focoop.flower.records import CONFIG, GLOBAL, Order, sent_down
 from focoop.flower.roster import Facts, Roster
 from focoop.flower.settings import ServerSettings
@@ -190,8 +191,8 @@ class PromptStrategy(Strategy):
                 continue
             rows += [] if row is None else [{**row, "client": client}]
         for name, reason in refused.items():
-            why = f"not evaluated: {reason}"
-            self.journal.note("left out", round=round_index, site=name, reason=why)
+            told = f"not evaluated: {reason}"
+            self.journal.note("left out", round=round_index, site=name, reason=told)
         line: dict[str, Any] | None = None
         if rows:
             line = {**summarise(rows), "clients": rows}
@@ -202,10 +203,10 @@ class PromptStrategy(Strategy):
         if round_index:
             self.notes["seconds"] = round(time.perf_counter() - self.began, 3)
         self.folder.commit(round_index, self.server.shared, line, self.notes, self.server.memory)
-        told: dict[str, Any] = {"accuracy": line["accuracy_own"]} if line else {}
+        ended: dict[str, Any] = {"accuracy": line["accuracy_own"]} if line else {}
         if round_index:
-            told["accepted"] = [self.roster.name(client) for client in self.notes["accepted"]]
-        self.journal.note("committed", round=round_index, **told)
+            ended["accepted"] = [self.roster.name(client) for client in self.notes["accepted"]]
+        self.journal.note("committed", round=round_index, **ended)
         if line is None:
             return None
         return MetricRecord({"accuracy_own": line["accuracy_own"], "clients": len(rows)})
@@ -262,8 +263,7 @@ class PromptStrategy(Strategy):
         for client, _ in self.sent:
             name = self.roster.name(client)
             if client in found and found[client].has_error():
-                error = found[client].error
-                refused[name] = REASONS.get(error.code, error.reason or f"error {error.code}")
+                refused[name] = why(found[client].error)
             elif client not in found and client not in self.busy:
                 refused[name] = REASONS[EXPIRED]
         return sorted((k, reply) for k, reply in found.items() if reply.has_content())
@@ -279,14 +279,12 @@ class PromptStrategy(Strategy):
         absent = [k for k in self.sampled if k not in {client for client, _ in self.sent}]
         refused |= {self.roster.name(client): "it is not connected" for client in absent}
         for name, reason in refused.items():
+            refused[name] = shown(reason)
             self.journal.note("left out", round=round_index, site=name, reason=reason)
         for client in unused:
             self.journal.note("not needed", round=round_index, site=self.roster.name(client))
-        self.notes |= {
-            "participants": list(self.sampled),
-            "accepted": list(accepted),
-            "refused": refused,
-        }
+        self.notes |= {"participants": list(self.sampled), "accepted": list(accepted)}
+        self.notes["refused"] = refused
         if self.spares:
             names = [self.roster.name(client) for client in unused]
             self.notes |= {"spares": list(self.spares), "not_needed": names}
