@@ -11,7 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from focoop.federation.client import ClientData, LocalSettings, learning_rate, make_update, train
+from focoop.federation.client import ClientData, LocalSettings, learning_rate, make_update
+from focoop.federation.parallel import group_size, train_each
 from focoop.federation.round import Screen, aggregate, num_bytes, sample_clients
 from focoop.federation.together import Together
 from focoop.methods._base import ClientUpdate, Method, Params, Server, State, Task
@@ -135,7 +136,8 @@ def simulate(
         participants = sample_clients(len(clients), schedule.participation, seed, round_index)
         local = local_settings(schedule, round_index)
         turn = order(list(participants)) if order else participants
-        size = schedule.together if method.together else 1
+        batched = method.together and schedule.together > 1
+        size = schedule.together if batched else group_size(task)
         updates: list[ClientUpdate] = []
         for start_at in range(0, len(turn), size):
             group = turn[start_at : start_at + size]
@@ -152,10 +154,10 @@ def simulate(
                 for client, images in zip(group, data, strict=True)
             ]
             generators = [torch_generator(seed, "train", round_index, k) for k in group]
-            if size == 1:
-                results = [train(method, states[0], data[0], task, local, generators[0])]
-            else:
+            if batched:
                 results = together.train(states, data, local.lr, generators)
+            else:
+                results = train_each(method, states, data, task, local, generators)
             for client, images, (trained, loss) in zip(group, data, results, strict=True):
                 if trained.private and len(images):
                     store.save(client, round_index, trained.private)

@@ -1,0 +1,45 @@
+"""Clients side by side on a CPU: one core each, where one client's products would share them all.
+
+Clients never meet and each has its own generator, so that the order of their steps changes no bit.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from focoop.federation.client import ClientData, LocalSettings, train
+from focoop.methods._base import Method, State, Task
+
+# Clients at a time and core: few enough to cost little memory, enough to keep all cores busy.
+AHEAD = 4
+
+
+def group_size(task: Task) -> int:
+    """How many clients `train_each` should be given at a time."""
+    threads = torch.get_num_threads() if task.device.type == "cpu" else 1
+    return AHEAD * threads if threads > 1 else 1
+
+
+def train_each(
+    method: Method,
+    states: Sequence[State],
+    data: Sequence[ClientData],
+    task: Task,
+    settings: LocalSettings,
+    generators: Sequence[torch.Generator],
+) -> list[tuple[State, float]]:
+    """`client.train` for each client, as many at once as torch may use threads."""
+
+    def job(client: int) -> tuple[State, float]:
+        return train(method, states[client], data[client], task, settings, generators[client])
+
+    threads = torch.get_num_threads()
+    if len(states) == 1 or threads == 1 or task.device.type != "cpu":
+        return [job(client) for client in range(len(states))]
+    torch.set_num_threads(1)  # of each client's own products
+    try:
+        with ThreadPoolExecutor(min(threads, len(states))) as pool:
+            return list(pool.map(job, range(len(states))))
+    finally:
+        torch.set_num_threads(threads)
