@@ -45,19 +45,23 @@ __all__ = [
     "from_dict",
     "from_flat",
     "load",
+    "shipped",
     "to_dict",
     "to_flat",
     "to_toml",
 ]
 
 Tree = dict[str, Any]
-NAMED = (Path("configs"), Path(__file__).parents[1] / "configs")  # here, or in the checkout
+PACKAGE = Path(__file__).parent
+# Here, in an installed package, or in the checkout.
+NAMED = (Path("configs"), PACKAGE / "configs", PACKAGE.parent / "configs")
 
 
 def load(path: Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
     """The defaults, changed by a TOML file and all it extends, changed by `key=value` overrides.
 
-    A bare name such as `cifar100-vitb16` stands for that file of a folder `configs`.
+    A bare name such as `cifar100-vitb16` stands for that file of a folder `configs`: one in the
+    current folder, else the one that comes with focoop.
     """
     tree = {} if path is None else read_toml(locate(path))
     for text in overrides:
@@ -71,6 +75,12 @@ def locate(path: Path) -> Path:
         return path
     files = [folder / f"{path}.toml" for folder in NAMED if folder.is_dir()]
     return next((file for file in files if file.is_file()), [path, *files][-1])
+
+
+def shipped(name: str) -> Path:
+    """A folder of `configs`: the user's own, or the one that came with focoop."""
+    folders = [folder / name for folder in NAMED]
+    return next((folder for folder in folders if folder.is_dir()), folders[0])
 
 
 def read_toml(path: Path, seen: tuple[Path, ...] = ()) -> Tree:

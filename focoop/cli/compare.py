@@ -40,8 +40,12 @@ def compare(
     ] = None,
     seeds: Annotated[str, typer.Option(help="Seeds, each a run.")] = "0,1,2",
     presets: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder of NAME.toml and NAME@SETTING.toml.")
-    ] = Path("configs/methods"),
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder of NAME.toml and NAME@SETTING.toml; default: configs/methods, else ours.",
+        ),
+    ] = None,
     folder: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Folder of the runs and tables.")
     ] = Path("runs/compare"),
@@ -55,6 +59,7 @@ def compare(
 ) -> None:
     """Run methods x settings x seeds as one resumable grid, and print its tables."""
     from focoop import compare as grid_runs
+    from focoop.config import shipped
     from focoop.grid import parse_seeds, plan
 
     cells = plan(
@@ -62,7 +67,7 @@ def compare(
         methods,
         parse_seeds(seeds),
         folder,
-        presets=presets,
+        presets=presets or shipped("methods"),
         overrides=with_device(overrides, device),
     )
     if no_run:
