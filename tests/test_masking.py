@@ -13,7 +13,7 @@ from scipy import stats
 
 from focoop.errors import MethodError
 from focoop.masking import GROUP, Masker, Revealed, unmask
-from focoop.secure_sum import sum_bytes
+from focoop.secure_sum import sum_bytes, threshold_of
 from focoop.shamir import FIELD, restore, split
 
 
@@ -109,6 +109,13 @@ def test_the_sum_of_those_who_answered_is_exact(dropped: set[int], late: set[int
 def test_too_few_opened_shares_lose_the_round_with_a_word() -> None:
     with pytest.raises(MethodError, match="2 clients opened their shares, 3 are needed"):
         protocol(draw_words(5, 2), 3, {0}, {3, 6})
+
+
+@given(st.integers(1, 10**6), st.floats(0.5, 1.0))
+def test_two_groups_cannot_both_open_a_sum(clients: int, share: float) -> None:
+    needed = threshold_of(clients, share)
+    assert 2 * needed > clients and needed <= clients
+    assert needed == clients or needed > share * clients >= needed - 1
 
 
 def test_what_the_server_receives_looks_uniform() -> None:
