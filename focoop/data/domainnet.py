@@ -89,7 +89,7 @@ DATASET = Dataset(
     layout="domainnet/{clipart,infograph,painting,quickdraw,real,sketch}/<class>/* and "
     "<domain>_train.txt, <domain>_test.txt",
     classes=345,
-    counts={"train": 409_842, "test": 176_748},
+    counts={"train": 409_832, "test": 176_743},
     licence="fair use for research and education (see its page)",
     page="http://ai.bu.edu/M3SDA",
     read=read,

@@ -20,7 +20,7 @@ def read(base: Path) -> Listing:
 DATASET = Dataset(
     title="Office-Caltech10",
     folder="office_caltech_10",
-    others=("office_caltech10",),
+    others=("office_caltech10", "office_caltech_10_dataset/office_caltech_10"),
     marks=("amazon", "dslr", "webcam"),
     layout="office_caltech_10/{amazon,caltech,dslr,webcam}/<class>/*.jpg",
     classes=10,
