@@ -101,6 +101,7 @@ GARBAGE: dict[str, tuple[Spoil, str]] = {
     "shape": (context_array(lambda a: a[1:]), "shape"),
     "dtype": (context_array(lambda a: a.astype(np.float64)), "float64, not float32"),
     "scaled": (context_array(lambda a: a * 1000), "times the median"),
+    "large": (context_array(lambda a: np.tile(a, (1000, 1))), "12.3 MB large, and 0.1 are"),
     "bomb": (bomb, "not an array|shape"),
     "no update": (content(update=None), "records"),
     "another record": (content(update=ConfigRecord({"a": 1})), "not arrays"),
