@@ -3,11 +3,11 @@
     PYTHONPATH=. python3 benchmarks/gpu.py --out gpu.json
     PYTHONPATH=. python3 benchmarks/gpu.py --device cpu --tiny        (tries every part)
 
-`--parts` chooses, by commas: exact, peak, kernels, tower, server, round, run, naive, methods,
-profile, transport, classes, clients. Towers have ViT-B/16's sizes and random weights; K=10 clients,
-80 images each, batch 32, E=2, C=100, U=100, bi-level separations (4+4 steps in feature space) and
-transport on. A part that fails prints its error and the others go on; a sweep stops where
-`--seconds` are used up. Needs torch, numpy and safetensors alone; the fused step also Triton.
+`--parts` chooses, by commas: exact, peak, kernels, tower, server, host, round, run, naive,
+methods, profile, transport, classes, clients. Towers have ViT-B/16's sizes and random weights; K=10
+clients, 80 images each, batch 32, E=2, C=100, U=100, bi-level separations (4+4 steps in feature
+space) and transport on. A part that fails prints its error and the others go on; a sweep stops
+where `--seconds` are used up. Needs torch, numpy and safetensors; the fused step also Triton.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from gpu_tower import Bench, Row, exact, peak, tower, transport
 from gpu_world import REAL, TINY, Federation, make_clients, make_sets, make_task, wait
 from naive import naive_round
 
-from focoop.federation.simulator import start
+from focoop.federation.simulator import MemoryStore, start
 from focoop.methods._base import ClientUpdate, Server
 
 
@@ -66,36 +66,63 @@ def whole_run(bench: Bench) -> list[Row]:
 
 
 def server(bench: Bench) -> list[Row]:
-    """The server's step alone by the host's threads, and where the longest of its time goes."""
+    """The server's step alone, on prompts that drift as in a run, by the host's threads."""
     rows, before = [], torch.get_num_threads()
     for rule in ("armijo", "dual"):
         federation = bench.federation(10, transport_rule=rule)
         method = federation.method()
-        state = start(method, bench.task, 0)
-        updates = []
-        for client, data in enumerate(federation.clients):
-            moved = {
-                name: value + 1e-3 * torch.randn_like(value) if value.is_floating_point() else value
-                for name, value in state.shared.items()
-            }
-            counts = data().counts(bench.sizes.classes)
-            updates.append(ClientUpdate(client, moved, len(data()), counts, 0.0))
-        for threads in (1, 4, before):
+        for threads in (1, 2, 4, before):
             torch.set_num_threads(threads)
-            now = Server(state.shared)
-            for _ in range(2):
+            torch.manual_seed(0)
+            now = Server(start(method, bench.task, 0).shared)
+            spent, steps = [], []
+            for _ in range(8):
+                updates = drifted(now, federation, bench.sizes.classes)
+                wait(bench.device)
+                began = time.perf_counter()
                 now = method.aggregate(now, updates, bench.task)
-            watch = cProfile.Profile()
-            began = time.perf_counter()
-            for _ in range(5):
-                now = method.aggregate(now, updates, bench.task)
-            wait(bench.device)
-            seconds = (time.perf_counter() - began) / 5
-            rows.append({"transport": rule, "threads": threads, "ms": 1e3 * seconds, **now.report})
-        watch.runcall(method.aggregate, now, updates, bench.task)
-        pstats.Stats(watch).sort_stats("tottime").print_stats(12)
+                wait(bench.device)
+                spent.append(time.perf_counter() - began)
+                steps.append(now.report["transport_steps"])
+            rows.append({
+                "transport": rule, "threads": threads, "ms": 1e3 * float(np.median(spent[3:])),
+                "steps": float(np.median(steps[3:])),
+            })  # fmt: skip
     torch.set_num_threads(before)
     return rows
+
+
+def drifted(now: Server, federation: Federation, classes: int) -> list[ClientUpdate]:
+    """Updates of all clients whose prompts moved a little."""
+    updates = []
+    for client, data in enumerate(federation.clients):
+        moved = {
+            name: value + 2e-3 * torch.randn_like(value) if value.is_floating_point() else value
+            for name, value in now.shared.items()
+        }
+        updates.append(ClientUpdate(client, moved, len(data()), data().counts(classes), 0.0))
+    return updates
+
+
+def host(bench: Bench) -> list[Row]:
+    """Where the host spends a settled round and an evaluation, function by function."""
+    federation, sets = bench.federation(10), make_sets(bench.sizes, 10, bench.sizes.classes)
+    method, store = federation.method(), MemoryStore()
+    rounds = federation.simulated(method, store, 6)
+    results = [next(rounds) for _ in range(4)]
+    federation.evaluate(method, results[-1].server, store, sets)
+    jobs: dict[str, Callable[[], object]] = {
+        "round": lambda: next(rounds),
+        "evaluation": lambda: federation.evaluate(method, results[-1].server, store, sets),
+    }
+    for label, job in jobs.items():
+        wait(bench.device)
+        watch = cProfile.Profile()
+        watch.runcall(job)
+        print(f"-- {label}")
+        pstats.Stats(watch).sort_stats("tottime").print_stats(16)
+        pstats.Stats(watch).sort_stats("cumtime").print_stats(32)
+    return []
 
 
 def naive(bench: Bench) -> list[Row]:
@@ -103,7 +130,9 @@ def naive(bench: Bench) -> list[Row]:
     names = [bench.task.id_names, bench.task.ood_names]
     found = naive_round(bench.sizes, bench.tower, names, 10 if bench.real else 2, bench.device)
     ours = {r["transport"]: r["round s"] for r in bench.found.get("round", []) if "round s" in r}
-    return [{**found, **{f"times ours ({n})": found["round"] / s for n, s in ours.items()}}]
+    less = found["round"] - found["reading images"]
+    found |= {f"times ours ({n})": found["round"] / s for n, s in ours.items()}
+    return [found | {f"without reading ({n})": less / s for n, s in ours.items()}]
 
 
 def methods(bench: Bench) -> list[Row]:
@@ -166,6 +195,7 @@ PARTS: dict[str, Callable[[Bench], list[Row]]] = {
     "kernels": kernels,
     "tower": tower,
     "server": server,
+    "host": host,
     "round": one_round,
     "run": whole_run,
     "naive": naive,

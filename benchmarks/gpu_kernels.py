@@ -20,7 +20,7 @@ def kernels(bench: Bench) -> list[Row]:
     from focoop.clip import kernels_attention as attention
 
     shape, names = bench.tower.shape, bench.task.id_names
-    layout = fused.flat(bench.tower.sot, bench.tower.pos, names, 16)
+    layout = fused.flat(bench.tower.pos, names, 16)
     groups, d = 2000 // len(names) if bench.real else 1, shape.width
     t, s = groups * layout.tokens, groups * len(names)
     half = torch.bfloat16 if bench.device.type == "cuda" else torch.float32
@@ -31,18 +31,18 @@ def kernels(bench: Bench) -> list[Row]:
     x, one, qkv, wide = draw(t, 1, torch.float32), draw(t, 1), draw(t, 3), draw(t, 4)
     kv, query, rstd = draw(t, 2), draw(s, 1), torch.ones(t, device=bench.device)
     hat, eps = draw(t, 1), shape.norm_eps
-    heads = shape.heads
+    heads, sot = shape.heads, draw(1, 2)[0]
     jobs: list[tuple[str, float, Callable[[], object]]] = [
         ("norm", 12, lambda: own.norm(x, one, eps, half)),
         ("norm back", 8, lambda: own.norm_back(one, hat, rstd, one)),
         ("act", 16, lambda: own.act(wide, shape.activation)),
         ("act back", 24, lambda: own.act_back(wide, wide, shape.activation)),
-        ("read", 4, lambda: attention.read(query, kv, layout, heads)),
-        ("read back", 8, lambda: attention.read_back(query, kv, query, layout, heads)),
+        ("read", 4, lambda: attention.read(query, kv, sot, layout, heads)),
+        ("read back", 8, lambda: attention.read_back(query, kv, sot, query, layout, heads)),
     ]
     for warps in (1, 2, 4):
-        jobs.append((f"attend, {warps}", 8, partial(attention.attend, qkv, layout, heads)))
-        back = partial(attention.attend_back, qkv, one, layout, heads)
+        jobs.append((f"attend, {warps}", 8, partial(attention.attend, qkv, sot, layout, heads)))
+        back = partial(attention.attend_back, qkv, sot, one, layout, heads)
         jobs.append((f"attend back, {warps}", 14, back))
     rows = []
     before = attention.WARPS, attention.WARPS_BACK

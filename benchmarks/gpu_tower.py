@@ -98,9 +98,9 @@ def products(tower: TextTower, contexts: Tensor, names: Names) -> tuple[float, f
     shape = tower.shape
     groups, rows, tokens, _ = contexts.shape
     square, sequences = shape.width**2, groups * len(names)
-    if rows > 1 and contexts.device.type == "cuda":  # the fused step has no padding
+    if rows > 1 and contexts.device.type == "cuda":  # the fused step: no padding, no SOT
         assert names.known is not None
-        count = groups * sum(1 + tokens + length for length in names.known)
+        count = groups * sum(tokens + length for length in names.known)
     else:
         with torch.no_grad():
             x, _ = (tower.unified if rows == 1 else tower.specific)(contexts, names)

@@ -3,8 +3,9 @@
 Written after the public code's way of working: a whole CLIP in half precision for every client,
 moved to the device for its turn and back; raw images through ViT-B/16 in every step; all 77
 positions of every prompt; one client at a time, eager; ascent in feature space through autograd;
-a dense transport on the host. Images are ready tensors of 224 pixels: reading and resizing files,
-which the field also repeats, is left out. Weights are random and get no gradients.
+a dense transport on the host. Images lie in memory as 32 x 32 bytes and are enlarged and normalised
+one by one whenever a batch asks for them; decoding of files and loader processes are left out.
+Weights are random and get no gradients.
 """
 
 import time
@@ -18,6 +19,7 @@ from transport import dense
 
 from focoop.clip.text import Names, TextTower
 
+MEAN, DEVIATION = (0.481, 0.458, 0.408), (0.269, 0.261, 0.276)
 TOKENS, BATCH, EPOCHS, ASCENT, SCALE, SHARE = 16, 32, 2, 4, 100.0, 0.2
 
 
@@ -122,20 +124,33 @@ def ascend(images: Tensor, ids: Tensor, oods: Tensor, labels: Tensor, *, of_ood:
     return noise.detach()
 
 
+def read(raw: Tensor, rows: Tensor, size: int) -> Tensor:
+    """(B, 3, size, size) normalised images of the bytes (n, 3, H, W) at `rows`, one at a time."""
+    mean, deviation = (torch.tensor(v).view(3, 1, 1) for v in (MEAN, DEVIATION))
+    found = []
+    for image in raw[rows]:
+        enlarged = F.interpolate(image[None].float(), size, mode="bilinear", antialias=True)[0]
+        found.append((enlarged / 255.0 - mean) / deviation)
+    return torch.stack(found)
+
+
 def turn(
     model: Clip,
-    pixels: Tensor,
+    raw: Tensor,
     labels: Tensor,
     names: list[tuple[Tensor, Tensor]],
     device: torch.device,
-    lr: float = 1e-3,
+    size: int,
 ) -> float:
-    """One client's epochs; returns its last batch's accuracy, as the field logs it."""
-    optimiser = torch.optim.SGD([model.shared, model.local, model.ood], lr=lr)
-    correct = 0.0
+    """One client's epochs; seconds spent on reading images."""
+    optimiser = torch.optim.SGD([model.shared, model.local, model.ood], lr=1e-3)
+    reading = 0.0
     for _ in range(EPOCHS):
         for rows in torch.randperm(len(labels)).split(BATCH):
-            images = model.images(pixels[rows].to(device, model.pos.dtype))
+            began = time.perf_counter()
+            pixels = read(raw, rows, size)
+            reading += time.perf_counter() - began
+            images = model.images(pixels.to(device, model.pos.dtype))
             target = labels[rows].to(device)
             fused = (1.0 - SHARE) * model.local + SHARE * model.shared
             ids, oods = model.texts(fused, *names[0]), model.texts(model.ood, *names[1])
@@ -147,8 +162,8 @@ def turn(
             optimiser.zero_grad()
             each.logsumexp(0).backward()
             optimiser.step()
-            correct = float((logits.argmax(1) == target).float().mean())
-    return correct
+            float((logits.argmax(1) == target).float().mean())  # logged by the field
+    return reading
 
 
 def naive_round(
@@ -162,23 +177,24 @@ def naive_round(
         norm.float()
     spread = [(rows.to(half), ends) for rows, ends in (padded(tower, n) for n in names)]
     held = min(HELD, sizes.classes)
-    pixels = torch.randn(held * SHOTS, 3, sizes.pixels, sizes.pixels)
+    raw = torch.randint(256, (held * SHOTS, 3, 32, 32), dtype=torch.uint8)
     labels = torch.arange(held).repeat_interleave(SHOTS)
-    turn(deepcopy(base).to(device), pixels, labels, spread, device)
+    turn(deepcopy(base).to(device), raw, labels, spread, device, sizes.pixels)
     models = [deepcopy(base) for _ in range(clients)]
-    spent = {"moving models": 0.0, "training": 0.0, "server": 0.0}
+    spent = {"moving models": 0.0, "reading images": 0.0, "training": 0.0, "server": 0.0}
     wait(device)
     for model in models:
         began = time.perf_counter()
         model.to(device)
         wait(device)
         ready = time.perf_counter()
-        turn(model, pixels, labels, spread, device)
+        reading = turn(model, raw, labels, spread, device, sizes.pixels)
         wait(device)
         trained = time.perf_counter()
         model.cpu()
         wait(device)
-        spent["training"] += trained - ready
+        spent["reading images"] += reading
+        spent["training"] += trained - ready - reading
         spent["moving models"] += time.perf_counter() - trained + ready - began
     began = time.perf_counter()
     shared = torch.stack([model.shared.detach().float() for model in models]).mean(0).flatten(1)

@@ -3,7 +3,8 @@
 For prompts with contexts of their own. Between the matrix products runs one kernel each: residual
 and norm, attention, activation. Gains and biases of norms are folded into the frozen weights behind
 them, so that a norm's own output is all its backward needs; weights get no gradient, so that no
-product's input is kept. The residual stream is float32, its gradient in the products' dtype.
+product's input is kept. The SOT sees nothing but itself: its keys and values are constants of the
+tower. The residual stream is float32, its gradient in the products' dtype.
 """
 
 from collections.abc import Sequence
@@ -21,12 +22,12 @@ LONGEST = 64
 
 @dataclass(frozen=True)
 class Flat:
-    """Where the tokens of N prompts lie, for each of any number of groups alike.
+    """Where the tokens of N prompts lie, without the SOT, for each of any number of groups alike.
 
     Attributes:
         names: N.
         tokens: rows of a group.
-        longest: rows of the longest sequence, as a power of two.
+        longest: rows of the longest sequence and its SOT, as a power of two.
         starts, sizes, ends: (N,) int32 first row, number of rows and place of the EOT.
         rows: (N * n,) int64 rows of the contexts' tokens within a group.
         base: (tokens, d_t) all embeddings but the contexts, positions added everywhere.
@@ -45,7 +46,7 @@ class Flat:
         """(K, N, n, d_t) -> (K * tokens, d_t)."""
         groups, _, _, width = contexts.shape
         x = self.base.repeat(groups, 1, 1)
-        x[:, self.rows] += contexts.reshape(groups, -1, width)
+        x.index_add_(1, self.rows, contexts.reshape(groups, -1, width))
         return x.view(-1, width)
 
     def contexts(self, slope: Tensor) -> Tensor:
@@ -60,38 +61,35 @@ class Flat:
         return (first[:, None] + self.starts + self.ends).view(-1)
 
 
-def flat(sot: Tensor, pos: Tensor, names: Any, tokens: int) -> Flat:
+def flat(pos: Tensor, names: Any, tokens: int) -> Flat:
     """The layout of `names` behind contexts of `tokens` tokens; `names` is a `prompted.Names`.
 
     Where the host does not know the lengths every sequence is as long as the longest.
     """
     count, longest, width = names.embeddings.shape
-    device, before = pos.device, 1 + tokens
+    device, total = pos.device, tokens + longest
     known: Sequence[int] | None = names.known
-    total = before + longest
     if known is None:
         sizes = torch.full((count,), total, dtype=torch.int32, device=device)
         starts = total * torch.arange(count, dtype=torch.int32, device=device)
         rows, places = count * total, torch.arange(count * total, device=device)
     else:
-        host = torch.tensor([before + length for length in known])
+        host = torch.tensor([tokens + length for length in known])
         sizes = host.to(torch.int32).to(device)
         starts = (host.cumsum(0) - host).to(torch.int32).to(device)
         rows = int(host.sum())
         places = torch.cat([i * total + torch.arange(n) for i, n in enumerate(host.tolist())])
         places = places.to(device)
-    whole = torch.cat([sot.expand(count, before, width), names.embeddings], dim=1)
-    whole[:, 1:before] = 0.0
-    whole = whole + pos[:total]
-    inner = torch.arange(1, before, device=device)
+    blank = names.embeddings.new_zeros(count, tokens, width)
+    whole = torch.cat([blank, names.embeddings], dim=1) + pos[1 : 1 + total]
     return Flat(
         names=count,
         tokens=rows,
-        longest=max(16, 1 << (total - 1).bit_length()),
+        longest=max(16, 1 << total.bit_length()),
         starts=starts,
         sizes=sizes,
-        ends=(names.lengths + before - 1).to(torch.int32),
-        rows=(starts.long()[:, None] + inner).view(-1),
+        ends=(names.lengths + tokens - 1).to(torch.int32),
+        rows=(starts.long()[:, None] + torch.arange(tokens, device=device)).view(-1),
         base=whole.view(-1, width)[places].to(torch.float32),
     )
 
@@ -123,8 +121,9 @@ def folded(linear: nn.Linear, norm: nn.LayerNorm | None, dtype: torch.dtype) -> 
 
 @dataclass(frozen=True)
 class Frozen:
-    """One block's weights."""
+    """One block's weights, and the key and value (2d,) of the SOT there."""
 
+    sot: Tensor
     qkv: Linear
     o: Linear
     f1: Linear
@@ -151,15 +150,28 @@ class Stack:
         """From a `text.TextTower`."""
         blocks = [
             Frozen(
+                sot.to(dtype),
                 folded(block.qkv, block.ln_1, dtype),
                 folded(block.o, None, dtype),
                 folded(block.f1, block.ln_2, dtype),
                 folded(block.f2, None, dtype),
             )
-            for block in tower.blocks
+            for block, sot in zip(tower.blocks, of_sot(tower), strict=True)
         ]
         shape = tower.shape
         return cls(tuple(blocks), shape.heads, shape.activation, shape.norm_eps)
+
+
+@torch.no_grad()
+def of_sot(tower: Any) -> list[Tensor]:
+    """Key and value (2d,) of the SOT in every block: alone, it attends to itself."""
+    x = (tower.sot + tower.pos[0])[None]
+    width, found = x.shape[1], []
+    for block in tower.blocks:
+        qkv = block.qkv(block.ln_1(x))
+        found.append(qkv[0, width:].float())
+        x = block.finish(x, qkv[:, 2 * width :])
+    return found
 
 
 class Tower(torch.autograd.Function):
@@ -178,7 +190,7 @@ class Tower(torch.autograd.Function):
             hat, rstd = kernels.norm(x, branch, stack.eps, dtype)
             qkv = block.qkv(hat)
             kept += [hat, rstd, qkv]
-            branch = block.o(kernels_attention.attend(qkv, layout, heads))
+            branch = block.o(kernels_attention.attend(qkv, block.sot, layout, heads))
             hat, rstd = kernels.norm(x, branch, stack.eps, dtype)
             hidden = block.f1(hat)
             kept += [hat, rstd, hidden]
@@ -188,7 +200,7 @@ class Tower(torch.autograd.Function):
         kv, query = last.part(1, 3)(hat), last.part(0, 1)(hat.index_select(0, ends))
         kept += [hat, rstd, kv, query]
         x = x.index_select(0, ends)
-        branch = last.o(kernels_attention.read(query, kv, layout, heads))
+        branch = last.o(kernels_attention.read(query, kv, last.sot, layout, heads))
         hat, rstd = kernels.norm(x, branch, stack.eps, dtype)
         hidden = last.f1(hat)
         kept += [hat, rstd, hidden, ends]
@@ -209,7 +221,8 @@ class Tower(torch.autograd.Function):
         inner = last.f1.back(kernels.act_back(hidden, last.f2.back(at_ends), kind))
         kernels.norm_back(inner, hat, rstd, at_ends)
         query, kv, rstd, hat = kept.pop(), kept.pop(), kept.pop(), kept.pop()
-        dq, dkv = kernels_attention.read_back(query, kv, last.o.back(at_ends), layout, heads)
+        inner = last.o.back(at_ends)
+        dq, dkv = kernels_attention.read_back(query, kv, last.sot, inner, layout, heads)
         inner = last.part(1, 3).back(dkv)
         inner.index_add_(0, ends, last.part(0, 1).back(dq))
         above = torch.zeros_like(hat).index_copy_(0, ends, at_ends)
@@ -219,7 +232,8 @@ class Tower(torch.autograd.Function):
             inner = block.f1.back(kernels.act_back(hidden, block.f2.back(above), kind))
             kernels.norm_back(inner, hat, rstd, above)
             qkv, rstd, hat = kept.pop(), kept.pop(), kept.pop()
-            inner = kernels_attention.attend_back(qkv, block.o.back(above), layout, heads)
+            inner = block.o.back(above)
+            inner = kernels_attention.attend_back(qkv, block.sot, inner, layout, heads)
             kernels.norm_back(block.qkv.back(inner), hat, rstd, above)
         return layout.contexts(above).to(torch.float32), None, None
 

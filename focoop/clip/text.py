@@ -138,7 +138,7 @@ class TextTower(nn.Module):
         assert self.autocast is not None
         tokens = contexts.shape[2]
         if tokens not in names.flats:
-            names.flats[tokens] = fused.flat(self.sot, self.pos, names, tokens)
+            names.flats[tokens] = fused.flat(self.pos, names, tokens)
         if self._stack is None:
             self._stack = fused.Stack.of(self, self.autocast)
         out = fused.Tower.apply(contexts, self._stack, names.flats[tokens])

@@ -32,14 +32,24 @@ class Ascent:
         self, objective: Callable[[Tensor], Tensor], start: Tensor, *, steps: int, tau: float
     ) -> Tensor:
         """Noise (R, ...) after `steps` of ascent from `start` on `priced(objective)`."""
+        return self.climb(torch.func.grad(objective), start, steps=steps, tau=tau)
 
-        def priced(noise: Tensor) -> Tensor:
-            return objective(noise) - self.price(noise, tau)
-
+    def climb(
+        self, slope: Callable[[Tensor], Tensor], start: Tensor, *, steps: int, tau: float
+    ) -> Tensor:
+        """As `explore`, given the objective's gradient."""
         noise = start
         for _ in range(steps):
-            noise = self.step(noise, torch.func.grad(priced)(noise))
+            noise = self.step(noise, slope(noise) - self.price_slope(noise, tau))
         return noise
+
+    def price_slope(self, noise: Tensor, tau: float) -> Tensor:
+        """The gradient of `price`; 0 where the noise is 0."""
+        norms = row_norms(noise)
+        slope = tau / len(noise) * noise / torch.where(norms > 0, norms, 1.0)
+        if self.gamma > 0:
+            slope = slope + self.gamma / len(noise) * noise.sign()
+        return slope
 
     def price(self, noise: Tensor, tau: float) -> Tensor:
         """Tau mean_r |eps_r|_2 + gamma mean_r |eps_r|_1: the expected transport cost."""
@@ -89,6 +99,72 @@ def worst_features(
         tau=tau,
     )
     return Text(worst, F.normalize(text.ood + noise_ood, dim=-1))
+
+
+@dataclass(frozen=True)
+class Separation:
+    """The mean `separation_loss` of a batch as a function of noise on unit rows, in closed form.
+
+    With unit rows u = (t + eps) / |t + eps|, logits l and their softmax over C + U:
+        dL/dl = ((1 + w) softmax - [ID] (w softmax over ID + one-hot)) / B
+        dL/deps = (g - u (u.g)) / |t + eps|, g = s (dL/dl)^T x
+    """
+
+    batch: Batch
+    scale: float
+    detection_weight: float
+    offset: Tensor | None = None
+
+    def worst(
+        self,
+        text: Text,
+        noise: Params,
+        move_id: tuple[Ascent, int, float],
+        move_ood: tuple[Ascent, int, float],
+    ) -> Text:
+        """As `worst_features`: the class rows move first, the OOD rows given them.
+
+        A fused class feature moves as a whole: its global part has no address of its own there.
+        """
+        assert text.ood is not None
+        still_id, still_ood = text.id.detach(), text.ood.detach()
+        ascent, steps, tau = move_id
+        slope = self.slope(still_id, still_ood, ids=True)
+        worst = F.normalize(
+            text.id + ascent.climb(slope, noise["id"], steps=steps, tau=tau), dim=-1
+        )
+        ascent, steps, tau = move_ood
+        slope = self.slope(still_ood, worst.detach(), ids=False)
+        moved = ascent.climb(slope, noise["ood"], steps=steps, tau=tau)
+        return Text(worst, F.normalize(text.ood + moved, dim=-1))
+
+    def logits(self, unit: Tensor, *, ids: bool) -> Tensor:
+        """(B, R) scaled cosines."""
+        logits = self.scale * self.batch.pooled @ unit.T
+        return logits + self.offset if ids and self.offset is not None else logits
+
+    def slope(self, rows: Tensor, others: Tensor, *, ids: bool) -> Callable[[Tensor], Tensor]:
+        """Noise (R, D) -> gradient, where `rows` (R, D) move and `others` stay as they are."""
+        there = self.logits(others, ids=not ids).logsumexp(dim=1, keepdim=True)
+        weight, pooled = self.detection_weight, self.batch.pooled
+        classes = torch.arange(len(rows), device=rows.device)
+        own = (self.batch.labels[:, None] == classes).to(rows.dtype) if ids else None  # (B, R)
+
+        def at(noise: Tensor) -> Tensor:
+            moved = rows + noise
+            length: Tensor = moved.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+            unit = moved / length
+            logits = self.logits(unit, ids=ids)
+            here = logits.logsumexp(dim=1, keepdim=True)
+            pull = (1.0 + weight) * (logits - torch.logaddexp(here, there)).exp()
+            if own is not None:
+                pull = pull - weight * (logits - here).exp() - own
+            g = self.scale / len(pooled) * pull.T @ pooled
+            along = (unit * g).sum(dim=-1, keepdim=True)
+            slope: Tensor = (g - unit * along) / length
+            return slope
+
+        return at
 
 
 def row_norms(rows: Tensor) -> Tensor:

@@ -30,7 +30,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from focoop import scores
@@ -53,7 +52,7 @@ from focoop.methods._base import (
     weighted_mean,
 )
 from focoop.methods._consistency import Consistency
-from focoop.methods._robust import Ascent, separation_loss, soft_maximum
+from focoop.methods._robust import Ascent, Separation, separation_loss, soft_maximum
 from focoop.settings import setting
 
 
@@ -187,47 +186,45 @@ class FOCoOp(Method):
     ) -> Text:
         """Text features under the worst perturbations: eps^g first, then eps^o given eps^g."""
         config = self.config
-        still = Text(text.id.detach(), None if text.ood is None else text.ood.detach())
+        if config.space == "feature":
+            separation = Separation(batch, task.logit_scale, config.detection_weight)
+            move_id = (self.ascent(config.id_radius), config.id_steps, config.tau_id)
+            move_ood = (self.ascent(config.ood_radius), config.ood_steps, config.tau_ood)
+            return separation.worst(text, noise, move_id, move_ood)
+        assert text.ood is not None
+        still_ood = text.ood.detach()
         fixed = {name: value.detach() for name, value in params.items()}
         scale, weight = task.logit_scale, config.detection_weight
 
         def id_objective(noise: Tensor) -> Tensor:
-            moved = Text(self.move_id(still, fixed, noise, task), still.ood)
+            moved = Text(self.move_id(fixed, noise, task), still_ood)
             return separation_loss(moved, batch, scale, weight).mean()
 
         noise_id = self.ascent(config.id_radius).explore(
             id_objective, noise["id"], steps=config.id_steps, tau=config.tau_id
         )
-        worst_id = self.move_id(text, params, noise_id, task)
+        worst_id = self.move_id(params, noise_id, task)
 
         def ood_objective(noise: Tensor) -> Tensor:
-            moved = Text(worst_id.detach(), self.move_ood(still, fixed, noise, task))
+            moved = Text(worst_id.detach(), self.move_ood(fixed, noise, task))
             return separation_loss(moved, batch, scale, weight).mean()
 
         noise_ood = self.ascent(config.ood_radius).explore(
             ood_objective, noise["ood"], steps=config.ood_steps, tau=config.tau_ood
         )
-        return Text(worst_id, self.move_ood(text, params, noise_ood, task))
+        return Text(worst_id, self.move_ood(params, noise_ood, task))
 
     def ascent(self, radius: float) -> Ascent:
         """How perturbations are explored within `radius`."""
         config = self.config
         return Ascent(radius, config.step_size, config.normalised_steps, config.gamma)
 
-    def move_id(self, text: Text, params: Params, noise: Tensor, task: Task) -> Tensor:
-        """(C, D) class features moved by eps^g.
-
-        In feature space the fused feature moves: its global part has no address of its own there.
-        """
-        if self.config.space == "feature":
-            return F.normalize(text.id + noise, dim=-1)
+    def move_id(self, params: Params, noise: Tensor, task: Task) -> Tensor:
+        """(C, D) class features where eps^g moves the global prompts."""
         return task.encode(self.fuse(params["local"], params["global"] + noise), task.id_names)
 
-    def move_ood(self, text: Text, params: Params, noise: Tensor, task: Task) -> Tensor:
-        """(U, D) OOD features moved by eps^o."""
-        assert text.ood is not None
-        if self.config.space == "feature":
-            return F.normalize(text.ood + noise, dim=-1)
+    def move_ood(self, params: Params, noise: Tensor, task: Task) -> Tensor:
+        """(U, D) OOD features where eps^o moves the OOD prompts."""
         return task.encode(params["ood"] + noise, words_of(params, task))
 
     def score(self, logits: Logits, task: Task) -> Tensor:

@@ -36,7 +36,7 @@ def both(
     """Features and gradient of the fused step and of the naive path in float64."""
     slopes = draw(len(contexts), len(names), tower.dim)
     leaf = contexts.float().requires_grad_()
-    layout = fused.flat(tower.sot, tower.pos, names, contexts.shape[2])
+    layout = fused.flat(tower.pos, names, contexts.shape[2])
     out = fused.Tower.apply(leaf, fused.Stack.of(tower, dtype), layout)
     out = torch.nn.functional.normalize(tower.proj(tower.lnf(out)), dim=-1)
     out = out.view(*contexts.shape[:2], -1)
@@ -74,9 +74,9 @@ def test_lengths_that_the_host_does_not_know_are_padded() -> None:
     tower = tower_of("quick_gelu", layers=1)
     known = tower.prepare(toy_tokenize, TEXTS)
     names = Names(known.vocabulary, known.embeddings, known.lengths)
-    tokens = [fused.flat(tower.sot, tower.pos, n, 3).tokens for n in (known, names)]
+    tokens = [fused.flat(tower.pos, n, 3).tokens for n in (known, names)]
     lengths = known.lengths.tolist()
-    assert tokens == [sum(4 + n for n in lengths), len(TEXTS) * (4 + max(lengths))]
+    assert tokens == [sum(3 + n for n in lengths), len(TEXTS) * (3 + max(lengths))]
     found, expected = both(tower, names, draw(1, len(TEXTS), 3, 32), torch.float32)
     for one, other in zip(found, expected, strict=True):
         assert (one - other).norm() < 1e-5 * other.norm()

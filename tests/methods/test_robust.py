@@ -1,0 +1,76 @@
+"""The ascent's closed-form gradients against autograd, in float64."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from focoop.methods._base import Batch, Text
+from focoop.methods._robust import Ascent, Separation, separation_loss, worst_features
+from focoop.seeds import torch_generator
+
+CLASSES, WORDS, WIDTH, IMAGES = 5, 4, 8, 6
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch_generator(1, *shape), dtype=torch.float64)
+
+
+def unit(*shape: int) -> Tensor:
+    return F.normalize(draw(*shape), dim=-1)
+
+
+def batch() -> Batch:
+    return Batch(unit(IMAGES, WIDTH), None, torch.arange(IMAGES) % CLASSES)
+
+
+@pytest.mark.parametrize("offset", [None, draw(CLASSES)], ids=["plain", "prior"])
+@pytest.mark.parametrize("normalised", [True, False], ids=["unit steps", "raw steps"])
+@pytest.mark.parametrize("gamma", [0.0, 0.3])
+@pytest.mark.parametrize("weight", [0.0, 1.0, 0.5])
+def test_the_worst_features_are_those_of_autograd(
+    offset: Tensor | None, normalised: bool, gamma: float, weight: float
+) -> None:
+    images = batch()
+    text = Text(unit(CLASSES, WIDTH).requires_grad_(), unit(WORDS, WIDTH).requires_grad_())
+    noise = {"id": 0.01 * draw(CLASSES, WIDTH), "ood": 0.01 * draw(WORDS, WIDTH)}
+    moves = [(Ascent(r, 0.4, normalised, gamma), n, 2.0) for r, n in ((0.3, 3), (1.0, 4))]
+
+    def objective(moved: Text) -> Tensor:
+        return separation_loss(moved, images, 5.0, weight, offset).mean()
+
+    expected = worst_features(text, noise, objective, *moves)
+    found = Separation(images, 5.0, weight, offset).worst(text, noise, *moves)
+    assert found.ood is not None and expected.ood is not None
+    torch.testing.assert_close(found.id, expected.id, atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(found.ood, expected.ood, atol=1e-12, rtol=1e-12)
+    assert not torch.allclose(found.id, text.id, atol=1e-2)
+    # Gradients pass through the moved rows as if the noise were given.
+    leaves = [text.id, text.ood]
+    slopes = [
+        torch.autograd.grad(objective(side), leaves, retain_graph=True)
+        for side in (found, expected)
+    ]
+    for one, other in zip(*slopes, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-12, rtol=1e-9)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5])
+def test_the_slope_of_the_price(gamma: float) -> None:
+    ascent, noise = Ascent(1.0, 0.4, True, gamma), draw(3, WIDTH)
+    expected = torch.func.grad(lambda n: ascent.price(n, 3.0))(noise)
+    torch.testing.assert_close(ascent.price_slope(noise, 3.0), expected, atol=1e-12, rtol=1e-12)
+    noise[1] = 0.0
+    assert ascent.price_slope(noise, 3.0)[1].abs().max() == 0.0
+
+
+def test_many_clients_at_once() -> None:
+    images, other = batch(), unit(WORDS, WIDTH)
+    rows, noise = unit(3, CLASSES, WIDTH), 0.1 * draw(3, CLASSES, WIDTH)
+
+    def slope(rows: Tensor, noise: Tensor) -> Tensor:
+        return Separation(images, 5.0, 1.0).slope(rows, other, ids=True)(noise)
+
+    found = torch.func.vmap(slope)(rows, noise)
+    expected = torch.stack([slope(r, n) for r, n in zip(rows, noise, strict=True)])
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
