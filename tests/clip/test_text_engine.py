@@ -115,6 +115,26 @@ def test_selected_names_are_grouped_anew(monkeypatch: pytest.MonkeyPatch) -> Non
     compare(backbone.text, draw(2, 1, 4, backbone.width), names, 1e-9)
 
 
+def test_selections_of_the_host_are_kept_and_those_of_transforms_are_not() -> None:
+    backbone = backbone_in(torch.float64)
+    names, index = backbone.names(UNEVEN), torch.tensor([2, 0, 4])
+    assert names.known == tuple(names.lengths.tolist())
+    found = names.select(index)
+    assert names.select(index.clone()) is found
+    assert names.select(torch.tensor([2, 0, 3])) is not found
+    assert found.known == tuple(found.lengths.tolist())
+    names.chosen.clear()
+    torch.func.vmap(lambda i: names.select(i).embeddings)(torch.stack([index, index + 1]))
+    torch.func.grad(lambda x: (names.select(index).embeddings * x).sum())(torch.tensor(1.0))
+    assert not any(
+        torch._C._functorch.is_functorch_wrapped_tensor(kept.embeddings)
+        for kept in names.chosen.values()
+    )
+    for first in range(prompted.SELECTIONS + 3):
+        names.select(torch.tensor([0, first % len(UNEVEN), first // len(UNEVEN)]))
+    assert len(names.chosen) <= prompted.SELECTIONS
+
+
 def test_transforms_of_torch_func_pass_through(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(prompted.BUCKET_COST, "cpu", 0)
     backbone = backbone_in(torch.float64)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from focoop.federation.client import ClientData, LocalSettings, train
 from focoop.federation.simulator import MemoryStore, Schedule, simulate
-from focoop.federation.together import train_together
+from focoop.federation.together import Together, train_together
 from focoop.methods import available, create
 from focoop.methods._base import (
     Batch,
@@ -122,6 +122,54 @@ def test_a_federation_in_groups_is_one_by_one(name: str) -> None:
         for name_of, value in params.items():
             other_value = kept_too.params[client][name_of]
             torch.testing.assert_close(other_value, value, rtol=1e-5, atol=1e-5)
+
+
+class Small(Together):
+    """A device whose memory holds two clients at most, and says so in the middle of a step."""
+
+    asked: ClassVar[list[int]] = []
+
+    def step(self, inputs: Params) -> Params:
+        clients = len(inputs["image/labels"])
+        self.asked.append(clients)
+        outputs = super().step(inputs)
+        if clients > 2:
+            raise torch.OutOfMemoryError("too many clients")
+        return outputs
+
+
+def test_where_memory_is_too_small_clients_train_by_halves() -> None:
+    method = create("focoop")
+    task = make_task(method, dtype=torch.float64)
+    states, data = start_states(method, task, [5, 4, 6, 3, 7])
+    generators = [torch_generator(k, "client") for k in range(len(data))]
+    expected = train_together(method, states, data, task, PLAIN, generators)
+    again = [torch_generator(k, "client") for k in range(len(data))]
+    small = Small(method, task, PLAIN)
+    found = small.train(states, data, PLAIN.lr, again)
+    assert small.limit == 2
+    for (a, loss_a), (b, loss_b) in zip(expected, found, strict=True):
+        assert loss_a == pytest.approx(loss_b, rel=1e-9)
+        for name, value in {**a.shared, **a.private}.items():
+            torch.testing.assert_close({**b.shared, **b.private}[name], value, rtol=1e-9, atol=1e-9)
+    for one, other in zip(generators, again, strict=True):
+        assert torch.equal(one.get_state(), other.get_state())
+    small.asked.clear()
+    small.train(states, data, PLAIN.lr, again)
+    assert max(small.asked) == 2  # it does not try again what did not fit
+
+
+def test_one_client_that_does_not_fit_is_an_error() -> None:
+    method = create("promptfl")
+    task = make_task(method)
+    states, data = start_states(method, task, [5])
+
+    class Smaller(Together):
+        def step(self, inputs: Params) -> Params:
+            raise torch.OutOfMemoryError("no memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        Smaller(method, task, PLAIN).train(states, data, PLAIN.lr, [torch_generator(0, "client")])
 
 
 class Bowl(Method):
