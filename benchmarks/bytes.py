@@ -2,8 +2,10 @@
 
 Ten clients learn twenty classes of the packaged CIFAR-100 features, two classes each. One row per
 way the updates travel up (and the shared tensors down): means over the seeds, with the deviation
-over seeds, and the largest difference of a seed's accuracy from its own uncoded run. Bytes are
-those of one round, all clients together, as the run folder counts them.
+over seeds, and the largest difference of a seed's accuracy from its own uncoded run. `control` is
+uncoded too, with a weight decay of 1e-6, which moves the last bits of float32 and nothing else: its
+difference is what any such change does to a run this small. Bytes are those of one round, all
+clients together, as the run folder counts them.
 
 `python benchmarks/bytes.py --method promptfl focoop --seeds 3` (some minutes on one core)
 """
@@ -39,6 +41,7 @@ TUNED = {
 }
 WAYS = (
     ("fp32", "fp32"),
+    ("control", "fp32"),
     ("fp16", "fp32"),
     ("fp16", "fp16"),
     ("bf16", "bf16"),
@@ -52,7 +55,9 @@ def outcome(method: str, up: str, down: str, seed: int) -> tuple[float, float, i
     names = open_features("demo:cifar100", "test").classes
     dropped = "[" + ", ".join(f'"{name}"' for name in names[CLASSES:]) + "]"
     given = [*SETTINGS, f"data.drop_classes={dropped}", f"method.name={method}", f"seed={seed}"]
-    given += [f"federation.payload={up}", f"federation.payload_down={down}"]
+    payload = "fp32" if up == "control" else up
+    given += [f"federation.payload={payload}", f"federation.payload_down={down}"]
+    given += ["federation.weight_decay=1e-6"] if up == "control" else []
     config = load(None, [*given, *TUNED.get(method, ())])
     scenario, store = build(config), MemoryStore()
     clients, schedule = scenario.training_clients(), schedule_of(config, scenario)
@@ -72,7 +77,7 @@ def table(method: str, seeds: Sequence[int]) -> None:
     began = time.perf_counter()
     print(f"\n{method}, seeds {', '.join(map(str, seeds))}")
     heads = ("accuracy", "FPR95", "differs by", "KB up", "KB down")
-    print(f"{'up/down':<12}" + "".join(f"{head:>14}" for head in heads))
+    print(f"{'up/down':<14}" + "".join(f"{head:>14}" for head in heads))
     plain: list[float] = []
     for up, down in WAYS:
         found = [outcome(method, up, down, seed) for seed in seeds]
@@ -80,7 +85,7 @@ def table(method: str, seeds: Sequence[int]) -> None:
         plain = plain or accuracy
         worst = max(abs(a - b) for a, b in zip(accuracy, plain, strict=True))
         print(
-            f"{up + '/' + down:<12}{spread(accuracy):>14}{spread([one[1] for one in found]):>14}"
+            f"{up + '/' + down:<14}{spread(accuracy):>14}{spread([one[1] for one in found]):>14}"
             f"{100 * worst:>14.1f}{found[0][2] / 1000:>14.1f}{found[0][3] / 1000:>14.1f}",
             flush=True,
         )

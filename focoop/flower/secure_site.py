@@ -46,14 +46,14 @@ class Kept:
         return cls(file_of(party, order), order.round_index, attempt)
 
     def load(self) -> Masker | None:
-        """What was kept of this sum, or None."""
+        """What was kept of this sum, or None; a file of another sum, or a damaged one, is none."""
         try:
             found = json.loads(self.path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+            if (found["round"], found["attempt"]) != (self.round_index, self.attempt):
+                return None
+            return Masker.load(found["masker"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
-        if (found["round"], found["attempt"]) != (self.round_index, self.attempt):
-            return None
-        return Masker.load(found["masker"])
 
     def need(self) -> Masker:
         """The same, where the sum must have begun."""

@@ -233,6 +233,10 @@ def test_a_site_answers_the_same_again_and_nothing_else(tmp_path: Path) -> None:
             with pytest.raises(Exception, match="asked twice for one sum") as error:
                 client_app.app(asked, context)
             found.append(str(error.value))
+            bare = RecordDict({n: r for n, r in message.content.items() if n != SUM})
+            asked = Message(bare, message.metadata.dst_node_id, "train")
+            with pytest.raises(Exception, match="says nothing of a sum"):  # no plain update leaves
+                client_app.app(asked, context)
         if message.metadata.message_type == "query.sum_open":
             with pytest.raises(Exception, match="it is over"):
                 client_app.app(message, context)
