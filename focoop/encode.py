@@ -70,7 +70,7 @@ class View:
         """The images and what is done to them, in words."""
         kind = f"{self.corruption}@{self.severity}" if self.corruption else ""
         view = f"view {self.augmented}" if self.augmented else ""
-        return " ".join(filter(None, (images.root.name, images.split, kind, view)))
+        return " ".join(filter(None, (images.root.resolve().name, images.split, kind, view)))
 
     def key(self, backbone: Backbone, data: str) -> str:
         """Name of the cached file."""
@@ -218,12 +218,16 @@ class _Job:
         where, parts = self.backbone.device, []
         size = PIECE if where.type == "cpu" else len(pixels)
         for piece in torch.split(pixels, size):
+            count = len(piece)
+            if count < size:  # other shapes, other last bits: they must not tell a set's size
+                piece = torch.cat([piece, piece[-1:].expand(size - count, -1, -1, -1)])
             with torch.no_grad():
                 piece = piece.to(where, non_blocking=True)
                 features = self.backbone.encode_images(piece, patches=self.view.patches)
-            part = {"pooled": features.pooled.half()}
+            part = {"pooled": features.pooled[:count].half()}
             if features.patches is not None:
-                part["patches_q"], part["patches_scale"] = quantise(features.patches)
+                patches = quantise(features.patches[:count])
+                part["patches_q"], part["patches_scale"] = patches
             parts.append(part)
         return _joined(parts)
 

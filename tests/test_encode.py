@@ -23,12 +23,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Counting(ToyBackbone):
-    """Counts the images that pass through the image tower."""
+    """Counts the images that pass through the image tower; what fills up a piece is a copy."""
 
     seen = 0
 
     def encode_images(self, batch: Tensor, patches: str | None = None) -> ImageFeatures:
-        self.seen += len(batch)
+        self.seen += len(batch.flatten(1).unique(dim=0))
         return super().encode_images(batch, patches)
 
 
@@ -223,3 +223,14 @@ def test_mini_encodes_a_shared_image_as_stored(
     rows = stored.select(stored.labels == stored.classes.index("apple")).select([0, 7])
     assert float((got.pooled * rows.pooled).sum(-1).min()) > 0.999
     assert got.patches is not None and got.patches.shape == (2, 16, 256)
+
+
+def test_an_images_features_do_not_depend_on_the_others(mini: Backbone, tmp_path: Path) -> None:
+    """Sites that encode their own images get what one machine gets of all of them."""
+    images = read_folder(plant_images(tmp_path / "images", side=40), "test")
+    whole = encode(images, mini, patches="grid", cache_dir=tmp_path)
+    for rows in (range(5), range(3, 12), range(10, 12)):
+        part = encode(images.take(list(rows)), mini, patches="grid", cache_dir=tmp_path)
+        assert torch.equal(part.pooled, whole.pooled[rows.start : rows.stop])
+        assert part.patches is not None and whole.patches is not None
+        assert torch.equal(part.patches, whole.patches[rows.start : rows.stop])
