@@ -46,9 +46,9 @@ CLIENTS = (
 )
 SERVER = (
     ("promptfl", "", (1000, 10000, 30000)),
-    ("focoop", "method.goc=false", (25, 50, 100)),
-    ("focoop", "method.goc_pool=mean", (25, 50, 100)),
-    ("focoop", "method.goc_pool=all", (25, 50, 100)),
+    ("focoop", "method.goc=false", (50, 100, 200)),
+    ("focoop", "method.goc_pool=mean", (50, 100, 200)),
+    ("focoop", "method.goc_pool=all", (50, 100, 200)),
 )
 EDGES = ((0, "all"), (5, "all"), (2, "all"), (0, "mean"), (5, "mean"))
 SMALL = (

@@ -33,7 +33,7 @@ def compare(folder: Path, *overrides: str) -> tuple[RunFolder, RunFolder]:
 @pytest.mark.parametrize(
     ("method", "up", "down"),
     [
-        ("focoop", "int8", "fp16"),
+        pytest.param("focoop", "int8", "fp16", marks=pytest.mark.slow),
         ("promptfl", "fp16", "bf16"),
         ("promptfl", "bf16", "fp32"),
         ("local_only", "int8", "fp16"),
@@ -54,7 +54,7 @@ def test_same_bits_and_bytes_as_the_simulator(
             assert ours.get(name) == theirs.get(name)
 
 
-def test_with_noise_and_a_robust_rule(tmp_path: Path) -> None:
+def test_with_noise_a_robust_rule_and_edge_servers(tmp_path: Path) -> None:
     plain, flower = compare(
         tmp_path,
         "method.name=promptfl",
@@ -62,8 +62,10 @@ def test_with_noise_and_a_robust_rule(tmp_path: Path) -> None:
         "privacy.clip=0.5",
         "privacy.noise=0.3",
         "robust.rule=median",
+        "federation.edges=2",
     )
     assert state(flower) == state(plain)
+    assert plain.manifest["rounds"][-1]["server"]["edges"] == 2
     coded = plain.manifest["rounds"][-1]["bytes_up"]
     assert coded == CLIENTS * (16 * 192 + 16 * 4 + 4 * 8)  # codes, scales, class counts
 
