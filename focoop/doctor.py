@@ -50,6 +50,8 @@ def examine(config: "RunConfig | None" = None) -> Iterator[Check]:
     if config is not None:
         yield guarded(partial(run_backbone, config), "this run's backbone")
         yield guarded(partial(run_method, config), "this run's method")
+        if config.data.id.startswith(("csv:", "clients:")):
+            yield guarded(partial(run_clients, config), "this run's clients")
         for spec in datasets_of(config):
             yield guarded(partial(run_dataset, spec, config), f"this run's {spec}")
 
@@ -167,6 +169,22 @@ def run_method(config: "RunConfig") -> Check:
         lacking = f"{config.method.name} reads patch features {kind}, which are not loaded"
         return Check(topic, FAIL, lacking, "set data.with_patches to true")
     return Check(topic, OK, f"{config.method.name}, patch features: {kind or 'none'}")
+
+
+def run_clients(config: "RunConfig") -> Check:
+    """Whether a run uses the clients that its images come divided into."""
+    from focoop.data.own import clients_of
+    from focoop.features import Source
+
+    topic, kind = "this run's clients", config.partition.kind
+    source = Source.parse(config.data.id)
+    given = clients_of(source.kind, Path(source.target).expanduser())
+    if given and kind != "given":
+        found = (
+            f"{config.data.id} names {len(given)} clients, which partition.kind = {kind} ignores"
+        )
+        return Check(topic, NOTE, found, "--set partition.kind=given --set partition.clients=0")
+    return Check(topic, OK, f"partition.kind = {kind}")
 
 
 def run_dataset(spec: str, config: "RunConfig") -> Check:

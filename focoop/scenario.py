@@ -12,9 +12,9 @@ from focoop import kept
 from focoop.clip import load_backbone
 from focoop.clip.base import Backbone
 from focoop.data.corruptions import SEVERITIES
-from focoop.errors import ConfigError, MethodError
+from focoop.errors import ConfigError, DataError, MethodError
 from focoop.evaluation import EvaluationSets, Images, Owned
-from focoop.features import FeatureSet, open_features, patch_kind_of
+from focoop.features import FeatureSet, Source, open_features, patch_kind_of
 from focoop.federation.client import ClientData
 from focoop.methods import create
 from focoop.methods._base import Method, Task
@@ -88,6 +88,8 @@ def build(
         )
     backbone = open_backbone(config, device, load)
     patch_kind_of(backbone, method.patch_kind)  # refuses before images are encoded
+    if Source.parse(config.data.id).kind not in ("demo", "file"):
+        divide(config, None, cache_dir)  # so does this
     split = divide(config, backbone, cache_dir)
     task = make_task(config, backbone, split.classes, method.needs_ood, cache_dir)
     task = replace(task, frozen=method.prepare(task))
@@ -106,8 +108,7 @@ def build(
     if config.data.validation == 0:  # corrupted test images would leak into tuning
         for name, spec in expand_severities(config.data.corrupted):
             features = opened(spec, split=split.tested.split, by=split.tested.by)
-            dropped = [name for name in config.data.drop_classes if name in features.classes]
-            features = features.drop_classes(dropped).with_classes(split.classes)
+            features = _same_classes(config, split, features, spec)
             corrupted[name] = _same_clients(config, split, features, spec)
             hashes[spec] = features.sha256()
     ood_specs = config.data.ood
@@ -207,6 +208,19 @@ def expand_severities(specs: Sequence[str]) -> list[tuple[str, str]]:
         else:
             pairs += [(f"{corruption}@{s}", f"{spec}@{s}") for s in SEVERITIES]
     return pairs
+
+
+def _same_classes(config: RunConfig, split: Split, features: FeatureSet, spec: str) -> FeatureSet:
+    """Corrupted images with the ID images' classes, in their order."""
+    dropped = [name for name in config.data.drop_classes if name in features.classes]
+    try:
+        return features.drop_classes(dropped).with_classes(split.classes)
+    except DataError as error:
+        reason = str(error).partition(":")[0]
+        raise ConfigError(
+            f"data.corrupted: {spec} does not hold the classes of {config.data.id}: write "
+            f"{config.data.id}#brightness there, or set data.corrupted=[] for none ({reason})"
+        ) from error
 
 
 def _same_clients(config: RunConfig, split: Split, features: FeatureSet, spec: str) -> Owned:

@@ -205,7 +205,7 @@ def test_impossible_domains_are_refused():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: pathological(5, 6, 0), "at most 5 clients"),
+        (lambda: pathological(5, 6, 0), "set partition.clients to 5"),
         (lambda: overlap(5, 2, 6, 0), "1 to 5"),
         (lambda: overlap(5, 2, 0, 0), "1 to 5"),
         (lambda: dirichlet(5, 2, 0.0, 0), "alpha"),

@@ -4,6 +4,7 @@ Results go to standard output, messages to standard error. Exit codes: 0 done, 2
 configuration, 3 data, 4 backbone, 5 method, 6 run folder, 7 federation, 130 interrupted.
 """
 
+import warnings
 from typing import Annotated
 
 import typer
@@ -56,6 +57,12 @@ def root(
     """
 
 
+def _warned(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning as people read it, without the line of code that gave it."""
+    typer.echo(f"warning: {message}", err=True)
+
+
 def main() -> None:
     """Entry point of the `focoop` command."""
+    warnings.showwarning = _warned
     app()

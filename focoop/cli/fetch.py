@@ -5,7 +5,14 @@ from typing import Annotated
 
 import typer
 
-from focoop.cli.screen import AsJson, download_progress, messages, out, print_json
+from focoop.cli.screen import (
+    AsJson,
+    download_progress,
+    image_work,
+    messages,
+    out,
+    print_json,
+)
 from focoop.errors import ConfigError, DataError
 
 Root = Annotated[
@@ -51,7 +58,8 @@ def check(
         images = read(source.target, split, root)
     else:
         images = open_images(source.kind, source.target, split, root=root, check=False)
-    bad = broken(images)
+    with image_work(messages()):
+        bad = broken(images)
     if as_json:
         print_json({"dataset": dataset, "images": len(images), "broken": bad})
     else:

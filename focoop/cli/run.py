@@ -63,6 +63,7 @@ def run(
     path = folder or Path("runs") / config.title
     if config.data.fetch:
         fetch_missing(config)
+    note_clients(config)
     summary = train(config, path, resume=resume, quiet=as_json)
     if as_json:
         return print_json({"folder": str(path), "status": "finished", "summary": summary})
@@ -169,6 +170,15 @@ def fetch_missing(config: "RunConfig") -> None:
         console.print(told, markup=False)
         with download_progress(console) as progress:
             fetch.fetch(name, config.data.root or None, progress)
+
+
+def note_clients(config: "RunConfig") -> None:
+    """Say so where images come divided among clients and the run divides them anew."""
+    from focoop.doctor import NOTE, run_clients
+
+    check = run_clients(config)
+    if check.state == NOTE:
+        messages().print(f"note: {check.found}; use them: {check.advice}", markup=False)
 
 
 def train(

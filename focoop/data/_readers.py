@@ -71,19 +71,22 @@ def _groups(root: Path, tree: Tree, split: str) -> list[str]:
     if "" in tree:
         if split not in (ALL, "test"):
             raise DataError(
-                f"{root} holds class folders and no {split!r} folder: ask for {ALL!r}, or sort "
-                "the images into train/<class> and test/<class>"
+                f"{root} holds class folders and no {split!r} folder: sort the images into "
+                f"train/<class> and test/<class> (or ask for {ALL!r}, where a split is asked for)"
             )
         return [""]
     if split == ALL:
         return sorted(tree)
     if split == "test" and split not in tree:
         split = next((name for name in SPLITS[2:] if name in tree), split)
-    if split not in tree:
-        what = "domains" if _has_domains(tree) else "splits"
+    if split not in tree and _has_domains(tree):
         raise DataError(
-            f"{root} has no {split!r}: its {what} are {', '.join(sorted(tree))} (or {ALL!r})"
+            f"{root} has no folder {split!r}: {', '.join(sorted(tree))} are taken as domains; make "
+            f"them the clients (partition.kind=domain), or sort the images into train/<class> and "
+            f"test/<class> (a split here is a domain's name or {ALL!r})"
         )
+    if split not in tree:
+        raise DataError(f"{root} has no {split!r}: its splits are {', '.join(sorted(tree))}")
     return [split]
 
 
@@ -155,15 +158,24 @@ def scan(root: Path) -> dict[str, dict[str, list[str]]]:
 
 
 def _folders(path: Path) -> list[str]:
-    return sorted(e.name for e in _entries(path) if e.is_dir() and not e.name.startswith("."))
+    return sorted(e.name for e in _entries(path) if _is_dir(e) and not e.name.startswith("."))
+
+
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link in a circle
+        return False
 
 
 def _images(root: Path, folder: str) -> list[str]:
-    """Image files directly in `root/folder`, sorted, relative to `root`."""
-    found = _entries(root / folder)
-    names = [e.name for e in found if e.is_file() and not e.name.startswith(".")]
-    kept = [name for name in sorted(names) if Path(name).suffix.lower() in SUFFIXES]
-    return [f"{folder}/{name}" for name in kept]
+    """Image files directly in `root/folder`, sorted, relative to `root`.
+
+    Links that lead nowhere are among them, so that they are named with the unreadable ones.
+    """
+    names = sorted(e.name for e in _entries(root / folder) if not e.name.startswith("."))
+    kept = [name for name in names if Path(name).suffix.lower() in SUFFIXES]
+    return [f"{folder}/{name}" for name in kept if not (root / folder / name).is_dir()]
 
 
 def _entries(path: Path) -> list[os.DirEntry[str]]:

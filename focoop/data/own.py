@@ -80,6 +80,8 @@ def csv_table(path: Path, by: str = "domain") -> Table:
             header = [name.strip().lower() for name in reader.fieldnames or []]
             reader.fieldnames = header
             lines = list(reader)
+    except FileNotFoundError as error:
+        raise DataError(f"there is no file {path.absolute()}: check the path") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"cannot read {path} ({error}): it must be a CSV file in UTF-8") from error
     for name in COLUMNS[:2]:
@@ -100,6 +102,14 @@ def csv_table(path: Path, by: str = "domain") -> Table:
         bad = next(i for i, row in enumerate(rows, start=2) if not row[2])
         raise DataError(f"{path}, line {bad}: split is empty here and given elsewhere")
     return Table(path.parent, rows, str(path))
+
+
+def clients_of(kind: str, path: Path) -> tuple[str, ...]:
+    """Names of the clients that a user's images come divided into; empty where they do not."""
+    if kind not in ("csv", "clients"):
+        return ()
+    table = csv_table(path, "client") if kind == "csv" else clients_table(path)
+    return tuple(sorted({group for *_, group in table.rows if group}))
 
 
 def clients_table(root: Path) -> Table:

@@ -16,6 +16,8 @@ from focoop.watch import tell
 
 THREADS = 4  # decoding releases the interpreter
 SHOWN = 5
+# Pillow's error -> what it means for the file, where its own words would repeat the path.
+PLAIN = {"UnidentifiedImageError": "not an image, or of an unknown format"}
 TOLD = 100  # images between two reports of progress
 
 
@@ -34,9 +36,9 @@ def broken(images: ImageSet, cache_dir: Path | None = None) -> dict[str, str]:
         reasons = pool.map(lambda file: _reason(root / file), fresh)
         for done, (file, reason) in enumerate(zip(fresh, reasons, strict=True)):
             if done % TOLD == 0:
-                tell(f"checking {images.root.name}", done, len(fresh))
+                tell(f"checking {root.name}", done, len(fresh))
             known[file] = [*stamps[file], reason]
-        tell(f"checking {images.root.name}", len(fresh), len(fresh))
+        tell(f"checking {root.name}", len(fresh), len(fresh))
     if fresh:
         try:
             atomic.replace(path, json.dumps(known).encode())
@@ -76,7 +78,10 @@ def _reason(path: Path) -> str:
         read_rgb(path)
     except DataError as error:
         cause = error.__cause__
-        return str(cause) or type(cause).__name__
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        kind = type(cause).__name__
+        return PLAIN.get(kind, str(cause).partition(", could be")[0] or kind)
     return ""
 
 

@@ -117,17 +117,19 @@ def images(root: Path) -> None:
         Image.new("RGB", (3, 3)).save(path)
     (root / "bad" / "0.png").write_bytes(b"no image")
     (root / "ok" / "9.jpg").symlink_to(root / "nowhere.jpg")
+    (root / "ok" / "8.jpg").symlink_to(root / "ok" / "8.jpg")  # a circle
+    (root / "ok" / "folder.jpg").mkdir()
 
 
 def test_unreadable_images_are_named_and_skipped_or_refused(tmp_path: Path) -> None:
     images(tmp_path / "i")
     spec, cache = str(tmp_path / "i"), tmp_path / "cache"
-    with pytest.warns(UserWarning, match=r"1 of 4 images .*bad/0.png \(.*\): left out"):
+    with pytest.warns(UserWarning, match=r"3 of 6 images .*bad/0.png \(not an .*\): left out"):
         found = open_images("folder", spec, "test", cache_dir=cache)
     assert found.files == ("bad/3.png", "ok/1.png", "ok/2.png") and found.labels == (0, 1, 1)
     with pytest.raises(DataError, match="data.strict = false"):
         open_images("folder", spec, "test", strict=True, cache_dir=cache)
-    assert len(open_images("folder", spec, "test", check=False)) == 4
+    assert len(open_images("folder", spec, "test", check=False)) == 6
     table = tmp_path / "i" / "t.csv"
     write(table, "path,label\nbad/0.png,a\nok/9.jpg,a\n")
     with pytest.raises(DataError, match="no image is left"):
@@ -137,11 +139,17 @@ def test_unreadable_images_are_named_and_skipped_or_refused(tmp_path: Path) -> N
 def test_a_mended_image_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images(tmp_path / "i")
     found = read_folder(tmp_path / "i", "test")
-    assert list(sound.broken(found, tmp_path)) == ["bad/0.png"]
+    told = {
+        "bad/0.png": "not an image, or of an unknown format",
+        "ok/8.jpg": "Too many levels of symbolic links",
+        "ok/9.jpg": "No such file or directory",
+    }
+    assert sound.broken(found, tmp_path) == told
     Image.new("RGB", (2, 2)).save(tmp_path / "i" / "bad" / "0.png")
-    assert sound.broken(found, tmp_path) == {}
+    Image.new("RGB", (2, 2)).save(tmp_path / "i" / "nowhere.jpg")
+    assert list(sound.broken(found, tmp_path)) == ["ok/8.jpg"]
     monkeypatch.setattr(sound, "read_rgb", None)  # nothing is opened a second time
-    assert sound.broken(found, tmp_path) == {}
+    assert list(sound.broken(found, tmp_path)) == ["ok/8.jpg"]
 
 
 class Column:

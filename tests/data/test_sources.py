@@ -1,6 +1,7 @@
 """Datasets by name as a run opens them: encoded, corrupted, refused."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -117,10 +118,7 @@ def test_given_clients_without_splits_hold_a_fifth_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["given", "domain"])
-def test_corrupted_copies_go_to_the_clients_of_their_images(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("focoop.scenario.load_backbone", lambda *_, **__: BACKBONE)
+def test_corrupted_copies_go_to_the_clients_of_their_images(kind: str, tmp_path: Path) -> None:
     root = shapes(tmp_path / "i", {"a": 10, "b": 15})
     settings = [
         f"data.id=folder:{root}",
@@ -128,9 +126,11 @@ def test_corrupted_copies_go_to_the_clients_of_their_images(
         f"partition.kind={kind}",
         "partition.clients=0",
         "method.name=zeroshot",
+        f"backbone.weights={tmp_path}",  # a name of its own among the backbones that are kept
     ]
+    made = partial(build, cache_dir=tmp_path / "c", load=lambda *_, **__: BACKBONE)
     right = load(None, [*settings, f"data.corrupted=['folder:{root}#brightness@1']"])
-    scenario = build(right, tmp_path / "c")
+    scenario = made(right)
     corrupted, own = scenario.sets.corrupted["brightness@1"], scenario.sets.test
     assert [rows.tolist() for rows in corrupted.index] == [rows.tolist() for rows in own.index]
     assert [len(rows) for rows in own.index] == [4, 6]
@@ -143,7 +143,10 @@ def test_corrupted_copies_go_to_the_clients_of_their_images(
     other = shapes(tmp_path / "other", {"a": 10, "b": 15})
     wrong = load(None, [*settings, f"data.corrupted=['folder:{other}#brightness@1']"])
     with pytest.raises(ConfigError, match="does not hold the images of"):
-        build(wrong, tmp_path / "c")
+        made(wrong)
+    strange = load(None, [*settings, "data.corrupted=['demo:cifar100#brightness@1']"])
+    with pytest.raises(DataError, match="another joint space"):
+        made(strange)
 
 
 def call(*words: str) -> tuple[int, str]:
