@@ -32,7 +32,7 @@ def round_of(name: str, settings: object = None) -> tuple[Method, Task, Server, 
         counts = images.counts(len(task.classes))
         state = client_state(method, task, initial, server, None, lambda c=counts: c)  # type: ignore[misc]
         trained, loss = train(method, state, images, task, LOCAL, torch_generator(0, "t", k))
-        updates.append(make_update(k, trained, images, len(task.classes), loss))
+        updates.append(make_update(method, k, trained, images, task, loss))
     return method, task, server, updates
 
 

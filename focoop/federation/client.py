@@ -62,7 +62,7 @@ def train(
         return state, math.nan
     params: Params = {**state.shared, **state.private}
     leaves = {
-        name: value.detach().clone().requires_grad_(True) if value.is_floating_point() else value
+        name: value.detach().clone().requires_grad_(True) if trains(method, name, value) else value
         for name, value in params.items()
     }
     optimiser = torch.optim.SGD(
@@ -71,7 +71,7 @@ def train(
         momentum=settings.momentum,
         weight_decay=settings.weight_decay,
     )
-    received = {name: v for name, v in state.shared.items() if v.is_floating_point()}
+    received = {name: v for name, v in state.shared.items() if trains(method, name, v)}
     losses = []
     for index in batches(len(data), settings, generator):
         noise = method.noise(len(index), task, generator)
@@ -112,15 +112,23 @@ def check_loss(mean_loss: float, lr: float) -> float:
     return mean_loss
 
 
+def trains(method: Method, name: str, value: Tensor) -> bool:
+    """Whether SGD moves a tensor: not whole numbers, nor what is measured or the server's own."""
+    return value.is_floating_point() and name not in method.untrained
+
+
 def make_update(
-    client: int, state: State, data: ClientData, num_classes: int, loss: float
+    method: Method, client: int, state: State, data: ClientData, task: Task, loss: float
 ) -> ClientUpdate:
-    """What leaves the client after training: shared tensors and counts."""
+    """What leaves the client after training: shared tensors, measured ones among them, counts."""
+    measured: Params = {}
+    if method.untrained and len(data):
+        measured = method.measure(data.batch(torch.arange(len(data)), task.device), task)
     return ClientUpdate(
         client=client,
-        shared=state.shared,
+        shared={**state.shared, **measured},
         num_examples=len(data),
-        class_counts=data.counts(num_classes),
+        class_counts=data.counts(len(task.classes)),
         loss=loss,
     )
 

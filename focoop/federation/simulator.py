@@ -161,7 +161,7 @@ def simulate(
             for client, images, (trained, loss) in zip(group, data, results, strict=True):
                 if trained.private and len(images):
                     store.save(client, round_index, trained.private)
-                update = make_update(client, trained, images, len(task.classes), loss)
+                update = make_update(method, client, trained, images, task, loss)
                 if schedule.privacy is not None:
                     update = schedule.privacy.release(
                         update,

@@ -16,7 +16,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from focoop.clip.text import Names
-from focoop.federation.client import ClientData, LocalSettings, batches, check_loss, distance
+from focoop.federation.client import (
+    ClientData,
+    LocalSettings,
+    batches,
+    check_loss,
+    distance,
+    trains,
+)
 from focoop.federation.graphs import Graphs
 from focoop.methods._base import Batch, Method, Params, State, Task
 
@@ -73,7 +80,13 @@ class Together:
         busy = [k for k, images in enumerate(data) if len(images)]
         if not busy:
             return results
-        group = Group([states[k] for k in busy], [data[k] for k in busy], self.task, self.settings)
+        group = Group(
+            self.method,
+            [states[k] for k in busy],
+            [data[k] for k in busy],
+            self.task,
+            self.settings,
+        )
         rate = torch.full((), lr, dtype=torch.float64, device=self.task.device)
         orders = [batches(len(data[k]), self.settings, generators[k]) for k in busy]
         while steps := [(r, i) for r, order in enumerate(orders) for i in _next(order)]:
@@ -117,7 +130,8 @@ class Together:
 
     def losses(self, params: Params, inputs: Params) -> Tensor:
         """(k,) loss of each client on its own batch."""
-        method, task, common = self.method, self.task, _part(inputs, "common")
+        method, task = self.method, self.task
+        common = {**_part(inputs, "common"), **_part(inputs, "fixed")}
 
         def one(p: Params, f: Params, x: Params, noise: Params) -> Tensor:
             p = {**p, **common}
@@ -164,6 +178,7 @@ class Group:
 
     def __init__(
         self,
+        method: Method,
         states: Sequence[State],
         data: Sequence[ClientData],
         task: Task,
@@ -175,7 +190,10 @@ class Group:
         # What the server sent in whole numbers, such as words, is the same for all clients.
         self.common = {n: v for n, v in first.shared.items() if not v.is_floating_point()}
         self.constants = {f"common/{n}": v.cpu() for n, v in self.common.items()}
-        received = {n: v for n, v in first.shared.items() if v.is_floating_point()}
+        received = {n: v for n, v in first.shared.items() if trains(method, n, v)}
+        # So is what nobody trains, but a round's is not the next one's.
+        same = {*self.common, *received}
+        self.fixed = {n: v for n, v in first.shared.items() if n not in same}
         self.received = received if settings.prox > 0 else {}
         self.params: Params = {
             name: torch.stack([{**s.shared, **s.private}[name] for s in states])
@@ -204,6 +222,7 @@ class Group:
         where, index = self.where(rows), self.sent(index)
         every = len(rows) == len(self.images["pooled"])
         found = {f"received/{n}": v for n, v in self.received.items()}
+        found |= {f"fixed/{n}": v for n, v in self.fixed.items()}
         for part, params in (("param", self.params), ("momentum", self.momentum)):
             found |= {f"{part}/{n}": v if every else v[where] for n, v in params.items()}
         found |= {f"image/{n}": v[where[:, None], index] for n, v in self.images.items()}
@@ -242,7 +261,7 @@ class Group:
                 taken[row].append(loss)
         found = []
         for row, losses_of_row in enumerate(taken):
-            mine = {**{n: v[row] for n, v in self.params.items()}, **self.common}
+            mine = {**{n: v[row] for n, v in self.params.items()}, **self.common, **self.fixed}
             state = State({n: mine[n] for n in self.shared}, {n: mine[n] for n in self.private})
             found.append((state, float(torch.stack(losses_of_row).mean())))
         return found

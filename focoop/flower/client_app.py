@@ -82,7 +82,7 @@ def train(message: Message, context: Context) -> Message:
     trained, loss = train_locally(method, state, data, task, local, generator)
     if trained.private and len(data):
         store.save(client, round_index, trained.private)
-    update = make_update(client, trained, data, len(task.classes), loss)
+    update = make_update(method, client, trained, data, task, loss)
     if schedule.privacy is not None:
         update = schedule.privacy.release(update, given, *party.noise(order, given))
     if party.config.privacy.secure_sum:

@@ -147,6 +147,8 @@ class Method(ABC):
         lr_grid: learning rates `focoop tune` tries; empty: those it tries for every method.
         by_class: shared tensors with a row per class, averaged class by class; robust rules and
             secure sums, which know no method, do the same with them.
+        untrained: shared floating tensors that training leaves alone: the server's own, and those
+            that `measure` fills.
         identity_settings: settings under which the server step returns equal updates as they are;
             empty where it always does (an average), given where a server moves them on purpose.
     """
@@ -165,6 +167,7 @@ class Method(ABC):
     pools_data: ClassVar[bool] = False
     together: bool = True
     by_class: tuple[str, ...] = ()
+    untrained: tuple[str, ...] = ()
     lr_grid: ClassVar[tuple[float, ...]] = ()
     identity_settings: ClassVar[Mapping[str, object]] = {}
 
@@ -185,7 +188,7 @@ class Method(ABC):
 
     @abstractmethod
     def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
-        """Scalar training loss, differentiable in every floating tensor of `params`."""
+        """Scalar training loss, differentiable in all floating `params` but the untrained."""
 
     @abstractmethod
     def score(self, logits: Logits, task: Task) -> Tensor:
@@ -202,6 +205,10 @@ class Method(ABC):
     def personalise(self, private: Params, class_counts: Tensor, task: Task) -> Params:
         """A client's first private tensors, once it knows its own (C,) class counts."""
         return private
+
+    def measure(self, images: Batch, task: Task) -> Params:
+        """Shared tensors that a client measures on all its images instead of training them."""
+        return {}
 
     def noise(self, batch_size: int, task: Task, generator: torch.Generator) -> Params:
         """All random numbers of one step, drawn on the CPU: `loss` itself draws none."""

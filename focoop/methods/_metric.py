@@ -1,0 +1,45 @@
+"""A metric for image features: what varies within classes, over all clients, counts for less."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from focoop.methods._base import Batch
+
+
+def class_means(images: Batch, num_classes: int) -> Tensor:
+    """(C, D) mean features of a client's images in float64; zero where it has none."""
+    pooled = images.pooled.double()
+    sums = pooled.new_zeros(num_classes, pooled.shape[1]).index_add_(0, images.labels, pooled)
+    return sums / torch.bincount(images.labels, minlength=num_classes).clamp(min=1)[:, None]
+
+
+def scatter(images: Batch, num_classes: int) -> Tensor:
+    """(D, D) mean of (h - m_y)(h - m_y)^T over a client's images, m_c its own class means."""
+    off = images.pooled.double() - class_means(images, num_classes)[images.labels]
+    return (off.T @ off / max(1, len(off))).to(images.pooled.dtype)
+
+
+def whitening(spread: Tensor, shrinkage: float) -> Tensor:
+    """(D, D) ((1 - k) S + k s I)^(-1/2) / sqrt(D), s the mean of S's diagonal; k -> `shrinkage`.
+
+    What varies as images within a class do has length 1; a multiple of the unit matrix stays one.
+    """
+    spread = spread.detach().double().cpu()
+    size = spread.diagonal().mean().clamp(min=1e-12)
+    values, vectors = torch.linalg.eigh((spread + spread.T) / (2 * size))
+    # Noise or robust rules may leave a scatter that is not positive.
+    values = ((1.0 - shrinkage) * values.clamp(min=0.0) + shrinkage) * size * len(values)
+    metric: Tensor = (vectors * values.rsqrt()) @ vectors.T
+    return metric
+
+
+def whitened(features: Tensor, centre: Tensor, metric: Tensor) -> Tensor:
+    """Unit rows of (h - centre) A for features (N, D)."""
+    return F.normalize((features - centre) @ metric, dim=-1)
+
+
+def distance(features: Tensor, centre: Tensor, metric: Tensor) -> Tensor:
+    """(N,) |(h - centre) A| of features (N, D)."""
+    lengths: Tensor = torch.linalg.vector_norm((features - centre) @ metric, dim=-1)
+    return lengths
