@@ -20,7 +20,7 @@ def kernels(bench: Bench) -> list[Row]:
     from focoop.clip import kernels_attention as attention
 
     shape, names = bench.tower.shape, bench.task.id_names
-    layout = fused.flat(bench.tower.pos, names, 16)
+    layout = fused.flat(bench.tower.pos, names, 16, unified=False)
     groups, d = 2000 // len(names) if bench.real else 1, shape.width
     t, s = groups * layout.tokens, groups * len(names)
     half = torch.bfloat16 if bench.device.type == "cuda" else torch.float32

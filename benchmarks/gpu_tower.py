@@ -98,9 +98,10 @@ def products(tower: TextTower, contexts: Tensor, names: Names) -> tuple[float, f
     shape = tower.shape
     groups, rows, tokens, _ = contexts.shape
     square, sequences = shape.width**2, groups * len(names)
-    if rows > 1 and contexts.device.type == "cuda":  # the fused step: no padding, no SOT
+    if contexts.device.type == "cuda":  # the fused step: no padding, no SOT
         assert names.known is not None
-        count = groups * sum(tokens + length for length in names.known)
+        shared = tokens if rows == 1 else 0
+        count = groups * (shared + sum(tokens - shared + length for length in names.known))
     else:
         with torch.no_grad():
             x, _ = (tower.unified if rows == 1 else tower.specific)(contexts, names)

@@ -1,12 +1,14 @@
 """The training step of the text tower on a GPU: fused kernels, no padding, its own backward.
 
-For prompts with contexts of their own. Between the matrix products runs one kernel each: residual
-and norm, attention, activation. Gains and biases of norms are folded into the frozen weights behind
+Contexts may be each name's own or shared by all names of a group: then it is computed once and its
+gradient is the sum of all names'. Between the matrix products runs one kernel each: residual and
+norm, attention, activation. Gains and biases of norms are folded into the frozen weights behind
 them, so that a norm's own output is all its backward needs; weights get no gradient, so that no
 product's input is kept. The SOT sees nothing but itself: its keys and values are constants of the
 tower. The residual stream is float32, its gradient in the products' dtype.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -26,14 +28,18 @@ class Flat:
 
     Attributes:
         names: N.
+        shared: rows of the context at the beginning of a group, 0 where each name has its own.
         tokens: rows of a group.
-        longest: rows of the longest sequence and its SOT, as a power of two.
-        starts, sizes, ends: (N,) int32 first row, number of rows and place of the EOT.
-        rows: (N * n,) int64 rows of the contexts' tokens within a group.
+        longest: rows that the longest sequence sees and its SOT, as a power of two.
+        starts, sizes: (N,) int32 first own row and number of rows seen; one more for the context
+            where it is shared.
+        ends: (N,) int32 place of the EOT among the rows seen.
+        rows: int64 rows of the contexts' tokens within a group.
         base: (tokens, d_t) all embeddings but the contexts, positions added everywhere.
     """
 
     names: int
+    shared: int
     tokens: int
     longest: int
     starts: Tensor
@@ -43,54 +49,67 @@ class Flat:
     base: Tensor
 
     def embed(self, contexts: Tensor) -> Tensor:
-        """(K, N, n, d_t) -> (K * tokens, d_t)."""
+        """(K, N or 1, n, d_t) -> (K * tokens, d_t)."""
         groups, _, _, width = contexts.shape
         x = self.base.repeat(groups, 1, 1)
         x.index_add_(1, self.rows, contexts.reshape(groups, -1, width))
         return x.view(-1, width)
 
     def contexts(self, slope: Tensor) -> Tensor:
-        """(K * tokens, d_t) gradients -> (K, N, n, d_t), those of the contexts."""
+        """(K * tokens, d_t) gradients -> (K, N or 1, n, d_t), those of the contexts."""
         width = slope.shape[-1]
         found = slope.view(-1, self.tokens, width).index_select(1, self.rows)
-        return found.view(len(found), self.names, -1, width)
+        return found.view(len(found), 1 if self.shared else self.names, -1, width)
 
     def at_ends(self, groups: int) -> Tensor:
         """(K * N,) rows of the EOTs."""
         first = self.tokens * torch.arange(groups, device=self.starts.device)
-        return (first[:, None] + self.starts + self.ends).view(-1)
+        own = self.starts[: self.names] + self.ends - self.shared
+        return (first[:, None] + own).view(-1)
 
 
-def flat(pos: Tensor, names: Any, tokens: int) -> Flat:
+def flat(pos: Tensor, names: Any, tokens: int, *, unified: bool) -> Flat:
     """The layout of `names` behind contexts of `tokens` tokens; `names` is a `prompted.Names`.
 
     Where the host does not know the lengths every sequence is as long as the longest.
     """
     count, longest, width = names.embeddings.shape
-    device, total = pos.device, tokens + longest
+    device, shared = pos.device, tokens if unified else 0
+    own = tokens - shared  # context rows of each sequence
     known: Sequence[int] | None = names.known
     if known is None:
-        sizes = torch.full((count,), total, dtype=torch.int32, device=device)
-        starts = total * torch.arange(count, dtype=torch.int32, device=device)
-        rows, places = count * total, torch.arange(count * total, device=device)
+        sizes = torch.full((count,), own + longest, dtype=torch.int32, device=device)
+        starts = (own + longest) * torch.arange(count, dtype=torch.int32, device=device)
+        rows = count * (own + longest)
+        places = torch.arange(rows, device=device)
     else:
-        host = torch.tensor([tokens + length for length in known])
+        host = torch.tensor([own + length for length in known])
         sizes = host.to(torch.int32).to(device)
         starts = (host.cumsum(0) - host).to(torch.int32).to(device)
         rows = int(host.sum())
-        places = torch.cat([i * total + torch.arange(n) for i, n in enumerate(host.tolist())])
-        places = places.to(device)
-    blank = names.embeddings.new_zeros(count, tokens, width)
-    whole = torch.cat([blank, names.embeddings], dim=1) + pos[1 : 1 + total]
+        each = [i * (own + longest) + torch.arange(n) for i, n in enumerate(host.tolist())]
+        places = torch.cat(each).to(device)
+    blank = names.embeddings.new_zeros(count, own, width)
+    total = tokens + longest
+    whole = torch.cat([blank, names.embeddings], dim=1) + pos[1 + shared : 1 + total]
+    base = whole.view(-1, width)[places]
+    if unified:
+        starts = torch.cat([starts + shared, starts.new_zeros(1)])
+        sizes = torch.cat([sizes + shared, sizes.new_full((1,), shared)])
+        base = torch.cat([pos[1 : 1 + shared], base])
+        inner = torch.arange(shared, device=device)
+    else:
+        inner = (starts.long()[:, None] + torch.arange(tokens, device=device)).view(-1)
     return Flat(
         names=count,
-        tokens=rows,
+        shared=shared,
+        tokens=shared + rows,
         longest=max(16, 1 << total.bit_length()),
         starts=starts,
         sizes=sizes,
         ends=(names.lengths + tokens - 1).to(torch.int32),
-        rows=(starts.long()[:, None] + torch.arange(tokens, device=device)).view(-1),
-        base=whole.view(-1, width)[places].to(torch.float32),
+        rows=inner,
+        base=base.to(torch.float32),
     )
 
 
@@ -175,7 +194,7 @@ def of_sot(tower: Any) -> list[Tensor]:
 
 
 class Tower(torch.autograd.Function):
-    """Contexts (K, N, n, d_t) -> (K * N, d_t), the last block's output at the EOTs."""
+    """Contexts (K, N or 1, n, d_t) -> (K * N, d_t), the last block's output at the EOTs."""
 
     @staticmethod
     def forward(ctx: Any, contexts: Tensor, stack: Stack, layout: Flat) -> Tensor:
@@ -239,9 +258,19 @@ class Tower(torch.autograd.Function):
 
 
 @cache
-def installed() -> bool:
-    """Whether Triton is there; it comes with torch on Linux."""
-    return find_spec("triton") is not None
+def builds(device: torch.device) -> bool:
+    """Whether Triton is there and can build a kernel: it comes with torch, a compiler may not."""
+    if find_spec("triton") is None:
+        return False
+    try:
+        from focoop.clip import kernels
+
+        kernels.act(torch.ones(1, device=device), "gelu")
+    except Exception as error:  # whatever Triton or the compiler may raise
+        message = "Triton cannot build kernels here, the text tower trains without them, slower"
+        warnings.warn(f"{message}: {error}", RuntimeWarning, stacklevel=2)
+        return False
+    return True
 
 
 def usable(tower: Any, contexts: Tensor, length: int) -> bool:
@@ -255,5 +284,5 @@ def usable(tower: Any, contexts: Tensor, length: int) -> bool:
         and length <= LONGEST
         and size in (16, 32, 64, 128)
         and not torch._C._functorch.is_functorch_wrapped_tensor(contexts)
-        and installed()
+        and builds(contexts.device)
     )

@@ -43,7 +43,7 @@ class Names:
         index: (N,) place of each name in the vocabulary; None: in order.
         grouping: names by length; None: all as long as the longest.
         known: the lengths on the host; None: not known there.
-        flats: layouts for the fused step by the number of context tokens.
+        flats: layouts for the fused step by context tokens and whether names share them.
         chosen: earlier selections by their rows.
     """
 
@@ -53,7 +53,7 @@ class Names:
     index: Tensor | None = None
     grouping: Grouping | None = field(default=None, repr=False)
     known: tuple[int, ...] | None = field(default=None, repr=False)
-    flats: dict[int, Flat] = field(default_factory=dict, repr=False, compare=False)
+    flats: dict[tuple[int, bool], Flat] = field(default_factory=dict, repr=False, compare=False)
     chosen: dict[tuple[int, ...], "Names"] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:

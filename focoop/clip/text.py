@@ -120,7 +120,7 @@ class TextTower(nn.Module):
         length = 1 + tokens + names.embeddings.shape[1]
         self.check_length(length)
         contexts = contexts.reshape(-1, rows, tokens, width)
-        if rows > 1 and fused.usable(self, contexts, length):
+        if fused.usable(self, contexts, length):
             return self.fused(contexts, names).view(*lead, count, self.dim)
         arrange = self.unified if rows == 1 else self.specific
         x, layout = arrange(contexts, names)
@@ -134,14 +134,16 @@ class TextTower(nn.Module):
         return out.view(*lead, count, self.dim)
 
     def fused(self, contexts: Tensor, names: Names) -> Tensor:
-        """Contexts (K, N, n, d_t) -> (K * N, D) unit features by the kernels of `fused.py`."""
+        """Contexts (K, N or 1, n, d_t) -> (K * N, D) unit features by the kernels of `fused.py`."""
         assert self.autocast is not None
-        tokens = contexts.shape[2]
-        if tokens not in names.flats:
-            names.flats[tokens] = fused.flat(self.pos, names, tokens)
+        _, rows, tokens, _ = contexts.shape
+        layout = names.flats.get((tokens, rows == 1))
+        if layout is None:
+            layout = fused.flat(self.pos, names, tokens, unified=rows == 1)
+            names.flats[tokens, rows == 1] = layout
         if self._stack is None:
             self._stack = fused.Stack.of(self, self.autocast)
-        out = fused.Tower.apply(contexts, self._stack, names.flats[tokens])
+        out = fused.Tower.apply(contexts, self._stack, layout)
         return F.normalize(self.proj(self.lnf(out)), dim=-1)
 
     def unified(self, contexts: Tensor, names: Names) -> tuple[Tensor, Layout]:

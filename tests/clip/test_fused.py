@@ -36,36 +36,31 @@ def both(
     """Features and gradient of the fused step and of the naive path in float64."""
     slopes = draw(len(contexts), len(names), tower.dim)
     leaf = contexts.float().requires_grad_()
-    layout = fused.flat(tower.pos, names, contexts.shape[2])
+    _, rows, tokens, _ = contexts.shape
+    layout = fused.flat(tower.pos, names, tokens, unified=rows == 1)
     out = fused.Tower.apply(leaf, fused.Stack.of(tower, dtype), layout)
     out = torch.nn.functional.normalize(tower.proj(tower.lnf(out)), dim=-1)
-    out = out.view(*contexts.shape[:2], -1)
+    out = out.view(len(contexts), len(names), -1)
     (out * slopes).sum().backward()
     assert leaf.grad is not None
     slow, wide = contexts.double().requires_grad_(), copy.deepcopy(tower).double()
     there = Names(names.vocabulary, names.embeddings.double(), names.lengths)
-    expected = torch.stack([naive(wide, one, there) for one in slow])
+    expected = torch.stack([naive(wide, one[0] if rows == 1 else one, there) for one in slow])
     (expected * slopes).sum().backward()
     assert slow.grad is not None
     return [out.detach(), leaf.grad], [expected.detach(), slow.grad]
 
 
+@pytest.mark.parametrize("unified", [False, True], ids=["specific", "unified"])
 @pytest.mark.parametrize(
-    ("activation", "dtype", "tolerance"),
-    [
-        ("quick_gelu", torch.float32, 1e-5),
-        ("gelu", torch.float32, 1e-5),
-        ("gelu_tanh", torch.float32, 1e-5),
-        ("quick_gelu", torch.float16, 2e-2),
-    ],
-    ids=str,
+    ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float16, 2e-2)], ids=str
 )
 def test_the_fused_step_is_the_naive_path(
-    activation: str, dtype: torch.dtype, tolerance: float
+    unified: bool, dtype: torch.dtype, tolerance: float
 ) -> None:
-    tower = tower_of(activation)
+    tower = tower_of("quick_gelu")
     names = tower.prepare(toy_tokenize, TEXTS)
-    found, expected = both(tower, names, draw(2, len(TEXTS), 3, 32), dtype)
+    found, expected = both(tower, names, draw(2, 1 if unified else len(TEXTS), 3, 32), dtype)
     for one, other in zip(found, expected, strict=True):
         assert (one - other).norm() < tolerance * other.norm()
 
@@ -74,12 +69,16 @@ def test_lengths_that_the_host_does_not_know_are_padded() -> None:
     tower = tower_of("quick_gelu", layers=1)
     known = tower.prepare(toy_tokenize, TEXTS)
     names = Names(known.vocabulary, known.embeddings, known.lengths)
-    tokens = [fused.flat(tower.pos, n, 3).tokens for n in (known, names)]
     lengths = known.lengths.tolist()
-    assert tokens == [sum(3 + n for n in lengths), len(TEXTS) * (3 + max(lengths))]
-    found, expected = both(tower, names, draw(1, len(TEXTS), 3, 32), torch.float32)
-    for one, other in zip(found, expected, strict=True):
-        assert (one - other).norm() < 1e-5 * other.norm()
+    for unified, shared in ((False, 0), (True, 3)):
+        tokens = [fused.flat(tower.pos, n, 3, unified=unified).tokens for n in (known, names)]
+        own = 3 - shared
+        exact, padded = sum(own + n for n in lengths), len(TEXTS) * (own + max(lengths))
+        assert tokens == [shared + exact, shared + padded]
+        rows = 1 if unified else len(TEXTS)
+        found, expected = both(tower, names, draw(2, rows, 3, 32), torch.float32)
+        for one, other in zip(found, expected, strict=True):
+            assert (one - other).norm() < 1e-5 * other.norm()
 
 
 @pytest.mark.parametrize("kind", list(ACTIVATIONS))
@@ -96,8 +95,18 @@ def test_activations_and_their_slopes(kind: str) -> None:
     torch.testing.assert_close(found, gradient.float(), atol=1e-6, rtol=1e-5)
 
 
-def test_what_the_fused_step_is_used_for() -> None:
+def test_where_the_fused_step_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     tower = tower_of("gelu", layers=1).train_in(torch.bfloat16)
     contexts = draw(1, 3, 4, 32, dtype=torch.float32).requires_grad_()
     assert not fused.usable(tower, contexts, 10)  # no GPU here
-    assert fused.installed()
+    cpu = torch.device("cpu")
+    assert fused.builds(cpu)
+    fused.builds.cache_clear()
+
+    def broken(*_: object) -> Tensor:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr("focoop.clip.kernels.act", broken)
+    with pytest.warns(RuntimeWarning, match="no compiler"):
+        assert not fused.builds(cpu)
+    fused.builds.cache_clear()
