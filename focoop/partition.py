@@ -114,8 +114,8 @@ def pathological(num_classes: int, num_clients: int, seed: int) -> Partition:
     _check_sizes(num_classes, num_clients)
     if num_clients > num_classes:
         raise ConfigError(
-            f"{num_classes} classes are too few for {num_clients} pathological clients (a class "
-            f"each): set partition.clients to {num_classes}, or another partition.kind"
+            f"{num_classes} classes are too few for {num_clients} clients that share none: set "
+            f"partition.clients to {num_classes} or fewer, or another partition.kind"
         )
     order = numpy_generator(seed, "pathological").permutation(num_classes)
     run = num_classes // num_clients
