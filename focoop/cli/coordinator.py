@@ -70,12 +70,11 @@ def coordinator(
         launch.connect(home, address, keys / "ca.crt")
         launch.await_server(address, keys / "ca.crt", START_SECONDS, process, log)
         launch.end_runs(home)  # of a server that was killed: sites must not go on with their orders
-        for site in sites.values():
-            launch.admit(home, keys / "sites" / site.name / "key.pub", site.name)
+        places = {site.name: keys / "sites" / site.name for site in sites.values()}
+        launch.admit_all(home, {name: place / "key.pub" for name, place in places.items()})
         messages().print(f"listening on {host}:{port}; waiting for sites", markup=False)
         _await_free(path)
-        names = [site.name for site in sites.values()]
-        with Watch(out(), config.federation.rounds, names) as watch:
+        with Watch(out(), config.federation.rounds, places) as watch:
             _follow(home, launch.submit(home, settings), path, watch, process)
     finally:
         launch.stop([process])

@@ -138,6 +138,7 @@ class Collection:
                     back.append(one)
                 elif now > one.away + patience:
                     one.reply = Message(Error(5, one.reason), reply_to=one.message)
+                    self.roster.give_up(one.client)
             elif one.tries <= self.settings.retries and self._time():
                 since = nodes.get(node, "")
                 if since and stamp(since) > one.message.metadata.created_at:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -164,6 +165,12 @@ def admit(home: Path, public: Path, name: str) -> None:
     except FederationError as error:
         if "already" not in str(error).lower():
             raise
+
+
+def admit_all(home: Path, publics: Mapping[str, Path]) -> None:
+    """Register all sites; each takes a program of its own, so a few at a time."""
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda one: admit(home, one[1], one[0]), publics.items()))
 
 
 def write_app(folder: Path, settings: Flat) -> None:

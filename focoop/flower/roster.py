@@ -119,11 +119,16 @@ class Roster:
         self.gather(grid, enough)
         here = wanted & set(self.present())
         for client in sorted(wanted - here - self.given_up):
-            self.journal.note("away", site=self.name(client))
+            self.give_up(client)
         for client in sorted(here & self.given_up):
             self.journal.note("back", site=self.name(client))
-        self.given_up = (self.given_up | wanted) - set(self.present())
+        self.given_up -= set(self.present())
         return sorted(here)
+
+    def give_up(self, client: int) -> None:
+        """Wait no more for a client until it was back."""
+        self.given_up.add(client)
+        self.journal.note("away", site=self.name(client))
 
     def assemble(self, grid: Grid) -> Facts:
         """Wait for everybody, then settle what the federation is about."""

