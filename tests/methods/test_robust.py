@@ -1,11 +1,16 @@
-"""The ascent's closed-form gradients against autograd, in float64."""
+"""The ascent's closed-form gradients against autograd, in float64; threads of the transport."""
+
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop.methods._base import Batch, Text
+from focoop import transport
+from focoop.methods._base import Batch, ClientUpdate, Server, Text
+from focoop.methods._consistency import Consistency
 from focoop.methods._robust import Ascent, Separation, separation_loss, worst_features
 from focoop.seeds import torch_generator
 
@@ -74,3 +79,29 @@ def test_many_clients_at_once() -> None:
     found = torch.func.vmap(slope)(rows, noise)
     expected = torch.stack([slope(r, n) for r, n in zip(rows, noise, strict=True)])
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_small_transports_run_on_one_thread(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    used, solver, before = [], transport.semi_unbalanced, torch.get_num_threads()
+
+    def watched(cost: Tensor, **settings: Any) -> transport.Plan:
+        used.append(torch.get_num_threads())
+        if fails:
+            raise RuntimeError("no plan")
+        return solver(cost, **settings)
+
+    monkeypatch.setattr(transport, "semi_unbalanced", watched)
+    updates = [
+        ClientUpdate(k, {"ood": draw(WORDS, 2, k + 3)[:, :, :3]}, 1, torch.ones(CLASSES), 0.0)
+        for k in range(2)
+    ]
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(RuntimeError, match="no plan") if fails else nullcontext():
+            Consistency(tau=0.1).calibrate(
+                draw(CLASSES, 2, 3), torch.arange(WORDS), updates, Server({})
+            )
+        assert used == [1] and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
