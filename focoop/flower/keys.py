@@ -63,7 +63,9 @@ def renew_server(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
         raise ConfigError(f"{folder / 'ca.key'} is not a key that `focoop keys` made")
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
-    certificate = _certificate(subject, key.public_key(), authority, days, hosts)
+    # A server that listens on all addresses is reached by its own programs through this one.
+    names = list(dict.fromkeys([*hosts, "127.0.0.1"]))
+    certificate = _certificate(subject, key.public_key(), authority, days, names)
     for name in ("server.key", "server.pem"):
         (folder / name).unlink(missing_ok=True)
     _write(folder / "server.key", _pem(key), secret=True)
