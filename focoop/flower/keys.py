@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -119,7 +120,7 @@ def _public(path: Path) -> bytes:
     try:
         content = path.read_bytes()
         key = serialization.load_ssh_public_key(content)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise ConfigError(f"{path} is not a public key ({error})") from error
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise ConfigError(f"{path} is not of an elliptic curve: make one with focoop site key")
