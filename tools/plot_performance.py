@@ -7,6 +7,7 @@ Writes clients.svg (K), classes.svg (C) and tower.svg (share of the matrix peak)
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import matplotlib
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt  # noqa: E402
+from matplotlib.ticker import NullLocator  # noqa: E402
 
 Row = dict[str, Any]
 
@@ -31,11 +33,21 @@ def panel(title: str, across: str, up: str) -> tuple[Any, Any]:
     return figure, axes
 
 
+def plain(axes: Any, across: Sequence[float], up: Sequence[float] = ()) -> None:
+    """Ticks at the measured values, written out."""
+    axes.set_xticks(across, [f"{value:g}" for value in across])
+    axes.xaxis.set_minor_locator(NullLocator())
+    if up:
+        axes.set_yticks(up, [f"{value:g}" for value in up])
+        axes.yaxis.set_minor_locator(NullLocator())
+
+
 def clients(found: dict[str, Any]) -> Any:
     """Milliseconds per client of a round against K."""
     rows = rows_of(found, "clients", "s per client")
     figure, axes = panel("cost of a client in a round", "clients K", "ms per client")
     axes.loglog([r["K"] for r in rows], [1e3 * r["s per client"] for r in rows], marker="o")
+    plain(axes, [r["K"] for r in rows], [10, 15, 20, 30, 40])
     return figure
 
 
@@ -44,6 +56,7 @@ def classes(found: dict[str, Any]) -> Any:
     rows = rows_of(found, "classes", "round s")
     figure, axes = panel("a round of 10 clients", "classes C", "seconds")
     axes.loglog([r["C"] for r in rows], [r["round s"] for r in rows], marker="o")
+    plain(axes, [r["C"] for r in rows], [0.1, 0.2, 0.5, 1.0])
     return figure
 
 
@@ -54,6 +67,7 @@ def tower(found: dict[str, Any]) -> Any:
         rows = [r for r in rows_of(found, "tower", "share of peak") if r["contexts"] == kind]
         shares = [r["share of peak"] for r in rows]
         axes.semilogx([r["prompts"] for r in rows], shares, marker="o", label=kind)
+    plain(axes, sorted({r["prompts"] for r in rows_of(found, "tower", "share of peak")}))
     axes.axhline(0.45, color="grey", linestyle="--", label="bar")
     axes.set_ylim(bottom=0)
     axes.legend()

@@ -155,10 +155,10 @@ class Separation:
             length: Tensor = moved.norm(dim=-1, keepdim=True).clamp(min=1e-12)
             unit = moved / length
             logits = self.logits(unit, ids=ids)
-            here = logits.logsumexp(dim=1, keepdim=True)
-            pull = (1.0 + weight) * (logits - torch.logaddexp(here, there)).exp()
-            if own is not None:
-                pull = pull - weight * (logits - here).exp() - own
+            shares = logits.log_softmax(dim=1)  # among these rows
+            here = logits[:, :1] - shares[:, :1]  # log of their sum
+            part = (1.0 + weight) * torch.sigmoid(here - there)
+            pull = part * shares.exp() if own is None else (part - weight) * shares.exp() - own
             g = self.scale / len(pooled) * pull.T @ pooled
             along = (unit * g).sum(dim=-1, keepdim=True)
             slope: Tensor = (g - unit * along) / length
