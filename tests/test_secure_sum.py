@@ -58,7 +58,9 @@ def test_sums_suffice_for_every_method_that_averages(
     plain = aggregate(method, server, updates, task)
     secure = aggregate(method, server, updates, task, summed)
     for key, value in plain.shared.items():
-        assert torch.allclose(secure.shared[key], value, atol=2.0**-FRACTION * 3, rtol=1e-6)
+        # FOCoOp+ inverts a matrix of sums, which magnifies their rounding.
+        exact = 1e-5 if key == "metric" else 2.0**-FRACTION * 3
+        assert torch.allclose(secure.shared[key], value, atol=exact, rtol=1e-6), key
     assert secure.report["summed"] == len(updates)
 
 
