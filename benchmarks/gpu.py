@@ -238,12 +238,13 @@ def main() -> None:
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seconds", type=float, default=220.0)
+    parser.add_argument("--quick", action="store_true", help="fewer rows of exact and tower")
     args = parser.parse_args()
     device = torch.device(args.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         print("no GPU here: try the parts with --device cpu --tiny")
         return
-    bench = Bench(device, TINY if args.tiny else REAL, args.seconds)
+    bench = Bench(device, TINY if args.tiny else REAL, args.seconds, args.quick)
     bench.found["machine"] = machine(device)
     print(bench.found["machine"])
     for name in args.parts.split(","):

@@ -30,6 +30,7 @@ class Bench:
     device: torch.device
     sizes: Sizes
     seconds: float
+    quick: bool = False
     began: float = field(default_factory=time.perf_counter)
     found: dict[str, Any] = field(default_factory=dict)
 
@@ -118,7 +119,8 @@ def exact(bench: Bench) -> list[Row]:
     """
     wide = deepcopy(bench.tower).train_in(None).double()
     rows = []
-    for label, names in (("id", bench.task.id_names), ("ood", bench.task.ood_names)):
+    sets = [("id", bench.task.id_names), ("ood", bench.task.ood_names)]
+    for label, names in sets[: 1 if bench.quick else None]:
         assert names is not None
         for unified in (False, True):
             inputs = tower_inputs(bench, 2 * len(names), names, unified)
@@ -126,8 +128,8 @@ def exact(bench: Bench) -> list[Row]:
             there = replace(names, embeddings=names.embeddings.double())
             expected = torch.stack([slow(wide, c[0] if unified else c, there) for c in leaf])
             slope = torch.autograd.grad((expected * inputs["slope"]).sum(), leaf)[0]
-            kinds = (None, torch.bfloat16) if bench.device.type == "cuda" else (None,)
-            for kind in kinds:
+            kinds = [None, torch.bfloat16] if bench.device.type == "cuda" else [None]
+            for kind in kinds[-1:] if bench.quick else kinds:
                 bench.tower.train_in(kind)
                 step = tower_step(bench, names)
                 replayed = Graphs(step)
@@ -180,13 +182,14 @@ def tower(bench: Bench) -> list[Row]:
     names = bench.task.id_names
     counts = (200, 500, 1000, 2000, 4000) if bench.real else (20, 40)
     for unified in (False, True):
-        for count in counts if not unified else counts[-2:]:
+        for count in counts[-2:] if unified or bench.quick else counts:
             bench.fresh()
             inputs = tower_inputs(bench, count, names, unified)
             step = tower_step(bench, names)
             run = Graphs(step)
             seconds = clock(lambda r=run, i=inputs: r(i), bench.device, 10, 5)  # type: ignore[misc]
-            eager = clock(lambda s=step, i=inputs: s(i), bench.device, 3, 1)  # type: ignore[misc]
+            few = (1, 0) if bench.quick else (3, 1)
+            eager = clock(lambda s=step, i=inputs: s(i), bench.device, *few)  # type: ignore[misc]
             ours, naive = products(bench.tower, inputs["contexts"], names)
             rate = 1e-12 * ours / seconds
             rows.append({
