@@ -7,7 +7,8 @@ For each tower and kind of file, four rates: reading alone (decode and transform
 the tower alone (a batch that is there already), the naive loop (read a batch, encode it, one after
 the other in one thread) and `focoop.encode.encode` into an empty cache, hashes and feature file
 included. The tower has all of torch's threads every time. "Of slower": ours over the lower of the
-first two. Files are in the page cache; the better of two turns counts. Towers:
+first two. Files are in the page cache; on a CPU the best of three turns counts, each by itself.
+Towers:
 `mini`, and one of ViT-B/16's sizes with random weights, on a GPU in float32 and in bfloat16.
 """
 
@@ -41,7 +42,7 @@ from focoop.encode import BATCH, BATCH_ON_GPU, PIECE, encode
 
 DISTINCT = 64  # images that are made; further files are links to them
 KINDS = {"jpeg": (500, 375), "png": (32, 32)}  # ImageNet's usual size, CIFAR's
-TURNS = 2
+TURNS, SLOW = 3, 10.0  # turns, but one for towers of fewer images a second
 RATES = ("reading", "encoding", "naive", "focoop")
 try:
     from PIL import Image
@@ -174,17 +175,17 @@ def measured(name: str, kind: str, backbone: Backbone, seconds: float) -> dict[s
         first = Cost(len(trial))
         first.turn(lambda: read_only(trial, backbone, size))
         # Enough batches that the first, which nothing overlaps, weighs little.
-        count = size * max(4, min(64, round(min(tower, first.rate) * seconds / size)))
+        count = size * max(3, min(64, round(min(tower, first.rate) * seconds / size)))
         images = written(folder / "images", kind, count)
         alone = 1 / (1 / tower + cores() / first.rate)  # what the loop will give
-        some = images.take(range(min(count, size * max(2, round(alone * seconds / size)))))
+        some = images.take(range(min(count, size * max(1, round(alone * seconds / size)))))
         reading, slow, ours = Cost(count), Cost(len(some)), Cost(count)
-        for turn in range(TURNS):
+        for turn in range(1 if on_gpu or tower < SLOW else TURNS):
             cache = folder / f"cache{turn}"
             reading.turn(lambda: read_only(images, backbone, size))
             slow.turn(lambda: naive(some, backbone, size))
             ours.turn(lambda cache=cache: encode(images, backbone, cache_dir=cache))
-            if not on_gpu:
+            if not on_gpu and turn:
                 tower = max(tower, encode_only(backbone, PIECE, seconds))
         weight = (images.root / images.files[0]).stat().st_size
     row = {
@@ -230,10 +231,11 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--towers", default="", help="of mini,vit,vit-bf16; default all that fit")
     parser.add_argument("--kinds", default="jpeg,png")
-    parser.add_argument("--seconds", type=float, default=2.0, help="about, for each rate")
+    parser.add_argument("--seconds", type=float, help="about, for each rate; 2, on a GPU 1")
     parser.add_argument("--out", type=Path, help="a JSON file")
     given = parser.parse_args()
     on_gpu = torch.device(given.device).type == "cuda"
+    seconds = given.seconds or (1.0 if on_gpu else 2.0)
     towers = given.towers or ("mini,vit,vit-bf16" if on_gpu else "mini,vit")
     machine = {
         "device": torch.cuda.get_device_name() if on_gpu else "cpu",
@@ -257,7 +259,7 @@ def main() -> None:
             backbone = VitSized(given.device, bf16=name == "vit-bf16")
         label = {"vit": "ViT-B/16 size, float32", "vit-bf16": "ViT-B/16 size, bfloat16"}
         for kind in given.kinds.split(","):
-            rows.append(measured(label.get(name, name), kind, backbone, given.seconds))
+            rows.append(measured(label.get(name, name), kind, backbone, seconds))
             print(shown(rows[-1]), flush=True)
     if given.out is not None:
         given.out.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")

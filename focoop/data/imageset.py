@@ -157,8 +157,12 @@ class Pixels:
         return len(self.array)
 
 
-def read_rgb(path: Path) -> "Image":
-    """An image file as RGB, upright; 16 bits become 8, and transparency is dropped as in CLIP."""
+def read_rgb(path: Path, *, small: bool = False) -> "Image":
+    """An image file as RGB, upright; 16 bits become 8, and transparency is dropped as in CLIP.
+
+    `small` is for looking whether it can be read: a JPEG is decoded at an eighth of its side, in
+    less than half the time, from all of its bytes.
+    """
     from PIL import Image, ImageOps
 
     try:
@@ -166,6 +170,8 @@ def read_rgb(path: Path) -> "Image":
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             opened = Image.open(path)
         with opened:
+            if small:
+                opened.draft("RGB", (1, 1))
             upright = ImageOps.exif_transpose(opened)
             if upright.mode in ("I", "F", "I;16", "I;16B", "I;16L"):
                 return _eight_bits(upright)

@@ -75,7 +75,7 @@ def summary(images: ImageSet, bad: dict[str, str]) -> str:
 def _reason(path: Path) -> str:
     """Why a file is no image; empty when it is one."""
     try:
-        read_rgb(path)
+        read_rgb(path, small=True)
     except DataError as error:
         cause = error.__cause__
         if isinstance(cause, OSError) and cause.strerror:

@@ -115,3 +115,32 @@ def test_what_is_no_image_is_refused_by_name(tmp_path: Path) -> None:
     for name in ("loop.jpg", "folder.jpg", "absent.jpg"):
         with pytest.raises(DataError, match=name):
             read_rgb(tmp_path / name)
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_a_small_reading_refuses_what_a_whole_one_does(progressive: bool, tmp_path: Path) -> None:
+    generator = numpy_generator(1, "jpeg")
+    coarse = Image.fromarray(generator.integers(0, 256, (12, 9, 3), dtype=np.uint8))
+    file = tmp_path / "i.jpg"
+    coarse.resize((70, 99)).save(file, progressive=progressive)
+    raw = file.read_bytes()
+    cuts = [raw[:end] for end in (*range(0, len(raw), len(raw) // 40), len(raw) - 3)]
+    flips = [bytearray(raw) for _ in range(30)]
+    for changed in flips:
+        changed[int(generator.integers(20, len(raw)))] ^= int(generator.integers(1, 256))
+    found = []
+    for content in (raw, *cuts, *flips):
+        file.write_bytes(content)
+        found.append([_readable(file, small) for small in (False, True)])
+    assert all(whole == small for whole, small in found)
+    assert found[0] == [True, True] and sum(not whole for whole, _ in found) > 20
+    file.write_bytes(raw)
+    assert read_rgb(file, small=True).width < read_rgb(file).width == 70
+
+
+def _readable(file: Path, small: bool) -> bool:
+    try:
+        read_rgb(file, small=small)
+    except DataError:
+        return False
+    return True
