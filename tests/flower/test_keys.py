@@ -47,7 +47,12 @@ def test_the_authority_signs_the_server_and_nothing_secret_is_readable(tmp_path:
     publics = set()
     for site in ("utrecht", "ghent"):
         place = folder / "sites" / site
-        assert sorted(path.name for path in place.iterdir()) == ["ca.crt", "key", "key.pub", "site.toml"]
+        assert sorted(path.name for path in place.iterdir()) == [
+            "ca.crt",
+            "key",
+            "key.pub",
+            "site.toml",
+        ]
         public = load_ssh_public_key((place / "key.pub").read_bytes())
         assert load_ssh_private_key((place / "key").read_bytes(), None).public_key() == public
         publics.add((place / "key.pub").read_bytes().split()[1])
@@ -94,5 +99,16 @@ def test_a_site_checks_its_images_and_sends_nothing(
     found = json.loads(done.stdout)
     assert (found["train"], found["test"]) == (8 * 4, 5 * 4)
     assert found["classes"] == dict.fromkeys(reversed(CLASSES), 8)
+    assert found["sent"] == {"context": "16 x 192 float32"} and not found["kept"]
+    assert found["steps_a_round"] == 4 and found["seconds_a_step"] > 0  # 32 images, 8 a step
+    names = tmp_path / "classes.txt"
+    names.write_text("\n".join(reversed(CLASSES)) + "\n")
+    make_keys(tmp_path / "keys", ["a"], ["x", "y"])
+    places = ["--keys", str(tmp_path / "keys" / "sites" / "y"), "--state", str(tmp_path / "state")]
+    arguments[arguments.index("--json")] = "--set=method.name=focoop"
+    done = CliRunner().invoke(app, [*arguments, *places, "--classes", str(names)])
+    assert done.exit_code == 0, done.output
+    assert "32 training and 20 test images" in done.stdout and "nothing was sent" in done.stdout
+    assert "stays here" in done.stdout and "would be sent each round" in done.stdout
     done = CliRunner().invoke(app, [*arguments, "--classes", "apple; boat; drum"])
     assert done.exit_code == 3 and "'cat'" in done.stderr

@@ -1,0 +1,292 @@
+"""Run the commands of docs/deploy.md on this machine and compare the result with the simulator's.
+
+Every party is a folder; host names become 127.0.0.1, `scp` copies between folders. A comment before
+a code block says who runs it:
+
+  at: coordinator | at: site (each of them) | at: NAME | at: coordinator, for each site
+  ..., in the background | ..., once round N is done | ..., once it has ended
+  ..., stop (Ctrl-C to its command in the background first)
+  file: NAME, at: coordinator     the block is that file's content
+  unit: NAME                      a systemd unit: its command must be one that was run
+  not run: WHY
+
+`python tools/follow_deploy.py --work /tmp/deploy --images ../shared/images/office_caltech10`
+"""
+
+import argparse
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+GUIDE = ROOT / "docs" / "deploy.md"
+SITES = ("ghent", "leuven", "lille", "utrecht")
+BLOCK = re.compile(r"^<!-- (?P<note>[^>]*) -->\n```\w+\n(?P<text>.*?)^```$", re.M | re.S)
+FENCE = re.compile(r"^```\w+$", re.M)
+PATIENCE = 1800.0  # seconds: of a machine that others use too
+TRAIN = 6  # of the eight images of a class
+
+
+@dataclass(frozen=True)
+class Block:
+    """A code block and what the comment before it says."""
+
+    text: str
+    notes: tuple[str, ...]
+
+    def told(self, word: str) -> str | None:
+        """What follows `word` in a note; None where no note begins with it."""
+        found = [
+            note.removeprefix(word).strip(" :") for note in self.notes if note.startswith(word)
+        ]
+        return found[0] if found else None
+
+
+def blocks(guide: Path = GUIDE) -> list[Block]:
+    """All code blocks; one without a comment is an error, so that none is forgotten."""
+    text = guide.read_text(encoding="utf-8")
+    found = [
+        Block(one["text"], tuple(part.strip() for part in one["note"].split(",")))
+        for one in BLOCK.finditer(text)
+    ]
+    if len(found) != len(FENCE.findall(text)):
+        raise SystemExit(f"{guide}: a code block has no comment that says who runs it")
+    return found
+
+
+@dataclass
+class World:
+    """The parties' folders and what runs in them."""
+
+    root: Path
+    port: int
+    sites: tuple[str, ...] = SITES
+    running: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    commands: list[str] = field(default_factory=list)
+
+    def adapt(self, text: str) -> str:
+        """Host names and the port of this machine; nothing else of a command changes."""
+        text = text.replace("fl.example.org:8000", f"127.0.0.1:{self.port}")
+        text = text.replace("--host fl.example.org", "--host 127.0.0.1")
+        return text.replace("0.0.0.0 --port 8000", f"127.0.0.1 --port {self.port}")
+
+    def environment(self, party: str) -> dict[str, str]:
+        """A party finds focoop and the stand-in of scp first.
+
+        The cache is everybody's: words are encoded once, which takes most of a check.
+        """
+        path = os.pathsep.join([str(self.root / "bin"), os.environ.get("PATH", os.defpath)])
+        return {
+            **os.environ,
+            "PATH": path,
+            "PYTHONPATH": str(ROOT),
+            "HOME": str(self.root / party),
+            "FOCOOP_CACHE": str(self.root / "cache"),
+            "DEPLOY_ROOT": str(self.root),
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        }
+
+    def run(self, party: str, text: str, *, background: bool = False) -> str:
+        """Run a block in a party's folder; its output."""
+        self.commands.append(text)
+        place, command = self.root / party, self.adapt(text)
+        print(f"[{party}] {text.strip()}", flush=True)
+        if background:
+            # The shell becomes the command, so that a signal reaches it.
+            with open(place / "output.txt", "ab") as log:
+                self.running[party] = subprocess.Popen(
+                    ["bash", "-ec", f"exec {command}"],
+                    cwd=place,
+                    env=self.environment(party),
+                    stdout=log,
+                    stderr=log,
+                )
+            return ""
+        done = subprocess.run(
+            ["bash", "-ec", command],
+            cwd=place,
+            env=self.environment(party),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        print(done.stdout + done.stderr, flush=True)
+        if done.returncode:
+            raise SystemExit(f"[{party}] exit code {done.returncode}: {text}")
+        return done.stdout
+
+    def stop(self, party: str) -> int:
+        """Ctrl-C."""
+        process = self.running.pop(party)
+        process.send_signal(signal.SIGINT)
+        return process.wait(60)
+
+    def output(self, party: str) -> str:
+        """What a command in the background has said so far."""
+        path = self.root / party / "output.txt"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+
+def prepare(world: World, images: Path | None) -> None:
+    """Folders, programs and every site's images."""
+    programs = world.root / "bin"
+    programs.mkdir(parents=True)
+    focoop = f'#!/bin/sh\nexec "{sys.executable}" -m focoop "$@"\n'
+    (programs / "focoop").write_text(focoop)
+    (programs / "scp").write_text(SCP)
+    for path in programs.iterdir():
+        path.chmod(0o755)
+    for party in ("coordinator", *world.sites):
+        (world.root / party).mkdir()
+    sources = sorted(path for path in images.iterdir() if path.is_dir()) if images else []
+    for k, site in enumerate(world.sites):
+        place = world.root / site / "images"
+        if sources:
+            lay_out(sources[k % len(sources)], place)
+        else:
+            paint(place, k)
+
+
+SCP = """#!/bin/sh
+# Stands in for scp on one machine: HOST.example.org:PATH is PATH in the folder of that party.
+for last; do :; done
+host=${last%%.*}; path=${last#*:}
+[ "$host" = fl ] && host=coordinator
+while [ $# -gt 1 ]; do cp -r "$1" "$DEPLOY_ROOT/$host/$path" || exit 1; shift; done
+"""
+
+
+def lay_out(source: Path, place: Path) -> None:
+    """A domain's classes as train and test folders."""
+    for kind in sorted(path for path in source.iterdir() if path.is_dir()):
+        for k, file in enumerate(sorted(kind.iterdir())):
+            target = place / ("train" if k < TRAIN else "test") / kind.name
+            target.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, target)
+
+
+def paint(place: Path, site: int, each: int = 3) -> None:
+    """A few coloured squares of every class, where there are no pictures."""
+    import numpy as np
+    from PIL import Image
+
+    classes = next(b for b in blocks() if b.told("file") == "classes.txt").text.split()
+    for label, name in enumerate(classes):
+        for k in range(each + 1):
+            colours = np.random.default_rng([site, label, k]).integers(0, 256, (4, 4, 3))
+            target = place / ("train" if k < each else "test") / name
+            target.mkdir(parents=True, exist_ok=True)
+            square = Image.fromarray(colours.astype(np.uint8)).resize((64, 64))
+            square.save(target / f"{k}.png")
+
+
+def follow(world: World, guide: list[Block]) -> None:
+    """Do what the guide says, block by block."""
+    for block in guide:
+        who = block.told("at") or ""
+        if block.told("not run") is not None:
+            continue
+        if name := block.told("file"):
+            (world.root / who / name).write_text(block.text)
+            continue
+        if block.told("unit"):
+            check_unit(world, block.text)
+            continue
+        wait_for(world, block)
+        parties = world.sites if who == "site" else (who,)
+        if "site" in block.notes:
+            parties = ("coordinator", *world.sites)
+        for party in parties:
+            each = world.sites if block.told("for each site") is not None else (None,)
+            for site in each:
+                name = site or (party if who == "site" else None)
+                text = block.text.replace("utrecht", name) if name else block.text
+                background = block.told("in the background") is not None
+                world.run(party, text, background=background)
+
+
+def wait_for(world: World, block: Block) -> None:
+    """What must have happened before a block is run."""
+    if (told := block.told("once round")) is not None:
+        wanted = f"round {told.split()[0]}/"
+        until = time.monotonic() + PATIENCE
+        while wanted not in world.output("coordinator"):
+            if world.running["coordinator"].poll() is not None or time.monotonic() > until:
+                raise SystemExit(f"no {wanted} in:\n{world.output('coordinator')}")
+            time.sleep(1)
+    if block.told("stop") is not None:
+        world.stop("coordinator")
+    if block.told("once it has ended") is not None:
+        code = world.running["coordinator"].wait(PATIENCE)
+        del world.running["coordinator"]
+        if code:
+            raise SystemExit(f"exit code {code}:\n{world.output('coordinator')}")
+        print(world.output("coordinator"))
+
+
+def check_unit(world: World, text: str) -> None:
+    """The service runs the command of the guide."""
+    line = next(line for line in text.splitlines() if line.startswith("ExecStart="))
+    words = shlex.split(line.partition("=")[2])
+    run = [shlex.split(command)[1:] for command in world.commands]
+    if words[1:] not in run:
+        raise SystemExit(f"the unit runs {words}, which is no command of the guide")
+
+
+def simulate(world: World) -> Path:
+    """The same study in one process, with all sites' images in one place."""
+    place = world.root / "simulator"
+    (place / "sites").mkdir(parents=True)
+    for site in world.sites:
+        (place / "sites" / site).symlink_to(world.root / site / "images")
+    for name in ("run.toml",):
+        shutil.copy(world.root / "coordinator" / name, place)
+    settings = f"--set data.id=clients:sites --set partition.clients={len(world.sites)}"
+    world.run("simulator", f"focoop run run.toml {settings} --out run\n")
+    return place / "run"
+
+
+def compare(ours: Path, simulated: Path) -> float:
+    """The largest difference of any number in the committed state; 0.0: the same bits."""
+    from safetensors.torch import load_file
+
+    one, other = (load_file(path / "state.safetensors") for path in (ours, simulated))
+    assert one.keys() == other.keys(), (sorted(one), sorted(other))
+    return max(float((one[name].double() - other[name].double()).abs().max()) for name in one)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--work", type=Path, required=True, help="a new folder")
+    parser.add_argument("--images", type=Path, help="a folder per site: FOLDER/CLASS/*")
+    parser.add_argument("--port", type=int, default=22000)
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    world, began = World(given.work.resolve(), given.port), time.monotonic()
+    prepare(world, given.images)
+    try:
+        follow(world, blocks())
+    finally:
+        for party in list(world.running):
+            world.stop(party)
+    took = time.monotonic() - began
+    run = world.root / "coordinator" / "runs" / "study"
+    difference = compare(run, simulate(world))
+    rounds = json.loads((run / "manifest.json").read_text())["rounds"]
+    seconds = [entry.get("seconds") for entry in rounds]
+    print(f"largest difference from the simulator: {difference:g}; seconds of each round {seconds}")
+    print(f"{took:.0f} s for the guide")
+    if difference:
+        raise SystemExit("the result is not the simulator's")
+
+
+if __name__ == "__main__":
+    main()
