@@ -1,0 +1,61 @@
+"""CoOp on the images at hand: what `local_only` and `centralized` do, apart from who holds them."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from focoop import scores
+from focoop.methods._base import (
+    Batch,
+    Logits,
+    Method,
+    Params,
+    Prompt,
+    Task,
+    Text,
+    cosines,
+    draw_context,
+)
+from focoop.settings import setting
+
+
+class CoOp(Method):
+    """Cross-entropy over prompted classes; where the context lives and travels is left open."""
+
+    @dataclass(frozen=True)
+    class Config:
+        """Settings of CoOp."""
+
+        context_tokens: int = setting(16, "n, length of the context", low=1, grid=(4, 8, 16))
+        class_specific: bool = setting(False, "one context per class", grid=(False, True))
+        temperature: float = setting(1.0, "T of MCM, on raw cosines", above=0)
+
+    config: Config
+    paper = "Zhou et al. 2022"
+    scores_by = "MCM"
+
+    def context(self, task: Task, generator: torch.Generator) -> Tensor:
+        """A first context (n, d_t) or (C, n, d_t)."""
+        shape = [self.config.context_tokens, task.width]
+        if self.config.class_specific:
+            shape.insert(0, len(task.classes))
+        return draw_context(shape, task, generator)
+
+    def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
+        """The classes, C prompts."""
+        return {"id": Prompt(params["context"], task.id_names)}
+
+    def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
+        """Cosines with the classes."""
+        return cosines(text, pooled)
+
+    def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
+        """Cross-entropy over the C classes."""
+        logits = self.logits(text, batch.pooled, batch.patches)
+        return F.cross_entropy(task.logit_scale * logits.id, batch.labels)
+
+    def score(self, logits: Logits, task: Task) -> Tensor:
+        """MCM."""
+        return scores.mcm(logits.id, temperature=self.config.temperature)
