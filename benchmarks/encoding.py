@@ -15,6 +15,7 @@ Towers:
 import argparse
 import json
 import math
+import os
 import platform
 import resource
 import sys
@@ -210,6 +211,18 @@ def measured(name: str, kind: str, backbone: Backbone, seconds: float) -> dict[s
     return row
 
 
+def pieces(backbone: Backbone, images: int = 128) -> None:
+    """Processor time of an image through the tower, by how many pass through it at once."""
+    for size in (4, 8, 16, 32, 64):
+        batch = torch.zeros(size, 3, SIDE, SIDE, dtype=backbone.pixel_type)
+        backbone.encode_images(batch)
+        before = os.times()
+        for _ in range(images // size):
+            backbone.encode_images(batch)
+        spent = [1e3 * (b - a) / images for a, b in zip(before, os.times(), strict=True)]
+        print(f"{size:4} at once: {spent[0]:6.1f} ms computing, {spent[1]:6.1f} ms in the kernel")
+
+
 def shown(row: dict[str, Any]) -> str:
     rates = "".join(f"{row[key]:10.1f}" for key in RATES)
     rest = f"{row['ratio']:7.2f}x{100 * row['of_the_slower']:9.0f}%"
@@ -232,8 +245,11 @@ def main() -> None:
     parser.add_argument("--towers", default="", help="of mini,vit,vit-bf16; default all that fit")
     parser.add_argument("--kinds", default="jpeg,png")
     parser.add_argument("--seconds", type=float, help="about, for each rate; 2, on a GPU 1")
+    parser.add_argument("--pieces", action="store_true", help="only: mini by images at once")
     parser.add_argument("--out", type=Path, help="a JSON file")
     given = parser.parse_args()
+    if given.pieces:
+        return pieces(load_backbone("mini", device=given.device))
     on_gpu = torch.device(given.device).type == "cuda"
     seconds = given.seconds or (1.0 if on_gpu else 2.0)
     towers = given.towers or ("mini,vit,vit-bf16" if on_gpu else "mini,vit")
@@ -263,6 +279,7 @@ def main() -> None:
             print(shown(rows[-1]), flush=True)
     if given.out is not None:
         given.out.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+    return None
 
 
 if __name__ == "__main__":

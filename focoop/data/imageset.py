@@ -160,8 +160,8 @@ class Pixels:
 def read_rgb(path: Path, *, small: bool = False) -> "Image":
     """An image file as RGB, upright; 16 bits become 8, and transparency is dropped as in CLIP.
 
-    `small` is for looking whether it can be read: a JPEG is decoded at an eighth of its side, in
-    less than half the time, from all of its bytes.
+    `small` is for looking whether it can be read: a JPEG is decoded at an eighth of its side, which
+    is quicker, from all of its bytes.
     """
     from PIL import Image, ImageOps
 
