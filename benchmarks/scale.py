@@ -3,12 +3,13 @@
   clients  the simulator with K = 10, 100 and 1,000 clients of the packaged CIFAR-100 features (four
            classes each, four images per class), ten trained as one batch, private prompts on disk
   server   one server step over n made-up updates: seconds, memory, and the memory predicted
+  masks    one secure sum: seconds of a client and of the server, and those predicted
   edges    FOCoOp with edge servers: accuracy and FPR95 by the number of edges
 
 Each point runs in a process of its own, so that its peak memory is its own. Seconds are processor
 seconds of one thread, wall seconds beside them.
 
-`python benchmarks/scale.py --part clients server edges --out scale.json` (some minutes)
+`python benchmarks/scale.py --part clients server masks edges --out scale.json` (some minutes)
 """
 
 import argparse
@@ -22,14 +23,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from scale_model import Sizes
+from scale_model import Sizes, mask_seconds, unmask_seconds
 
 from focoop.config import load
 from focoop.experiment import evaluate_state, schedule_of
 from focoop.features import open_features
 from focoop.federation.round import aggregate, num_bytes
 from focoop.federation.simulator import MemoryStore, simulate, start
+from focoop.masking import Masker, unmask
 from focoop.methods._base import ClientUpdate, Server
 from focoop.runstore import PrivateStore
 from focoop.scenario import build
@@ -50,6 +53,7 @@ SERVER = (
     ("focoop", "method.goc_pool=mean", (50, 100, 200)),
     ("focoop", "method.goc_pool=all", (50, 100, 200)),
 )
+MASKS = ((10, 3072), (10, 614400), (40, 3072), (20, 614400))
 EDGES = ((0, "all"), (5, "all"), (2, "all"), (0, "mean"), (5, "mean"))
 SMALL = (
     "partition.kind=overlap",
@@ -146,6 +150,30 @@ def server_point(method: str, setting: str, count: int) -> Point:
     }
 
 
+def masks_point(clients: int, words: int) -> Point:
+    """A secure sum of zeros from which one client drops out: a client's seconds, the server's."""
+    maskers = {k: Masker(k, clients // 2 + 1) for k in range(clients)}
+    keys = {k: masker.keys() for k, masker in maskers.items()}
+    packages = {k: maskers[k].share(keys) for k in range(1, clients)}
+    zeros, alive = np.zeros(words, dtype=np.uint64), range(clients - 1)
+    began = time.process_time()
+    packages[0] = maskers[0].share(keys)
+    masked = {0: maskers[0].mask(zeros, {j: packages[j][0] for j in range(1, clients)})}
+    one = time.process_time() - began
+    for k in alive[1:]:
+        masked[k] = maskers[k].mask(zeros, {j: packages[j][k] for j in maskers if j != k})
+    revealed = [maskers[k].reveal(alive) for k in alive]
+    began = time.process_time()
+    total, _ = unmask(masked, maskers, keys, revealed, clients // 2 + 1)
+    assert not total.any()
+    return {
+        "client_seconds": one,
+        "predicted_client": mask_seconds(clients, words),
+        "server_seconds": time.process_time() - began,
+        "predicted_server": unmask_seconds(clients, 1, words),
+    }
+
+
 def edges_point(edges: int, pool: str, seed: int) -> Point:
     """FOCoOp on twenty classes, ten clients with two classes each."""
     names = open_features("demo:cifar100", "test").classes
@@ -164,7 +192,12 @@ def edges_point(edges: int, pool: str, seed: int) -> Point:
     return {"accuracy": found["accuracy_own"], "fpr95": ood["fpr95"], **last.server.report}
 
 
-POINTS = {"clients": clients_point, "server": server_point, "edges": edges_point}
+POINTS = {
+    "clients": clients_point,
+    "server": server_point,
+    "masks": masks_point,
+    "edges": edges_point,
+}
 
 
 def apart(part: str, *arguments: object) -> Point:
@@ -209,6 +242,17 @@ def show_server() -> list[Point]:
     return points
 
 
+def show_masks() -> list[Point]:
+    print("clients   words   client s   predicted   server s   predicted")
+    points = []
+    for clients, words in MASKS:
+        one = apart("masks", clients, words)
+        row = "".join(f"{one[name]:>12.2f}" for name in one)
+        print(f"{clients:>7}{words:>9}{row}", flush=True)
+        points.append({"clients": clients, "words": words, **one})
+    return points
+
+
 def show_edges(seeds: int) -> list[Point]:
     print("FOCoOp      edges   accuracy      FPR95  (one column per seed)")
     points = []
@@ -239,6 +283,8 @@ def main() -> None:
             found[part] = show_clients()
         elif part == "server":
             found[part] = show_server()
+        elif part == "masks":
+            found[part] = show_masks()
         else:
             found[part] = show_edges(given.seeds)
     if given.out:

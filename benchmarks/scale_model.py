@@ -14,6 +14,8 @@ COST_SECONDS = 6e-11  # a multiplication of transport's cost, in float64
 PAIR_SECONDS = 6e-7  # a pair of a class and an OOD prompt, in all of the solver's steps
 PAIR_BYTES = 24  # the same: its cost, its plan, and what a step makes of them
 OBJECT_BYTES = 8192  # an update beside its tensors' numbers
+AGREEMENT_SECONDS = 2.7e-3  # a secret two clients agree on, of 2048 bits
+STREAM_SECONDS = 2.2e-8  # a number of a mask
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}
 
 
@@ -60,6 +62,17 @@ class Sizes:
             return total + MEAN_SECONDS * updates * self.ood * context
         pairs = self.classes * self.ood * updates
         return total + pairs * (COST_SECONDS * context + PAIR_SECONDS)
+
+
+def mask_seconds(clients: int, words: int) -> float:
+    """Processor seconds of one client in a secure sum: shares out and in, masks for all others."""
+    return clients * (3 * AGREEMENT_SECONDS + STREAM_SECONDS * words)
+
+
+def unmask_seconds(clients: int, gone: int, words: int) -> float:
+    """Processor seconds of the server: own masks off, and those left by clients that are gone."""
+    stream = STREAM_SECONDS * words
+    return (clients - gone) * (stream + gone * (AGREEMENT_SECONDS + stream))
 
 
 PLAN = {

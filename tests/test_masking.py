@@ -14,7 +14,7 @@ from scipy import stats
 from focoop.errors import MethodError
 from focoop.masking import GROUP, Masker, Revealed, unmask
 from focoop.secure_sum import sum_bytes, threshold_of
-from focoop.shamir import FIELD, restore, split
+from focoop.shamir import FIELD, opened, restore, split
 
 
 def is_prime(n: int) -> bool:
@@ -60,6 +60,30 @@ def test_any_threshold_of_shares_restores_a_secret(
     shares = split(secret, range(threshold + more), threshold, rng.getrandbits)
     some = dict(rng.sample(sorted(shares.items()), threshold))
     assert restore(some, threshold) == secret
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 4), st.integers(0, 3), st.data())
+def test_liars_are_done_without_while_enough_true_shares_are_left(
+    threshold: int, spare: int, data: st.DataObject
+) -> None:
+    rng = random.Random(data.draw(st.integers(0, 10**6)))
+    clients = [3 * k + 1 for k in range(threshold + spare)]
+    shares = split(99, clients, threshold, rng.getrandbits)
+    liars = set(rng.sample(clients, data.draw(st.integers(0, spare))))
+    told = {k: rng.getrandbits(520) if k in liars else v for k, v in shares.items()}
+    secret, named = opened(0, told, threshold, lambda found: found == 99)
+    # Whoever lies in the way is named; those behind enough true shares are not looked at.
+    assert secret == 99
+    assert named == (liars if liars & set(clients[:threshold]) else set())
+    assert restore(shares, threshold, 7) == restore(
+        dict(list(shares.items())[spare:]), threshold, 7
+    )
+    if spare < 3:
+        return
+    everyone = {k: rng.getrandbits(520) for k in clients}
+    with pytest.raises(MethodError, match="client 0's secret do not fit"):
+        opened(0, everyone, threshold, lambda found: found == 99)
 
 
 def test_fewer_shares_fit_every_secret() -> None:
