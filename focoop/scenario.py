@@ -77,7 +77,7 @@ def build(
     cache_dir: Path | None = None,
     device: str | None = None,
     divide: Divide = make_split,
-    load: Load = load_backbone,
+    load: Load | None = None,
 ) -> Scenario:
     """Load the backbone, the features and the words that `config` names; `divide` the images."""
     method = create(config.method.name, config.method.settings)
@@ -125,13 +125,14 @@ def build(
 
 
 def open_backbone(
-    config: RunConfig, device: str | None = None, load: Load = load_backbone
+    config: RunConfig, device: str | None = None, load: Load | None = None
 ) -> Backbone:
     """The configuration's towers on their device, in the precision they train in."""
     weights = Path(config.backbone.weights) if config.backbone.weights else None
     name, where = config.backbone.name, device or config.backbone.device
+    chosen = load or load_backbone
     backbone: Backbone = kept.BACKBONES.get(
-        (name, weights, where), lambda: load(name, weights=weights, device=where), size=1
+        (name, weights, where), lambda: chosen(name, weights=weights, device=where), size=1
     )
     precision = config.backbone.precision
     on_gpu = backbone.device.type == "cuda"
