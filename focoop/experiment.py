@@ -41,12 +41,21 @@ class PartitionView:
     test: np.ndarray
     classes: tuple[str, ...]
     repeated: int
+    names: tuple[str, ...] = ()  # of the clients, where each is a domain or was given
 
 
 def describe_partition(config: RunConfig) -> PartitionView:
     """The label-by-client picture of a run with these settings."""
     split = make_split(config)
-    return PartitionView(split.counts(), split.counts(of_test=True), split.classes, split.repeated)
+    train, names = split.counts(), split.train.domain_names
+    named = config.partition.kind in ("domain", "given") and len(names) == len(train)
+    return PartitionView(
+        train,
+        split.counts(of_test=True),
+        split.classes,
+        split.repeated,
+        names if named else (),
+    )
 
 
 def run_experiment(

@@ -74,14 +74,21 @@ def clients_table(clients: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def partition_table(
-    counts: NDArray[np.int64], width: int, *, unicode: bool = True, held_out: Sequence[int] = ()
+    counts: NDArray[np.int64],
+    width: int,
+    *,
+    unicode: bool = True,
+    held_out: Sequence[int] = (),
+    names: Sequence[str] = (),
 ) -> Table:
     """The label-by-client picture: a row per client, a shade per class (or few classes).
 
-    `counts` (K, C) are images; `held_out` are test images of each client, where known.
+    `counts` (K, C) are images; `held_out` are test images of each client and `names` its name,
+    where known.
     """
     table = Table(box=box.SIMPLE_HEAD)
-    for name in ("client", "images", "classes"):
+    table.add_column("client", justify="left" if names else "right", no_wrap=True)
+    for name in ("images", "classes"):
         table.add_column(name, justify="right", no_wrap=True)
     if len(held_out):
         table.add_column("test", justify="right", no_wrap=True)
@@ -90,7 +97,8 @@ def partition_table(
     shades = SHADES if unicode else PLAIN_SHADES
     for client, (row, picture) in enumerate(zip(counts, _pictures(counts, columns), strict=True)):
         drawn = "".join(shades[level] for level in picture)
-        cells: list[str | Text] = [str(client), str(row.sum()), str((row > 0).sum())]
+        named = Text(f"{client} {names[client]}" if names else str(client))
+        cells: list[str | Text] = [named, str(row.sum()), str((row > 0).sum())]
         if len(held_out):
             cells.append(str(held_out[client]))
         table.add_row(*cells, Text(drawn))

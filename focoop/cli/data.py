@@ -157,12 +157,17 @@ def show(
                 "train": found.train.tolist(),
                 "test": found.test.tolist(),
                 "repeated": found.repeated,
+                "clients": list(found.names),
             }
         )
     console = out()
     unicode = (console.encoding or "").lower().startswith("utf")
     table = partition_table(
-        found.train, console.width - 36, unicode=unicode, held_out=found.test.sum(1).tolist()
+        found.train,
+        console.width - 36 - max(map(len, found.names), default=0),
+        unicode=unicode,
+        held_out=found.test.sum(1).tolist(),
+        names=found.names,
     )
     console.print(f"{config.data.id}, {config.partition.kind}, {config.partition.shots} shots")
     console.print(table)

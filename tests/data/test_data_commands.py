@@ -52,7 +52,7 @@ def test_a_folder_is_divided_without_a_backbone(tmp_path: Path) -> None:
     assert found["classes"] == ["ant", "bee", "cat"] and found["repeated"] == 0
     # Three clients without a class in common: one class each, 4 shots of it, its 6 test images.
     assert sorted(map(sorted, found["train"])) == [[0, 0, 4]] * 3
-    assert sorted(map(sorted, found["test"])) == [[0, 0, 6]] * 3
+    assert sorted(map(sorted, found["test"])) == [[0, 0, 6]] * 3 and found["clients"] == []
     text = call("data", "show", "--set", f"data.id=folder:{root}", "--set", "partition.clients=3")
     assert text.exit_code == 0 and f"folder:{root}, pathological, 8 shots" in text.stdout
 
@@ -71,6 +71,10 @@ def test_given_clients_of_a_table_are_counted(tmp_path: Path) -> None:
     given = [f"data.id=csv:{tmp_path / 't.csv'}", "partition.kind=given", "partition.clients=0"]
     found = show(*given, "partition.shots=0")
     assert found["train"] == found["test"] == [[5, 0, 0], [0, 5, 5]]
+    assert found["clients"] == ["north", "south"]
+    options = [word for setting in given for word in ("--set", setting)]
+    text = call("data", "show", *options).stdout
+    assert "0 north" in text and "1 south" in text
     few = show(*given, "partition.shots=0", 'data.drop_classes=["bee"]', "data.views=2")
     assert few["classes"] == ["ant", "cat"] and few["train"] == [[5, 0], [0, 5]]
 
