@@ -93,6 +93,14 @@ def test_together_is_one_by_one_in_float64(name: str, case: str) -> None:
     assert_agree(method, make_task(method, dtype=torch.float64), sizes, settings)
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_together_is_one_by_one_through_a_metric_that_nobody_trains(case: str) -> None:
+    method = create("focoop_plus", {"shrinkage": 0.4})
+    sizes, settings = CASES[case]
+    found = assert_agree(method, make_task(method, dtype=torch.float64), sizes, settings)
+    assert all(torch.equal(one.shared["metric"], found[0][0].shared["metric"]) for one, _ in found)
+
+
 @pytest.mark.parametrize("name", TOGETHER)
 def test_together_is_one_by_one_in_float32(name: str) -> None:
     method = create(name)

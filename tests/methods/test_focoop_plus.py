@@ -1,4 +1,4 @@
-"""FOCoOp+ against slow float64 references: fusion, metric, prior, loss, score and server step."""
+"""FOCoOp+ against slow float64 references: fusion, prior, loss, score and server step."""
 
 import math
 from dataclasses import replace
@@ -10,58 +10,19 @@ from torch import Tensor
 
 from focoop.errors import MethodError
 from focoop.methods._base import Batch, ClientUpdate, Server, Task
-from focoop.methods._metric import whitening
 from focoop.methods.focoop_plus import FOCoOpPlus
 from focoop.seeds import torch_generator
-from tests.methods.toy import DIM, N_TOKENS, C, U, make_batch, make_params, step_loss
-from tests.methods.toy import make_task as plain_task
+from tests.methods.toy import DIM, N_TOKENS, C, U, make_batch, make_params, make_task, step_loss
 
 Config = FOCoOpPlus.Config
 COUNTS = torch.tensor([3, 0, 5, 0])
 PLAIN = Config(context_tokens=N_TOKENS, bos=False)
 
 
-def make_task() -> Task:
-    task = plain_task()
-    return replace(task, frozen=FOCoOpPlus(PLAIN).prepare(task))
-
-
 def params_of(seed: int = 0) -> dict[str, Tensor]:
     generator = torch_generator(seed, "residual")
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    residual, root = 0.5 * draw(C, DIM), draw(DIM, DIM)
-    return {
-        **make_params(seed),
-        "residual": residual,
-        "counts": COUNTS,
-        "centre": 0.2 * draw(DIM),
-        "scatter": root @ root.T,
-        "metric": torch.eye(DIM, dtype=torch.float64) + 0.1 * (root + root.T),
-    }
-
-
-def leaves_of(params: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors that training moves, ready for gradients."""
-    return {
-        n: v.clone().requires_grad_(True)
-        if v.is_floating_point() and n not in FOCoOpPlus.untrained
-        else v
-        for n, v in params.items()
-    }
-
-
-def slow_white(x: Tensor, middle: Tensor, params: dict[str, Tensor]) -> Tensor:
-    """Unit (x - m) A of one feature, sum by sum."""
-    off, metric = (x - middle).tolist(), params["metric"].tolist()
-    moved = [sum(off[i] * metric[i][j] for i in range(DIM)) for j in range(DIM)]
-    return torch.tensor(moved, dtype=torch.float64) / math.sqrt(sum(v * v for v in moved))
-
-
-def slow_middle(task: Task) -> Tensor:
-    return sum(task.anchors) / C * (C - 1) / C  # type: ignore[return-value]
+    residual = 0.5 * torch.randn(C, DIM, generator=generator, dtype=torch.float64)
+    return {**make_params(seed), "residual": residual, "counts": COUNTS}
 
 
 def slow_prior(open_share: float) -> list[float]:
@@ -72,22 +33,22 @@ def slow_prior(open_share: float) -> list[float]:
 
 
 def slow_features(params: dict[str, Tensor], task: Task, config: Config) -> list[Tensor]:
-    """e_c = unit(W(Text(t_c)) + q r_c), class by class."""
-    out, rho = [], config.global_share
+    """e_c = unit((1 - v) Text(t_c) + v z_c + scale r_c), class by class."""
+    out = []
+    rho, v = config.global_share, config.template_share
     for c in range(C):
         context = params["global"][c]
         if COUNTS[c] > 0:
             context = (1 - rho) * params["local"][c] + rho * context
         row = task.encode(context[None], task.id_names.select(torch.tensor([c])))[0]
-        seen = slow_white(row, slow_middle(task), params)
-        mixed = seen + config.residual_scale * params["residual"][c]
+        mixed = (1 - v) * row + v * task.anchors[c] + config.residual_scale * params["residual"][c]
         out.append(mixed / math.sqrt(sum(float(x) ** 2 for x in mixed)))
     return out
 
 
 def test_features_and_prior_are_the_written_out_ones() -> None:
     task, params = make_task(), params_of()
-    config = Config(context_tokens=N_TOKENS, global_share=0.7, open_share=0.2)
+    config = Config(context_tokens=N_TOKENS, global_share=0.7, template_share=0.4, open_share=0.2)
     text = FOCoOpPlus(config).encode(params, task)
     torch.testing.assert_close(
         text.id, torch.stack(slow_features(params, task, config)), rtol=1e-12, atol=1e-12
@@ -99,23 +60,23 @@ def slow_loss(params: dict[str, Tensor], batch: Batch, task: Task, config: Confi
     """Cross-entropy over C + U with a log pi_c on the classes, and the pull to the template."""
     ids, prior = slow_features(params, task, config), slow_prior(config.open_share)
     assert task.ood_names is not None
-    middle, s, losses = slow_middle(task), task.logit_scale, []
-    oods = [slow_white(o, middle, params) for o in task.encode(params["ood"], task.ood_names)]
-    for image, y in zip(batch.pooled, batch.labels.tolist(), strict=True):
-        h = slow_white(image, params["centre"], params)
-        logits = [s * float(h @ e) + p for e, p in zip(ids, prior, strict=True)]
+    oods = task.encode(params["ood"], task.ood_names)
+    s, losses = task.logit_scale, []
+    for h, y in zip(batch.pooled, batch.labels.tolist(), strict=True):
+        logits = [
+            s * float(h @ e) + config.train_prior * p for e, p in zip(ids, prior, strict=True)
+        ]
         total = sum(math.exp(x) for x in logits) + sum(math.exp(s * float(h @ o)) for o in oods)
         losses.append(math.log(total) - logits[y])
     held = [c for c in range(C) if COUNTS[c] > 0]
-    anchors = [slow_white(z, middle, params) for z in task.anchors]
-    pull = sum(1 - float(ids[c] @ anchors[c]) for c in held) / len(held)
+    pull = sum(1 - float(ids[c] @ task.anchors[c]) for c in held) / len(held)
     return sum(losses) / len(losses) + config.anchor_weight * pull
 
 
-@pytest.mark.parametrize(("share", "anchor"), [(1.0, 0.0), (0.3, 2.0), (0.1, 0.3)])
-def test_loss_without_bos_is_the_written_out_sum(share: float, anchor: float) -> None:
+@pytest.mark.parametrize(("train_prior", "anchor"), [(0.0, 0.0), (1.0, 2.0), (0.5, 0.3)])
+def test_loss_without_bos_is_the_written_out_sum(train_prior: float, anchor: float) -> None:
     task, params, batch = make_task(), params_of(), make_batch()
-    config = replace(PLAIN, open_share=share, anchor_weight=anchor)
+    config = replace(PLAIN, train_prior=train_prior, anchor_weight=anchor)
     fast = step_loss(FOCoOpPlus(config), params, batch, task)
     assert float(fast) == pytest.approx(slow_loss(params, batch, task, config), rel=1e-12)
 
@@ -136,14 +97,16 @@ def test_robust_loss_without_steps_and_noise_is_the_plain_one_with_detection() -
     )
 
 
-@pytest.mark.parametrize("rho", [0.5, 0.8])
-def test_gradients(rho: float) -> None:
-    """Finite differences; the global prompt's gradient is 1 / rho of its own."""
+@pytest.mark.parametrize("rate", [0.8, 1.0])
+def test_gradients(rate: float) -> None:
+    """Finite differences; the global prompt's gradient is `global_rate / rho` of its own."""
     task, params, batch = make_task(), params_of(), make_batch()
-    method = FOCoOpPlus(replace(PLAIN, global_share=rho))
-    leaves = leaves_of(params)
+    method = FOCoOpPlus(replace(PLAIN, global_share=0.8, global_rate=rate))
+    leaves = {
+        n: v.clone().requires_grad_(True) if v.is_floating_point() else v for n, v in params.items()
+    }
     step_loss(method, leaves, batch, task).backward()
-    factor = {"global": 1 / rho, "local": 1.0, "ood": 1.0, "residual": 1.0}
+    factor = {"global": rate / 0.8, "local": 1.0, "ood": 1.0, "residual": 1.0}
     for name, times in factor.items():
         place = (2, 1) if name == "residual" else (2, 1, 2)
         values = []
@@ -160,7 +123,9 @@ def test_gradients(rho: float) -> None:
 def test_absent_classes_are_not_trained() -> None:
     task, params, batch = make_task(), params_of(), make_batch()
     batch = Batch(batch.pooled, None, torch.where(batch.labels % 2 == 0, batch.labels, 0))
-    leaves = leaves_of(params)
+    leaves = {
+        n: v.clone().requires_grad_(True) if v.is_floating_point() else v for n, v in params.items()
+    }
     step_loss(FOCoOpPlus(Config(context_tokens=N_TOKENS)), leaves, batch, task).backward()
     for name in ("global", "local", "residual"):
         gradient = leaves[name].grad
@@ -169,60 +134,30 @@ def test_absent_classes_are_not_trained() -> None:
         assert (norms[COUNTS == 0] == 0).all() and (norms[COUNTS > 0] > 0).all()
 
 
-@pytest.mark.parametrize("prior_in_score", [True, False])
-def test_answer_and_score_use_the_prior_and_the_metric(prior_in_score: bool) -> None:
+def test_answer_and_score_use_the_prior() -> None:
     task, params, batch = make_task(), params_of(), make_batch()
-    s, w, d = 20.0, 0.4, 0.3
-    config = replace(PLAIN, score_scale=s, ood_weight=w, open_share=0.2, distance_weight=d)
-    method = FOCoOpPlus(replace(config, prior_in_score=prior_in_score))
+    config = replace(PLAIN, score_scale=20.0, ood_weight=0.4, open_share=0.2)
+    method = FOCoOpPlus(config)
     text = method.encode(params, task)
     logits = method.logits(text, batch.pooled, None)
-    scores = method.score(logits, task)
-    prior = slow_prior(0.2)
+    prior, s = slow_prior(0.2), 20.0
     assert text.ood is not None
-    for row, image in enumerate(batch.pooled):
-        h = slow_white(image, params["centre"], params)
+    for row, h in enumerate(batch.pooled):
         cosines = [float(h @ e) for e in text.id]
         posterior = [s * cos + p for cos, p in zip(cosines, prior, strict=True)]
         assert int(logits.id[row].argmax()) == posterior.index(max(posterior))
-        counted = posterior if prior_in_score else [s * cos for cos in cosines]
-        mass = math.log(sum(math.exp(x) for x in counted))
+        mass = math.log(sum(math.exp(x) for x in posterior))
         outside = math.log(sum(math.exp(s * float(h @ o)) for o in text.ood))
-        away = (image - params["centre"]) @ params["metric"]
-        length = math.sqrt(sum(float(x) ** 2 for x in away))
-        assert float(scores[row]) == pytest.approx(w * outside - mass + d * s * length, rel=1e-5)
-
-
-def test_a_client_measures_its_own_mean_and_scatter() -> None:
-    task, batch = make_task(), make_batch(size=9)
-    measured = FOCoOpPlus(PLAIN).measure(batch, task)
-    torch.testing.assert_close(measured["centre"], sum(batch.pooled) / 9)
-    spread = torch.zeros(DIM, DIM, dtype=torch.float64)
-    for h, y in zip(batch.pooled, batch.labels, strict=True):
-        of_class = [x for x, label in zip(batch.pooled, batch.labels, strict=True) if label == y]
-        off = h - sum(of_class) / len(of_class)
-        spread += torch.outer(off, off) / 9
-    torch.testing.assert_close(measured["scatter"], spread, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("shrinkage", [1e-6, 0.4, 1.0])
-def test_the_metric_makes_the_scatter_round(shrinkage: float) -> None:
-    spread = params_of(3)["scatter"]
-    metric = whitening(spread, shrinkage)
-    size = spread.trace() / DIM
-    drawn = (1 - shrinkage) * spread + shrinkage * size * torch.eye(DIM, dtype=torch.float64)
-    torch.testing.assert_close(
-        metric @ drawn @ metric * DIM, torch.eye(DIM, dtype=torch.float64), atol=1e-9, rtol=0
-    )
-    torch.testing.assert_close(metric, metric.T)
-
-
-def test_the_metric_of_nothing_and_of_a_broken_scatter_is_finite() -> None:
-    broken = torch.diag(torch.tensor([1.0, -3.0, 4.0]))
-    for spread in (torch.zeros(3, 3), broken):
-        assert whitening(spread, 0.5).isfinite().all()
-    plain = torch.eye(4) / 4  # what every client begins with
-    torch.testing.assert_close(whitening(plain, 0.3), torch.eye(4, dtype=torch.float64))
+        score = float(method.score(logits, task)[row])
+        assert score == pytest.approx(0.4 * outside - mass, rel=1e-5)
+    alike = FOCoOpPlus(replace(config, prior_in_score=False))
+    flat = [math.log(sum(math.exp(s * float(h @ e)) for e in text.id)) for h in batch.pooled]
+    outside_all = [
+        math.log(sum(math.exp(s * float(h @ o)) for o in text.ood)) for h in batch.pooled
+    ]
+    expected = [0.4 * o - m for o, m in zip(outside_all, flat, strict=True)]
+    found = alike.score(alike.logits(text, batch.pooled, None), task)
+    assert found.tolist() == pytest.approx(expected, rel=1e-5)
 
 
 def test_no_prior_at_an_open_share_of_one_and_for_a_client_without_images() -> None:
@@ -236,22 +171,13 @@ def test_no_prior_at_an_open_share_of_one_and_for_a_client_without_images() -> N
 def test_server_means_by_class_counts(goc: bool) -> None:
     task, counts = make_task(), torch.tensor([[2, 0, 1, 0], [6, 3, 0, 0]])
     clients = [params_of(1), params_of(2)]
-    shared = ("global", "residual", "ood", "ood_words", "centre", "scatter", "metric")
+    shared = ("global", "residual", "ood", "ood_words")
     updates = [
         ClientUpdate(k, {n: p[n] for n in shared}, int(counts[k].sum()), counts[k], 0.0)
         for k, p in enumerate(clients)
     ]
     before = {n: params_of(0)[n] for n in shared}
-    method = FOCoOpPlus(replace(PLAIN, goc=goc))
-    server = method.aggregate(Server(before), updates, task)
-    after = server.shared
-    for name in ("centre", "scatter"):  # by images
-        expected = (3 * clients[0][name] + 9 * clients[1][name]) / 12
-        torch.testing.assert_close(after[name], expected)
-    torch.testing.assert_close(after["metric"], whitening(after["scatter"], PLAIN.shrinkage))
-    again = method.aggregate(server, updates[:1], task).shared  # 12 images before, 3 now
-    expected = (12 * after["centre"] + 3 * clients[0]["centre"]) / 15
-    torch.testing.assert_close(again["centre"], expected)
+    after = FOCoOpPlus(replace(PLAIN, goc=goc)).aggregate(Server(before), updates, task).shared
     for name in ("global", "residual"):
         for c in range(C):
             weights = counts[:, c].tolist()
@@ -270,23 +196,18 @@ def test_server_means_by_class_counts(goc: bool) -> None:
             torch.testing.assert_close(after["ood"][u], (3 * copies[0] + 9 * copies[1]) / 12)
 
 
-def test_starts_with_a_plain_metric_and_needs_negatives() -> None:
+def test_starts_from_one_draw_and_needs_negatives() -> None:
     task, method = make_task(), FOCoOpPlus(PLAIN)
     state = method.init(task, torch_generator(0))
-    made = whitening(state.shared["scatter"], PLAIN.shrinkage)
-    torch.testing.assert_close(state.shared["metric"], made.to(state.shared["metric"]))
+    assert torch.equal(state.shared["global"], state.private["local"])
     assert method.personalise(state.private, COUNTS, task)["counts"].tolist() == COUNTS.tolist()
     with pytest.raises(MethodError, match=r"negatives\.count"):
         method.init(replace(task, ood_names=None), torch_generator(0))
 
 
-def test_features_without_residuals_under_a_plain_metric_are_the_towers() -> None:
+def test_equal_features_without_mixing_are_the_towers() -> None:
     task, params = make_task(), params_of()
-    method = FOCoOpPlus(replace(PLAIN, residual_scale=0.0))
-    start = method.init(task, torch_generator(0)).shared["metric"].double()
-    held = torch.ones(C, dtype=torch.int64)
-    rho = method.config.global_share
-    fused = (1 - rho) * params["local"] + rho * params["global"]
-    expected = F.normalize(task.encode(fused, task.id_names) - slow_middle(task), dim=-1)
-    found = method.encode({**params, "metric": start, "counts": held}, task).id
-    torch.testing.assert_close(found, expected)
+    config = replace(PLAIN, template_share=0.0, residual_scale=0.0, keep_absent=False)
+    fused = (1 - config.global_share) * params["local"] + config.global_share * params["global"]
+    expected = F.normalize(task.encode(fused, task.id_names), dim=-1)
+    torch.testing.assert_close(FOCoOpPlus(config).encode(params, task).id, expected)
