@@ -24,6 +24,7 @@ from focoop.methods._base import (
     Task,
     Text,
 )
+from focoop.methods.focoop_plus import FOCoOpPlus
 from focoop.seeds import torch_generator
 from tests.methods.contract_toy import federate, make_clients, make_task, spread
 
@@ -95,7 +96,7 @@ def test_together_is_one_by_one_in_float64(name: str, case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_together_is_one_by_one_through_a_metric_that_nobody_trains(case: str) -> None:
-    method = create("focoop_plus", {"shrinkage": 0.4})
+    method = FOCoOpPlus(FOCoOpPlus.Config(shrinkage=0.4))
     sizes, settings = CASES[case]
     found = assert_agree(method, make_task(method, dtype=torch.float64), sizes, settings)
     assert all(torch.equal(one.shared["metric"], found[0][0].shared["metric"]) for one, _ in found)
