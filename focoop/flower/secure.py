@@ -171,8 +171,11 @@ class SecureStrategy(PromptStrategy):
         return threshold_of(len(self.everyone), self.config.privacy.threshold)
 
     def _check(self, round_index: int, what: str, count: int) -> None:
-        """With too few clients nothing can be opened: the run ends, and can be resumed."""
-        needed = max(2, self._threshold()) if self.everyone else 2
+        """With too few clients nothing is opened: the run ends, and can be resumed.
+
+        A quorum is asked for before: a round opened and then repeated would tell a difference.
+        """
+        needed = max(2, self._threshold(), self._needed())
         if count < needed:
             told = "; ".join(f"{name}: {reason}" for name, reason in self.lost.items())
             raise FederationError(

@@ -114,7 +114,17 @@ def test_too_few_left_lose_the_round_and_resuming_repeats_it(tmp_path: Path) -> 
         assert state(after) == state(plain)
 
 
-Spoil = Callable[[Message], None]
+def test_nothing_is_opened_without_a_quorum(tmp_path: Path) -> None:
+    wanted = toy_config(tmp_path, *SECURE, "method.name=promptfl", "federation.rounds=1")
+    kinds: list[str] = []
+
+    def listens(message: Message, context: Context) -> Message:
+        kinds.append(message.metadata.message_type)
+        return client_app.app(message, context)
+
+    with pytest.raises(FederationError, match="3 clients sent a vector, and a secure sum needs 4"):
+        federated(wanted, tmp_path / "run", [listens, *honest()[2:], leaves("train")], quorum=1.0)
+    assert "train" in kinds and "query.sum_open" not in kinds
 
 
 def bends(step: str, spoil: Callable[[RecordDict], None]) -> Answer:
