@@ -222,7 +222,7 @@ def test_interrupt_sets_the_status_and_tells_how_to_go_on(tmp_path: Path) -> Non
 def test_a_run_that_never_began_does_not_stand_in_the_way(tmp_path: Path) -> None:
     out = ["--out", str(tmp_path / "run")]
     refused = call("run", *FAST, "--set=partition.clients=200", *out)
-    assert refused.exit_code == 2 and "100 or fewer clients" in refused.stderr
+    assert refused.exit_code == 2 and "partition.clients to 100 or fewer" in refused.stderr
     assert call("run", *FAST, *out).exit_code == 0
     again = call("run", *FAST, "--set=seed=7", *out)  # a run that did begin is kept
     assert again.exit_code == 6 and "another configuration" in again.stderr
