@@ -44,7 +44,10 @@ class Journal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.note("ended", reason=f"{error or kind.__name__}" if kind else "finished")
+        how = "finished" if error is None else "stopped"  # Flower's processes stop by SystemExit
+        if isinstance(error, Exception):
+            how = str(error) or type(error).__name__
+        self.note("ended", reason=how)
 
 
 def shown(text: str) -> str:
