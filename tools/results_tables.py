@@ -17,6 +17,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from focoop.tables import NOTE, columns, markdown, stat
 
+# Settings whose test images come from a domain that no client has.
+LEFT_OUT = ("office", "pacs")
+SEEDS = 3
+
 Cells = dict[tuple[str, str, int], dict[str, float]]
 
 
@@ -67,6 +71,7 @@ def read_cells(path: Path) -> Cells:
 def page(cells: Cells) -> str:
     """All settings, each with its tables."""
     parts = [f"# Tables\n\n{NOTE}\nMade by `tools/results_tables.py` from `cells.json`."]
+    parts += [f"## At a glance: {title}\n\n{table}" for title, table in glance(cells).items()]
     for setting in dict.fromkeys(key[0] for key in sorted(cells)):
         labels = dict.fromkeys(key[1] for key in cells if key[0] == setting)
         rows = []
@@ -77,6 +82,49 @@ def page(cells: Cells) -> str:
             rows.append((label, means, str(len(runs))))
         parts.append(f"## {setting}\n\n{markdown(rows)}")
     return "\n\n".join(parts) + "\n"
+
+
+def glance(cells: Cells) -> dict[str, str]:
+    """Settings against methods, means alone; a number in brackets counts runs below three."""
+    settings = list(dict.fromkeys(key[0] for key in sorted(cells)))
+    domains = [s for s in settings if s.split("-")[0] in LEFT_OUT]
+    others = [s for s in settings if s not in domains]
+    sets = {
+        s: nearest({n for key, row in cells.items() if key[0] == s for n in row}) for s in settings
+    }
+    found = {
+        "own / all / alarm": pivot(cells, dict.fromkeys(others, ("own", "all", "alarm"))),
+        "FPR95 / AUROC of the first OOD set, at the ID images' size where there is such": pivot(
+            cells, {s: (f"fpr95 {sets[s]}", f"auroc {sets[s]}") for s in settings}
+        ),
+    }
+    if domains:
+        found["accuracy on the domain that nobody has seen"] = pivot(
+            cells, dict.fromkeys(domains, ("own",))
+        )
+    return found
+
+
+def nearest(names: set[str]) -> str:
+    """The first OOD set by name, one that was made as small as the ID images before all others."""
+    sets = sorted(name.removeprefix("auroc ") for name in names if name.startswith("auroc "))
+    return min(sets, key=lambda name: (not name.endswith("px"), name))
+
+
+def pivot(cells: Cells, wanted: dict[str, tuple[str, ...]]) -> str:
+    """One row per setting, one column per method that ran there."""
+    labels = sorted({key[1] for key in cells if key[0] in wanted}, key=order)
+    lines = [f"| setting | {' | '.join(labels)} |", "| --- |" + " ---: |" * len(labels)]
+    for setting, names in wanted.items():
+        entries = []
+        for label in labels:
+            runs = [row for key, row in cells.items() if key[:2] == (setting, label)]
+            runs = [row for row in runs if all(name in row for name in names)]
+            means = [f"{stat([row[name] for row in runs]).mean:.1f}" for name in names if runs]
+            few = f" ({len(runs)})" if 0 < len(runs) < SEEDS else ""
+            entries.append(" / ".join(means) + few if runs else "-")
+        lines.append(f"| {setting} | {' | '.join(entries)} |")
+    return "\n".join(lines)
 
 
 def order(label: str) -> tuple[int, str]:
