@@ -108,6 +108,7 @@ class World:
                     env=self.environment(party),
                     stdout=log,
                     stderr=log,
+                    start_new_session=True,
                 )
             return ""
         done = subprocess.run(
@@ -123,11 +124,16 @@ class World:
             raise SystemExit(f"[{party}] exit code {done.returncode}: {text}")
         return done.stdout
 
-    def stop(self, party: str) -> int:
-        """Ctrl-C."""
+    def stop(self, party: str) -> None:
+        """Ctrl-C; what does not end by it within a minute is killed, with all it has started."""
         process = self.running.pop(party)
         process.send_signal(signal.SIGINT)
-        return process.wait(60)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            print(f"[{party}] does not stop: killed", flush=True)
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
     def output(self, party: str) -> str:
         """What a command in the background has said so far."""
@@ -275,6 +281,8 @@ def main() -> None:
     try:
         follow(world, blocks())
     finally:
+        for process in world.running.values():
+            process.send_signal(signal.SIGINT)
         for party in list(world.running):
             world.stop(party)
     took = time.monotonic() - began
