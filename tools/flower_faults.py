@@ -25,8 +25,8 @@ CLIENTS, ROUNDS, LOST = 3, 5, 2
 MEASURES = ("accuracy_own", "accuracy_all")
 
 
-def disturbed(made: Federation) -> RunFolder:
-    """The run with both deaths."""
+def disturbed(made: Federation, wait: float = 120.0) -> RunFolder:
+    """The run with both deaths; `wait` seconds the resumed one looks for the site that is dead."""
     server = made.coordinate("--deadline", "300", "--rejoin", "10")
     sites = [made.join(k) for k in range(CLIENTS)]
     seen = made.wait("asked", round=2, step="train")
@@ -36,7 +36,8 @@ def disturbed(made: Federation) -> RunFolder:
     made.kill(server, "flower-superlink")
     if server.wait(60) != 7:
         raise RuntimeError(f"the coordinator did not say that it failed:\n{made.told()}")
-    server = made.coordinate("--deadline", "300", "--rejoin", "10", "--wait", "60", "--resume")
+    again = ("--wait", str(wait), "--resume")
+    server = made.coordinate("--deadline", "300", "--rejoin", "10", *again)
     made.wait("asked", since=seen, round=3, step="train")
     made.join(LOST)
     if server.wait(600) != 0:

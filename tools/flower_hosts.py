@@ -149,9 +149,11 @@ class Federation:
         if made.wait(120):
             raise RuntimeError((self.folder / "keys.log").read_text())
 
-    def begin(self, host: str, log: str, *arguments: str) -> "subprocess.Popen[bytes]":
+    def begin(
+        self, host: str, log: str, *arguments: str, module: str = "focoop"
+    ) -> "subprocess.Popen[bytes]":
         """A focoop command on a host."""
-        command = [*self.network.on(host), sys.executable, "-m", "focoop", *arguments]
+        command = [*self.network.on(host), sys.executable, "-m", module, *arguments]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         with open(self.folder / f"{log}.log", "ab") as file:
             process = subprocess.Popen(
@@ -234,11 +236,16 @@ def cmdline(pid: int) -> str:
 
 @contextlib.contextmanager
 def federation(
-    folder: Path, wanted: RunConfig, port: int, *, separate: bool
+    folder: Path,
+    wanted: RunConfig,
+    port: int,
+    *,
+    separate: bool,
+    kind: type[Federation] = Federation,
 ) -> Iterator[Federation]:
     """A federation that leaves no process and no namespace behind."""
     with Network(separate) as network:
-        made = Federation(folder, wanted, network, port)
+        made = kind(folder, wanted, network, port)
         try:
             made.prepare()
             yield made

@@ -5,7 +5,10 @@ this uses; see `fleet_http_connection.py` of flwr 1.41.
 """
 
 import logging
+import os
+import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,8 +29,16 @@ from flwr.supercore.inflatable.inflatable_utils import (
 from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.fleet_http_connection import http_request_response
 
+from focoop.flower import client_app
+from focoop.flower.identity import read_site
 from focoop.flower.inprocess import CLIENT_RAISED, identify
+from focoop.flower.keep import keep
+from focoop.flower.records import Order
 
+SELF = "tests.flower.light"
+# Seconds a light site waits before it trains: it can be killed before, and in round 3 of
+# test_hosts.py another has the time to come back.
+SLOW = {3: 15.0}
 Answer = Callable[[Message, Context], Message]
 
 
@@ -55,6 +66,7 @@ class LightNode(threading.Thread):
         with http_request_response(self.server, False, certificate, keys) as connection:
             self.id, self.receive, self.send, self.get_run, self.get_fab = connection[:5]
             self.pull_object, self.push_object, self.confirm = connection[5:]
+            print(f"SuperNode ID: {self.id}", flush=True)
             while not self.stopped.is_set():
                 try:
                     if not self._one():
@@ -96,3 +108,25 @@ class LightNode(threading.Thread):
         for name in wanted:
             self.push_object(run, session, name, objects[name].deflate())
         return bool(wanted)
+
+
+def main(server: str, keys: str, data: str, state: str, *once: str) -> None:
+    """A light site as a process: `focoop site join` but for the process per message."""
+    if not once:
+        command = [sys.executable, "-m", SELF, server, keys, data, state, "once"]
+        return keep(lambda: command, os.environ, Path(state) / "node.log", print)
+    folder = Path(keys).resolve()
+    site = read_site(folder)
+    node = {"partition-id": site.client, "name": site.name, "keys": str(folder)}
+    node |= {"data": data, "state": state}
+
+    def slowly(message: Message, context: Context) -> Message:
+        if message.metadata.message_type == "train":
+            time.sleep(SLOW.get(Order.read(message.content).round_index, 2.0))
+        return client_app.app(message, context)
+
+    return LightNode(folder, server, node, slowly).run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
