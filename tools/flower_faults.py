@@ -1,6 +1,6 @@
 """What a federation across hosts does when they die, beside an undisturbed run.
 
-    sudo python tools/flower_faults.py --out /tmp/faults
+    sudo python tools/flower_faults.py --out faults
 
 Three sites and a coordinator, each in a network namespace (`--here`: all on this machine's own
 network). A site is killed in round 2 and back in round 4, the SuperLink is killed in round 3 and
