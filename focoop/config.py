@@ -187,7 +187,10 @@ def from_flat(flat: Mapping[str, bool | int | float | str]) -> RunConfig:
         parsed: Any = value
         if isinstance(value, str) and isinstance(Typed.parse(value).value, list):
             parsed = Typed.parse(value)  # a list, unless its setting is a string
-        tree = merge(tree, {section: {name: parsed}} if dot else {section: parsed})
+        if dot:  # not merged: Flower gives keys in any order, a method's settings before its name
+            tree.setdefault(section, {})[name] = parsed
+        else:
+            tree[section] = parsed
     return from_dict(tree)
 
 

@@ -53,6 +53,8 @@ def test_toml_and_flat_round_trips_are_exact(tree: dict[str, Any]) -> None:
     assert config.from_dict(tomllib.loads(config.to_toml(original, docs=True))) == original
     flat = config.to_flat(original)
     assert config.from_flat(flat) == original
+    # Flower hands the keys over in any order.
+    assert config.from_flat(dict(sorted(flat.items(), reverse=True))) == original
     assert all(type(value) in (bool, int, float, str) for value in flat.values())
     assert not any("_" in key for key in flat)
     assert original.method.settings.temperature == tree["method"]["temperature"]
@@ -200,3 +202,9 @@ def test_base_states_the_defaults() -> None:
     stated = tomllib.loads((CONFIGS / "base.toml").read_text(encoding="utf-8"))
     for name in (*schema.SCALARS, *schema.SECTIONS):
         assert name in stated, f"configs/base.toml leaves out {name}"
+
+
+def test_a_methods_settings_may_come_before_its_name() -> None:
+    wanted = config.load(None, ["method.name=focoop", "method.context_tokens=3"])
+    flat = config.to_flat(wanted)
+    assert config.from_flat(dict(reversed(flat.items()))) == wanted
