@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from focoop.errors import ConfigError, MethodError
+from focoop.federation.sgd import SGD
 from focoop.methods._base import Batch, ClientUpdate, Method, Params, State, Task
 
 SCHEDULES = ("constant", "cosine")
@@ -65,7 +66,7 @@ def train(
         name: value.detach().clone().requires_grad_(True) if trains(method, name, value) else value
         for name, value in params.items()
     }
-    optimiser = torch.optim.SGD(
+    optimiser = SGD(
         [value for value in leaves.values() if value.requires_grad],
         lr=settings.lr,
         momentum=settings.momentum,
@@ -81,7 +82,7 @@ def train(
         losses.append(loss.detach())
         if settings.prox > 0:
             loss = loss + settings.prox / 2 * distance(leaves, received)
-        optimiser.zero_grad(set_to_none=True)
+        optimiser.zero_grad()
         torch.autograd.backward(loss)
         optimiser.step()
     mean_loss = check_loss(float(torch.stack(losses).mean()), settings.lr)
