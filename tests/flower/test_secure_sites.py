@@ -62,7 +62,7 @@ def test_a_coordinator_sees_the_sum_and_gets_the_simulators_bits(
     server = begin(
         "coordinator",
         *("coordinator", "run.toml", "--keys", "keys", "--classes", "; ".join(CLASSES)),
-        *("--port", str(port), "--out", "run", "--quorum", "1.0", "--deadline", "200"),
+        *("--port", str(port), "--out", "run", "--quorum", "1.0", "--deadline", "600"),
     )
     launch.await_server(f"127.0.0.1:{port}", tmp_path / "keys" / "ca.crt", 120)
     for k, name in enumerate(names):
