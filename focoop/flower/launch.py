@@ -212,7 +212,11 @@ def end_runs(home: Path) -> None:
     """Stop runs that have not ended, such as those of a server that was killed."""
     for one in flwr(home, "list", CONNECTION)["runs"]:
         if not str(one["status"]).startswith(ENDED):
-            flwr(home, "stop", str(one["run-id"]), CONNECTION)
+            try:
+                flwr(home, "stop", str(one["run-id"]), CONNECTION)
+            except FederationError as error:
+                if "already" not in str(error).lower():  # it ended between the two commands
+                    raise
 
 
 def follow(home: Path, run: str, every: float = 3.0) -> None:

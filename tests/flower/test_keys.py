@@ -112,3 +112,24 @@ def test_a_site_checks_its_images_and_sends_nothing(
     assert "stays here" in done.stdout and "would be sent each round" in done.stdout
     done = CliRunner().invoke(app, [*arguments, "--classes", "apple; boat; drum"])
     assert done.exit_code == 3 and "'cat'" in done.stderr
+
+
+def test_a_run_that_ends_by_itself_need_not_be_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+    said = "[code: 18] Run is already finished."
+
+    def answer(home: Path, *arguments: str) -> dict[str, object]:
+        asked.append(arguments)
+        if arguments[0] == "stop":
+            raise FederationError(said)
+        statuses = {"1": "finished:completed", "2": "running"}
+        return {"runs": [{"run-id": k, "status": v} for k, v in statuses.items()]}
+
+    monkeypatch.setattr(launch, "flwr", answer)
+    launch.end_runs(tmp_path)
+    assert [one[:2] for one in asked if one[0] == "stop"] == [("stop", "2")]
+    said = "no connection"
+    with pytest.raises(FederationError, match="no connection"):
+        launch.end_runs(tmp_path)
