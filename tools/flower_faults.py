@@ -22,7 +22,6 @@ from focoop.runs import RunFolder, start
 from tools.flower_hosts import Federation, federation, separable, small
 
 CLIENTS, ROUNDS, LOST = 3, 5, 2
-MEASURES = ("accuracy_own", "accuracy_all")
 
 
 def disturbed(made: Federation, wait: float = 120.0) -> RunFolder:
@@ -53,16 +52,25 @@ def simulated(wanted: RunConfig, path: Path) -> dict[str, Any]:
     return folder.metrics()[-1]
 
 
+def measures(line: dict[str, Any]) -> dict[str, float]:
+    """What a site can measure: its own images, and OOD sets that all have."""
+    found = {"accuracy_own": float(line["accuracy_own"])}
+    for name, one in line["ood"].items():
+        short = name.rpartition(":")[2]
+        found |= {f"{key} {short}": float(one[key]) for key in ("auroc", "fpr95")}
+    return found
+
+
 def compare(found: dict[str, Any], wanted: RunConfig, folder: Path, seeds: int) -> list[str]:
     """Lines of a table: measure, disturbed, undisturbed, difference, spread over seeds."""
     plain = [
         simulated(replace(wanted, seed=wanted.seed + k), folder / f"sim-{k}") for k in range(seeds)
     ]
-    lines = [f"{'measure':14} {'disturbed':>9} {'plain':>9} {'diff':>9} {'sd seeds':>9}"]
-    for name in MEASURES:
-        values = [line[name] for line in plain]
-        numbers = found[name], values[0], found[name] - values[0], statistics.stdev(values)
-        lines.append(f"{name:14} " + " ".join(f"{number:9.4f}" for number in numbers))
+    lines = [f"{'measure':16} {'disturbed':>9} {'plain':>9} {'diff':>9} {'sd seeds':>9}"]
+    for name, value in measures(found).items():
+        values = [measures(line)[name] for line in plain]
+        numbers = value, values[0], value - values[0], statistics.stdev(values)
+        lines.append(f"{name:16} " + " ".join(f"{number:9.4f}" for number in numbers))
     return lines
 
 
