@@ -35,7 +35,7 @@ class Consistency:
     tau: float
     steps: int = 300
     gap: float = 5e-3
-    rule: Literal["dual", "armijo", "open_loop"] = "armijo"
+    rule: Literal["dual", "armijo", "open_loop"] = "dual"
     cost_scale: Literal["range", "max"] = "range"
     seemly: Literal["top", "kmeans2"] = "top"
     seemly_count: int = 0

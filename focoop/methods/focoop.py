@@ -83,7 +83,7 @@ class FOCoOpConfig:
     transport_steps: int = setting(300, "Frank-Wolfe iterations at most", low=1)
     transport_gap: float = setting(5e-3, "stop at this duality gap", low=0)
     transport_rule: Literal["dual", "armijo", "open_loop"] = setting(
-        "armijo", "Frank-Wolfe by `armijo` or the paper's 1/(i+2), `open_loop`; `dual`: Newton"
+        "dual", "Frank-Wolfe by `armijo` or the paper's 1/(i+2), `open_loop`; `dual`: Newton"
     )
     cost_scale: Literal["range", "max"] = setting(
         "range", "costs brought to [0, 1] by their `range`, or divided by their `max`"
