@@ -24,7 +24,7 @@ from tools.flower_hosts import Federation, federation, separable, small
 CLIENTS, ROUNDS, LOST = 3, 5, 2
 
 
-def disturbed(made: Federation, wait: float = 120.0) -> RunFolder:
+def disturbed(made: Federation, wait: float = 60.0) -> RunFolder:
     """The run with both deaths; `wait` seconds the resumed one looks for the site that is dead."""
     server = made.coordinate("--deadline", "300", "--rejoin", "10")
     sites = [made.join(k) for k in range(CLIENTS)]

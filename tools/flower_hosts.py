@@ -180,7 +180,7 @@ class Federation:
         """What happened so far."""
         return list(events(self.folder / "run-flower" / "journal.jsonl"))
 
-    def wait(self, event: str, since: int = 0, seconds: float = 400, **facts: Any) -> int:
+    def wait(self, event: str, since: int = 0, seconds: float = 900, **facts: Any) -> int:
         """Wait for an event with these facts after the first `since`; how many there are then."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
