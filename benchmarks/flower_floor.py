@@ -34,6 +34,7 @@ from focoop.seeds import torch_generator
 
 CLASSES = ("apple", "boat", "cat", "drum")
 DIM = 256  # of mini
+ASK_EVERY = 20.0  # seconds: `flwr list` itself takes two and a half of a processor
 PROJECT = """[project]
 name = "emptyapp"
 version = "1.0.0"
@@ -184,7 +185,7 @@ def run_empty(root: Path, home: Path, rounds: int) -> list[float]:
     for name, code in (("__init__", ""), ("client_app", CLIENT), ("server_app", SERVER)):
         (app / "emptyapp" / f"{name}.py").write_text(code)
     number = launch.flwr(home, "run", str(app), launch.CONNECTION)["run-id"]
-    launch.follow(home, str(number))
+    launch.follow(home, str(number), ASK_EVERY)
     seconds: list[float] = json.loads(out.read_text())
     return seconds
 
@@ -199,7 +200,7 @@ def run_ours(root: Path, home: Path, rounds: int, sites: int) -> list[float]:
         "sites": sites,
     }
     flat = {**to_flat(config), **told, "out": str(root / "run"), "quorum": 1.0}
-    launch.follow(home, launch.submit(home, flat))
+    launch.follow(home, launch.submit(home, flat), ASK_EVERY)
     entries = RunFolder.open(root / "run").manifest["rounds"]
     # The last round's time holds an evaluation too.
     return [entry["seconds"] for entry in entries if 0 < entry["round"] < rounds]
