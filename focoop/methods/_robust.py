@@ -70,37 +70,6 @@ class Ascent:
         return noise
 
 
-def worst_features(
-    text: Text,
-    noise: Params,
-    objective: Callable[[Text], Tensor],
-    move_id: tuple[Ascent, int, float],
-    move_ood: tuple[Ascent, int, float],
-) -> Text:
-    """Unit text features under the worst perturbations: class rows first, then OOD rows given them.
-
-    `noise` holds the starting rows `id` and `ood`; a move is (ascent, steps, tau).
-    """
-    assert text.ood is not None
-    still_id, still_ood = text.id.detach(), text.ood.detach()
-    ascent, steps, tau = move_id
-    noise_id = ascent.explore(
-        lambda n: objective(Text(F.normalize(still_id + n, dim=-1), still_ood)),
-        noise["id"],
-        steps=steps,
-        tau=tau,
-    )
-    worst = F.normalize(text.id + noise_id, dim=-1)
-    ascent, steps, tau = move_ood
-    noise_ood = ascent.explore(
-        lambda n: objective(Text(worst.detach(), F.normalize(still_ood + n, dim=-1))),
-        noise["ood"],
-        steps=steps,
-        tau=tau,
-    )
-    return Text(worst, F.normalize(text.ood + noise_ood, dim=-1))
-
-
 @dataclass(frozen=True)
 class Separation:
     """The mean `separation_loss` of a batch as a function of noise on unit rows, in closed form.
@@ -122,9 +91,10 @@ class Separation:
         move_id: tuple[Ascent, int, float],
         move_ood: tuple[Ascent, int, float],
     ) -> Text:
-        """As `worst_features`: the class rows move first, the OOD rows given them.
+        """Unit text features under the worst perturbations: class rows first, OOD rows given them.
 
-        A fused class feature moves as a whole: its global part has no address of its own there.
+        `noise` holds the starting rows `id` and `ood`; a move is (ascent, steps, tau). A fused
+        class feature moves as a whole: its global part has no address of its own there.
         """
         assert text.ood is not None
         still_id, still_ood = text.id.detach(), text.ood.detach()

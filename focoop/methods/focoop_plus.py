@@ -54,7 +54,7 @@ from focoop.methods._base import (
 )
 from focoop.methods._consistency import Consistency
 from focoop.methods._metric import learned, scatter, whitened
-from focoop.methods._robust import Ascent, separation_loss, soft_maximum, worst_features
+from focoop.methods._robust import Ascent, Separation, separation_loss, soft_maximum
 from focoop.settings import setting
 
 
@@ -239,10 +239,9 @@ class FOCoOpPlus(Method):
             return separation_loss(moved, batch, scale, weight, offset)
 
         if config.bos:
-            worst = worst_features(
+            worst = Separation(batch, scale, weight, offset).worst(
                 text,
                 noise,
-                lambda moved: losses(moved).mean(),
                 (self.ascent(config.id_radius), config.id_steps, config.tau_id),
                 (self.ascent(config.ood_radius), config.ood_steps, config.tau_ood),
             )

@@ -1,5 +1,6 @@
 """The ascent's closed-form gradients against autograd, in float64; threads of the transport."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -9,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from focoop import transport
-from focoop.methods._base import Batch, ClientUpdate, Server, Text
+from focoop.methods._base import Batch, ClientUpdate, Params, Server, Text
 from focoop.methods._consistency import Consistency
-from focoop.methods._robust import Ascent, Separation, separation_loss, worst_features
+from focoop.methods._robust import Ascent, Separation, separation_loss
 from focoop.seeds import torch_generator
 
 CLASSES, WORDS, WIDTH, IMAGES = 5, 4, 8, 6
@@ -27,6 +28,37 @@ def unit(*shape: int) -> Tensor:
 
 def batch() -> Batch:
     return Batch(unit(IMAGES, WIDTH), None, torch.arange(IMAGES) % CLASSES)
+
+
+def worst_features(
+    text: Text,
+    noise: Params,
+    objective: Callable[[Text], Tensor],
+    move_id: tuple[Ascent, int, float],
+    move_ood: tuple[Ascent, int, float],
+) -> Text:
+    """`Separation.worst` by autograd through any objective of the text.
+
+    `noise` holds the starting rows `id` and `ood`; a move is (ascent, steps, tau).
+    """
+    assert text.ood is not None
+    still_id, still_ood = text.id.detach(), text.ood.detach()
+    ascent, steps, tau = move_id
+    noise_id = ascent.explore(
+        lambda n: objective(Text(F.normalize(still_id + n, dim=-1), still_ood)),
+        noise["id"],
+        steps=steps,
+        tau=tau,
+    )
+    worst = F.normalize(text.id + noise_id, dim=-1)
+    ascent, steps, tau = move_ood
+    noise_ood = ascent.explore(
+        lambda n: objective(Text(worst.detach(), F.normalize(still_ood + n, dim=-1))),
+        noise["ood"],
+        steps=steps,
+        tau=tau,
+    )
+    return Text(worst, F.normalize(text.ood + noise_ood, dim=-1))
 
 
 @pytest.mark.parametrize("offset", [None, draw(CLASSES)], ids=["plain", "prior"])
