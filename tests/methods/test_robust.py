@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop import transport
+from focoop import transport, transport_dual
 from focoop.methods._base import Batch, ClientUpdate, Params, Server, Text
 from focoop.methods._consistency import Consistency
 from focoop.methods._robust import Ascent, Separation, separation_loss
@@ -113,17 +113,24 @@ def test_many_clients_at_once() -> None:
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
 
 
+@pytest.mark.parametrize("rule", ["dual", "armijo"])
 @pytest.mark.parametrize("fails", [False, True])
-def test_small_transports_run_on_one_thread(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    used, solver, before = [], transport.semi_unbalanced, torch.get_num_threads()
+def test_small_transports_run_on_one_thread(
+    fails: bool, rule: Literal["dual", "armijo"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = {
+        "dual": (transport_dual, "semi_unbalanced_dual"),
+        "armijo": (transport, "semi_unbalanced"),
+    }
+    solver, used, before = getattr(*places[rule]), [], torch.get_num_threads()
 
-    def watched(cost: Tensor, **settings: Any) -> transport.Plan:
+    def watched(cost: Tensor, **settings: Any) -> Any:
         used.append(torch.get_num_threads())
         if fails:
             raise RuntimeError("no plan")
         return solver(cost, **settings)
 
-    monkeypatch.setattr(transport, "semi_unbalanced", watched)
+    monkeypatch.setattr(*places[rule], watched)
     updates = [
         ClientUpdate(k, {"ood": draw(WORDS, 2, k + 3)[:, :, :3]}, 1, torch.ones(CLASSES), 0.0)
         for k in range(2)
@@ -131,7 +138,7 @@ def test_small_transports_run_on_one_thread(fails: bool, monkeypatch: pytest.Mon
     torch.set_num_threads(2)
     try:
         with pytest.raises(RuntimeError, match="no plan") if fails else nullcontext():
-            Consistency(tau=0.1).calibrate(
+            Consistency(tau=0.1, rule=rule).calibrate(
                 draw(CLASSES, 2, 3), torch.arange(WORDS), updates, Server({})
             )
         assert used == [1] and torch.get_num_threads() == 2
