@@ -61,19 +61,19 @@ class Consistency:
         cost = self.cost(flat_id, flat_ood).to(where)
         with one_thread() if cost.numel() <= TINY else nullcontext():
             plan = self.solve(cost, server)
-        # Columns that drew alike differ by rounding alone: ties must not depend on it.
-        mass = (plan.mass.double() * len(ood)).round(decimals=6).to(ood.device)
-        if self.seemly == "top":
-            count = min(self.seemly_count or len(words), len(ood))
-            seemly = transport.select_by_mass(mass, count, largest=True)
-        else:
-            seemly = transport.two_means(mass).nonzero().squeeze(1)
-        if isinstance(plan, transport_dual.DualPlan):
-            part = plan.columns(seemly.to(where))
-            memory = {"potential": plan.potential}
-        else:
-            part = plan.plan[:, seemly.to(where)]
-            memory = {"plan": plan.plan} if self.rule == "armijo" else {}
+            # Columns that drew alike differ by rounding alone: ties must not depend on it.
+            mass = (plan.mass.double() * len(ood)).round(decimals=6).to(ood.device)
+            if self.seemly == "top":
+                count = min(self.seemly_count or len(words), len(ood))
+                seemly = transport.select_by_mass(mass, count, largest=True)
+            else:
+                seemly = transport.two_means(mass).nonzero().squeeze(1)
+            if isinstance(plan, transport_dual.DualPlan):
+                part = plan.columns(seemly.to(where))
+                memory = {"potential": plan.potential}
+            else:
+                part = plan.plan[:, seemly.to(where)]
+                memory = {"plan": plan.plan} if self.rule == "armijo" else {}
         target = transport.barycentre(
             part.to(ood.device),
             flat_ood[seemly],

@@ -97,7 +97,7 @@ def test_edges_of_edges_are_edges() -> None:
 
 
 def test_the_pool_of_ood_prompts_shrinks_to_one_set_per_edge() -> None:
-    method, task, server = setting("focoop", {})
+    method, task, server = setting("focoop", {"transport_rule": "armijo"})
     updates = drawn(server, len(task.classes), 6, 2)
     flat = aggregate(method, server, updates, task)
     found = aggregate(method, server, updates, task, Edges(3).screen)
