@@ -12,7 +12,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 unexport VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check format bench lock clean
+.PHONY: help setup demo test test-slow check format bench bench-gpu lock clean
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -40,8 +40,14 @@ format: $(SETUP) ## mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(SETUP) ## every benchmark in benchmarks/
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+# The other files there are parts of these, and gpu.py.
+BENCHMARKS = text_engine memory transport evaluation encoding bytes scale attacks flower_floor
+
+bench: $(SETUP) ## the benchmarks of a CPU, many minutes
+	@for name in $(BENCHMARKS); do echo "== $$name"; $(BIN)/python benchmarks/$$name.py || exit 1; done
+
+bench-gpu: $(SETUP) ## the text engine and the naive path on a GPU, four minutes
+	$(BIN)/python benchmarks/gpu.py
 
 lock: $(UV) ## renew requirements.lock from pyproject.toml
 	$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url \
