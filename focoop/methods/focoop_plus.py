@@ -163,6 +163,8 @@ class FOCoOpPlus(Method):
 
     def prepare(self, task: Task) -> Params:
         """`middle` (D,): mean of the templates' features; nothing for a single class."""
+        if not self.untrained:
+            return {}
         count = len(task.anchors)
         return {"middle": task.anchors.mean(dim=0) * ((count - 1) / count)}
 
@@ -195,15 +197,17 @@ class FOCoOpPlus(Method):
         share, ids, residual = self.config.template_share, features["id"], params["residual"]
         if self.config.keep_absent:
             residual = torch.where((counts > 0)[:, None], residual, residual.detach())
-        parts = {"prior": prior}
-        ids = (1.0 - share) * ids + share * task.anchors
-        ood, anchors = features["ood"], task.anchors
-        if self.untrained:
-            metric, middle = params["metric"], task.frozen["middle"]
-            ids, ood, anchors = (whitened(x, middle, metric) for x in (ids, ood, anchors))
-            parts |= {"metric": metric, "centre": params["centre"]}
+        ids = self.seen_text((1.0 - share) * ids + share * task.anchors, params, task)
         ids = F.normalize(ids + self.config.residual_scale * residual, dim=-1)
-        return Text(ids, ood, {**parts, "anchors": anchors})
+        view = {name: params[name] for name in ("metric", "centre") if self.untrained}
+        ood = self.seen_text(features["ood"], params, task)
+        return Text(ids, ood, {"prior": prior, **view})
+
+    def seen_text(self, features: Tensor, params: Params, task: Task) -> Tensor:
+        """Text features (N, D) as the metric sees them."""
+        if not self.untrained:
+            return features
+        return whitened(features, task.frozen["middle"], params["metric"])
 
     def seen(self, text: Text, pooled: Tensor) -> Tensor:
         """Image features (N, D) as the metric sees them."""
@@ -249,7 +253,7 @@ class FOCoOpPlus(Method):
         else:
             total = losses(text).mean()
         held = (params["counts"] > 0).to(total.dtype)
-        off = 1.0 - (text.id * text.parts["anchors"]).sum(dim=1)
+        off = 1.0 - (text.id * self.seen_text(task.anchors, params, task)).sum(dim=1)
         return total + config.anchor_weight * (held * off).sum() / held.sum().clamp(min=1.0)
 
     def ascent(self, radius: float) -> Ascent:
