@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from focoop import metrics
+from focoop.cores import side_by_side
 from focoop.errors import DataError
 from focoop.methods._base import Method, Params, Task, Text
 
-# Images at a time, and cells of logits, scores and patches that these may take together.
-CHUNK = 8192
-CELLS = 2**25
+# Images at a time and core, and cells of logits, scores and patches that these may take together.
+CHUNK = 4096
+CELLS = 2**24
 # Scores hold a few copies of each logit in float64.
 _WIDENED = 8
 
@@ -69,7 +70,6 @@ class Evaluation:
     clients: list[dict[str, Any]]
 
 
-@torch.no_grad()
 def answers(method: Method, text: Text, images: Images, task: Task) -> Outputs:
     """Predict and score a set in chunks; predictions run over all C classes.
 
@@ -79,13 +79,17 @@ def answers(method: Method, text: Text, images: Images, task: Task) -> Outputs:
     predicted = torch.empty(count, dtype=torch.int32, device=device)
     scored = torch.empty(count, dtype=torch.float64, device=device)
     size = chunk_size(text, images)
-    for start in range(0, count, size):
-        rows = slice(start, start + size)
+
+    @torch.no_grad()
+    def answer(chunk: int) -> None:
+        rows = slice(chunk * size, (chunk + 1) * size)
         pooled = images.pooled[rows].to(device)
         patches = None if images.patches is None else images.patches[rows].to(device)
         logits = method.logits(text, pooled, patches)
         predicted[rows] = logits.id.argmax(dim=1)
         scored[rows] = method.score(logits, task)
+
+    side_by_side(answer, -(-count // size), device)
     return Outputs(predicted.cpu().numpy(), scored.cpu().numpy())
 
 
@@ -141,13 +145,14 @@ def _per_client(
     same_for_all: bool,
 ) -> Iterator[tuple[int, dict[str, Outputs]]]:
     """Answers of every client that has test images."""
-    found: dict[str, Outputs] | None = None
-    for client, own in enumerate(sets.test.index):
-        if len(own) == 0:
-            continue
-        if found is None or not same_for_all:
-            with torch.no_grad():
-                text = method.encode(params(client), task)
+    clients = [client for client, own in enumerate(sets.test.index) if len(own)]
+    asked = clients[:1] if same_for_all else clients
+    ahead = torch.get_num_threads() if task.device.type == "cpu" else 1
+    found: dict[str, Outputs] = {}
+    for first in range(0, len(asked), ahead):
+        group = asked[first : first + ahead]
+        texts = encoded(method, [params(client) for client in group], task)
+        for client, text in zip(group, texts, strict=True):
             found = {"": answers(method, text, sets.test.images, task)}
             for name, owned in sets.corrupted.items():
                 found[f"corrupted/{name}"] = answers(method, text, owned.images, task)
@@ -155,7 +160,19 @@ def _per_client(
                 found[f"ood/{name}"] = answers(method, text, images, task)
                 # Which image has which score is not asked again: sorted once for all clients.
                 found[f"ood/{name}"].score.sort()
+            yield client, found
+    for client in clients[len(asked) :]:
         yield client, found
+
+
+def encoded(method: Method, models: Sequence[Params], task: Task) -> list[Text]:
+    """The text side of several clients' models."""
+
+    @torch.no_grad()
+    def encode(place: int) -> Text:
+        return method.encode(models[place], task)
+
+    return side_by_side(encode, len(models), task.device)
 
 
 def _client_row(

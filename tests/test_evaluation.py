@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from focoop import evaluation, metrics, scores
 from focoop.errors import DataError
 from focoop.evaluation import EvaluationSets, Images, Owned, answers, chunk_size, evaluate
+from focoop.methods import create
 from focoop.methods._base import (
     Batch,
     ClientUpdate,
@@ -25,6 +27,7 @@ from focoop.methods._base import (
     cosines,
 )
 from focoop.seeds import torch_generator
+from tests.methods.contract_toy import make_task
 
 
 class Written(Method):
@@ -186,6 +189,33 @@ def test_chunks_answer_as_the_whole_set(
     assert np.array_equal(found.predicted, logits.id.argmax(1).numpy())
     np.testing.assert_allclose(found.score, method.score(logits, TASK).numpy(), rtol=1e-9)
     assert (found.predicted.dtype, found.score.dtype) == (np.int32, np.float64)
+
+
+@pytest.mark.parametrize("name", ["zeroshot", "focoop"])
+def test_evaluation_does_not_depend_on_the_number_of_threads(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "CHUNK", 7)
+    method = create(name)
+    task = make_task(method)
+    count, before, found = len(task.classes), torch.get_num_threads(), []
+    state = method.init(task, torch_generator(0, "start"))
+    generator = torch.Generator().manual_seed(3)
+    pooled = F.normalize(torch.randn(40, task.anchors.shape[1], generator=generator), dim=-1)
+    test = Images(pooled[:20], None, np.arange(20) % count)
+    sets = EvaluationSets(
+        Owned(test, [np.arange(20)[k::5] for k in range(5)]),
+        ood={"far": Images(pooled[20:], None, np.zeros(20, np.int64))},
+    )
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            params = {**state.shared, **state.private}
+            found.append(evaluate(method, task, lambda _, p=params: p, sets))  # type: ignore[misc]
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert found[0] == found[1]
 
 
 def test_a_set_without_images_has_no_answers() -> None:

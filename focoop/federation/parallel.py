@@ -4,10 +4,10 @@ Clients never meet and each has its own generator, so that the order of their st
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from focoop.cores import side_by_side
 from focoop.federation.client import ClientData, LocalSettings, train
 from focoop.methods._base import Method, State, Task
 
@@ -34,12 +34,6 @@ def train_each(
     def job(client: int) -> tuple[State, float]:
         return train(method, states[client], data[client], task, settings, generators[client])
 
-    threads = torch.get_num_threads()
-    if len(states) == 1 or threads == 1 or task.device.type != "cpu":
-        return [job(client) for client in range(len(states))]
-    torch.set_num_threads(1)  # of each client's own products
-    try:
-        with ThreadPoolExecutor(min(threads, len(states))) as pool:
-            return list(pool.map(job, range(len(states))))
-    finally:
-        torch.set_num_threads(threads)
+    if len(states) == 1:
+        return [job(0)]  # a client alone has all cores
+    return side_by_side(job, len(states), task.device)

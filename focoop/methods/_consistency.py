@@ -1,8 +1,8 @@
 """Global-view OOD Consistency: the server's transport between class prompts and OOD prompts."""
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from focoop import transport, transport_dual
+from focoop.cores import one_core
 from focoop.methods._base import ClientUpdate, Server, weighted_mean
 
 # Frank-Wolfe leaves a remnant of its start in every cell: below this share of a row it is no mass.
 RESIDUE = 0.01
-# Cells of the cost up to which transport runs on the CPU, and there on one thread.
+# Cells of the cost up to which transport runs on the CPU, and there on one core, because to
+# wake others takes longer than a small problem.
 SMALL, TINY = 2**22, 2**20
 
 
@@ -59,7 +61,7 @@ class Consistency:
         # A GPU would wait for the host at every step: problems of this size are the CPU's.
         where = torch.device("cpu") if len(prompts) * len(ood) <= SMALL else ood.device
         cost = self.cost(flat_id, flat_ood).to(where)
-        with one_thread() if cost.numel() <= TINY else nullcontext():
+        with one_core() if cost.numel() <= TINY else nullcontext():
             plan = self.solve(cost, server)
             # Columns that drew alike differ by rounding alone: ties must not depend on it.
             mass = (plan.mass.double() * len(ood)).round(decimals=6).to(ood.device)
@@ -148,14 +150,3 @@ class Consistency:
         costs 0 and the farthest 1, whatever length the contexts have grown to.
         """
         return transport.rescale(transport.squared_cost(flat_id, flat_ood), self.cost_scale)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch's operations on a single thread: to wake others takes longer than a small problem's."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

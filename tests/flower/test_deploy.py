@@ -17,7 +17,8 @@ from typer.main import get_command
 from focoop.cli import app
 from focoop.config import load
 from focoop.tensorcache import cache_folder
-from tests.flower.test_runners import ROOT, free_ports
+from tests.flower.processes import free_ports
+from tests.flower.test_runners import ROOT
 
 SPEC = importlib.util.spec_from_file_location("follow_deploy", ROOT / "tools" / "follow_deploy.py")
 assert SPEC is not None and SPEC.loader is not None

@@ -2,10 +2,7 @@
 
 import os
 import signal
-import socket
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -15,35 +12,15 @@ import pytest
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from focoop.config import to_toml
-from focoop.features import save_splits
 from focoop.flower import launch
 from focoop.flower.keys import make_keys
 from focoop.runs import RunFolder
 from focoop.split import make_split
 from tests.flower.federations import CLIENTS, lines, simulated, state, toy_config
-from tests.toy_setting import CLASSES
+from tests.flower.processes import SAID, Parties, Started, free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
-@pytest.fixture
-def started() -> Iterator[list["subprocess.Popen[bytes]"]]:
-    """Processes to end with the test."""
-    processes: list[subprocess.Popen[bytes]] = []
-    yield processes
-    launch.stop(processes)
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +69,7 @@ def test_ray_gives_the_simulators_bits(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_coordinator_and_its_sites_give_the_simulators_bits(
-    tmp_path: Path, started: list["subprocess.Popen[bytes]"]
+    tmp_path: Path, started: Started
 ) -> None:
     """Through TLS and node keys, each site with nothing but its own images."""
     wanted = toy_config(
@@ -105,50 +82,22 @@ def test_a_coordinator_and_its_sites_give_the_simulators_bits(
     plain = simulated(wanted, tmp_path / "sim")
     split = make_split(wanted)
     (tmp_path / "run.toml").write_text(to_toml(wanted))
-    names = [f"site-{k}" for k in range(CLIENTS)]
-    (port,) = free_ports(1)
-
-    def begin(name: str, *arguments: str) -> "subprocess.Popen[bytes]":
-        with open(tmp_path / f"{name}.log", "wb") as log:
-            command = [sys.executable, "-m", "focoop", *arguments]
-            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=tmp_path)
-        started.append(process)
-        return process
-
-    sites = [text for name in names for text in ("--site", name)]
-    assert begin("keys", "keys", "keys", "--host", "127.0.0.1", *sites).wait(60) == 0
+    parties = Parties(tmp_path, started, [f"site-{k}" for k in range(CLIENTS)])
     (tmp_path / "setting" / "id.safetensors").unlink()
-    said = ("--classes", "; ".join(CLASSES))
-    server = begin(
-        "coordinator",
-        *("coordinator", "run.toml", "--keys", "keys", *said, "--port", str(port)),
-        *("--out", "run", "--quorum", "1.0", "--deadline", "400"),
-    )
-    launch.await_server(f"127.0.0.1:{port}", tmp_path / "keys" / "ca.crt", 120)
-    for k, name in enumerate(names):
-        own = {
-            "train": split.train.select(split.train_index[k]),
-            "test": split.test.select(split.test_index[k]),
-        }
-        save_splits(tmp_path / f"{name}.safetensors", own)
-        data = ("--data", f"file:{name}.safetensors")
-        begin(f"{name}-check", "site", "check", *data, *said, "run.toml").wait(120)
-        assert "training and" in (tmp_path / f"{name}-check.log").read_text()
-        begin(
-            name,
-            *("site", "join", f"127.0.0.1:{port}", "--keys", f"keys/sites/{name}"),
-            *(*data, "--state", f"state/{name}"),
-        )
-    assert server.wait(500) == 0, (tmp_path / "coordinator.log").read_text()
-    assert "round 2/2, 3 updates" in (tmp_path / "coordinator.log").read_text()
+    server = parties.coordinate(deadline=400)
+    for k, name in enumerate(parties.names):
+        data = parties.give_images(split, k)
+        parties.begin(f"{name}-check", "site", "check", *data, *SAID, "run.toml").wait(120)
+        assert "training and" in parties.log(f"{name}-check")
+        parties.join(k, data)
+    assert server.wait(500) == 0, parties.log("coordinator")
+    assert "round 2/2, 3 updates" in parties.log("coordinator")
     run = RunFolder.open(tmp_path / "run")
     assert run.status == "finished" and state(run) == state(plain)
     assert [row["client"] for row in run.metrics()[-1]["clients"]] == [0, 1, 2]
 
 
-def test_nobody_is_let_in_without_a_registered_key_or_tls(
-    tmp_path: Path, started: list["subprocess.Popen[bytes]"]
-) -> None:
+def test_nobody_is_let_in_without_a_registered_key_or_tls(tmp_path: Path, started: Started) -> None:
     keys, others = tmp_path / "keys", tmp_path / "others"
     make_keys(keys, ["127.0.0.1"], ["known", "unknown"])
     make_keys(others, ["127.0.0.1"], ["known"])

@@ -1,9 +1,6 @@
 """A secure sum between real processes: every message a new one, secrets in files between them."""
 
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,29 +8,18 @@ import pytest
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from focoop.config import to_toml
-from focoop.features import save_splits
-from focoop.flower import launch
 from focoop.runs import RunFolder
 from focoop.split import make_split
 from tests.flower.federations import simulated, state, toy_config
-from tests.flower.test_runners import free_ports
-from tests.toy_setting import CLASSES
+from tests.flower.processes import Parties, Started
 
 ROOT = Path(__file__).resolve().parents[2]
 SITES = 3
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def started() -> Iterator[list["subprocess.Popen[bytes]"]]:
-    """Processes to end with the test."""
-    processes: list[subprocess.Popen[bytes]] = []
-    yield processes
-    launch.stop(processes)
-
-
 def test_a_coordinator_sees_the_sum_and_gets_the_simulators_bits(
-    tmp_path: Path, started: list["subprocess.Popen[bytes]"], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     wanted = toy_config(
@@ -47,40 +33,16 @@ def test_a_coordinator_sees_the_sum_and_gets_the_simulators_bits(
     )
     plain, split = simulated(wanted, tmp_path / "sim"), make_split(wanted)
     (tmp_path / "run.toml").write_text(to_toml(wanted))
-    (port,) = free_ports(1)
-
-    def begin(name: str, *arguments: str) -> "subprocess.Popen[bytes]":
-        with open(tmp_path / f"{name}.log", "wb") as log:
-            command = [sys.executable, "-m", "focoop", *arguments]
-            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=tmp_path)
-        started.append(process)
-        return process
-
     names = [f"site-{k}" for k in range(SITES)]
-    sites = [text for name in names for text in ("--site", name)]
-    assert begin("keys", "keys", "keys", "--host", "127.0.0.1", *sites).wait(60) == 0
-    server = begin(
-        "coordinator",
-        *("coordinator", "run.toml", "--keys", "keys", "--classes", "; ".join(CLASSES)),
-        *("--port", str(port), "--out", "run", "--quorum", "1.0", "--deadline", "600"),
-    )
-    launch.await_server(f"127.0.0.1:{port}", tmp_path / "keys" / "ca.crt", 120)
-    for k, name in enumerate(names):
-        own = {
-            "train": split.train.select(split.train_index[k]),
-            "test": split.test.select(split.test_index[k]),
-        }
-        save_splits(tmp_path / f"{name}.safetensors", own)
-        begin(
-            name,
-            *("site", "join", f"127.0.0.1:{port}", "--keys", f"keys/sites/{name}"),
-            *("--data", f"file:{name}.safetensors", "--state", f"state/{name}"),
-        )
+    parties = Parties(tmp_path, started, names)
+    server = parties.coordinate(deadline=600)
+    for k in range(SITES):
+        parties.join(k, parties.give_images(split, k))
     seen: set[Path] = set()
     while server.poll() is None:
         seen |= set((tmp_path / "state").rglob("sums/*.json"))
         time.sleep(0.2)
-    assert server.returncode == 0, (tmp_path / "coordinator.log").read_text()
+    assert server.returncode == 0, parties.log("coordinator")
     run = RunFolder.open(tmp_path / "run")
     assert run.status == "finished" and state(run) == state(plain)
     entry = run.manifest["rounds"][-1]
