@@ -7,7 +7,7 @@ each client holds 8 images of each of 10 classes, 16 context tokens, U = 100 Wor
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from focoop.clip.text import TextShape, TextTower
 from focoop.clip.tokenizer import Tokenizer
 from focoop.evaluation import EvaluationSets, Images, Owned, evaluate
+from focoop.experiment import TOGETHER
 from focoop.federation import simulator
 from focoop.federation.client import ClientData, LocalSettings
 from focoop.federation.simulator import MemoryStore, Schedule, client_state, simulate, start
@@ -210,7 +211,10 @@ class Federation:
     clients: list[Callable[[], ClientData]]
     name: str = "focoop"
     settings: dict[str, Any] = field(default_factory=dict)
-    together: int = 100
+    together: int = TOGETHER
+
+    def __post_init__(self) -> None:
+        self.task = replace(self.task, frozen=self.method().prepare(self.task))
 
     def method(self) -> Method:
         """A fresh instance."""

@@ -28,8 +28,9 @@ from focoop.scenario import Scenario, build, make_split
 from focoop.schema import RunConfig
 from focoop.secure_sum import summed
 
-# Clients trained as one batch on a GPU unless federation.together says otherwise.
-TOGETHER = 100
+# Clients trained as one batch on a GPU unless federation.together says otherwise: more gain nothing
+# there (docs/performance.md) and need memory.
+TOGETHER = 50
 OnRound = Callable[[int, float | None, dict[str, Any] | None], None]
 
 

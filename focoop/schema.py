@@ -125,7 +125,7 @@ class FederationConfig(Section):
     weight_decay: float = setting(0.0, "weight decay of the prompts", low=0)
     prox: float = setting(0.0, "mu of FedProx, mu/2 |shared - received|^2; 0: FedAvg", low=0)
     together: int = setting(
-        0, "clients trained as one batch; 0: one at a time on a CPU, up to 100 on a GPU", low=0
+        0, "clients trained as one batch; 0: one at a time on a CPU, up to 50 on a GPU", low=0
     )
     evaluate_every: int = setting(1, "evaluate every so many rounds; 0: the last alone", low=0)
     edges: int = setting(

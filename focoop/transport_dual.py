@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from focoop.errors import ConfigError
@@ -209,7 +210,9 @@ def shares(cost: Tensor, u: Tensor, softness: float) -> Tensor:
 def _shares(cost: Tensor, u: Tensor, softness: float) -> tuple[Tensor, Tensor]:
     """Shares (C,M) and the largest exponent of each column (M,) in float64."""
     exponent = torch.sub((u / softness).to(cost.dtype)[:, None], cost, alpha=1.0 / softness)
-    return torch.softmax(exponent, 0), exponent.amax(0).double()
+    # Numbers below the normal range are no mass, and slow many processors down a hundredfold.
+    share = F.threshold(torch.softmax(exponent, 0), _TINY, 0.0)
+    return share, exponent.amax(0).double()
 
 
 def rescaling(b: Tensor, rows: Tensor) -> Tensor:

@@ -11,7 +11,8 @@ The first form encodes images (about ten minutes on a core; what is encoded is k
 The images in the reference folder are subsets, those of Caltech101, Pets and DTD at 160 px.
 
 The second form copies what the given settings read into FOLDER/shared, /made and /validation, for
-a machine that has no reference folder; without their patches where no setting reads them.
+a machine that has no reference folder: without patches where no setting reads them, without images
+that have none where all settings do.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -97,9 +99,19 @@ def at_64px(name: str, images: Path, out: Path, backbone: Backbone) -> None:
     )
 
 
+def with_patches_only(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The rows that have patches, in their order."""
+    rows, order = tensors["patches_index"].long().sort()
+    kept = {
+        name: value[order if name.startswith("patches") else rows]
+        for name, value in tensors.items()
+    }
+    return {**kept, "patches_index": torch.arange(len(rows), dtype=torch.int32)}
+
+
 def slim(settings: list[RunConfig], out: Path) -> None:
     """Copies of all files that the settings read."""
-    wanted: dict[Path, bool] = {}  # with patches or without
+    wanted: dict[Path, set[bool]] = {}  # with patches, without, or both
     for data in [one.data for one in settings]:
         corrupted_specs = [f"{spec}@{s}" for spec in data.corrupted for s in SEVERITIES]
         for spec in (data.id, *corrupted_specs, *data.ood, *data.validation_ood):
@@ -107,13 +119,15 @@ def slim(settings: list[RunConfig], out: Path) -> None:
             if source.kind == "file":
                 stem = source.target.removesuffix(".safetensors")
                 path = Path(f"{stem}{source.suffix}.safetensors")
-                wanted[path] = wanted.get(path, False) or data.with_patches
+                wanted.setdefault(path, set()).add(data.with_patches)
     total = 0
     for path, with_patches in sorted(wanted.items()):
         place = PLACES[path.parent.as_posix()]
         target = out / place / path.name
         target.parent.mkdir(parents=True, exist_ok=True)
-        tensors, metadata = read_file(path, with_patches=with_patches)
+        tensors, metadata = read_file(path, with_patches=True in with_patches)
+        if False not in with_patches and "patches_index" in tensors:
+            tensors = with_patches_only(tensors)
         write_file(target, tensors, metadata)
         total += target.stat().st_size
         print(f"{target}: {len(tensors['labels'])} rows, {target.stat().st_size / 1e6:.2f} MB")

@@ -124,7 +124,8 @@ def make_update(
     """What leaves the client after training: shared tensors, measured ones among them, counts."""
     measured: Params = {}
     if method.untrained and len(data):
-        measured = method.measure(data.batch(torch.arange(len(data)), task.device), task)
+        images = data.batch(torch.arange(len(data)), task.device)
+        measured = method.measure(state.shared, images, task)
     return ClientUpdate(
         client=client,
         shared={**state.shared, **measured},

@@ -206,7 +206,7 @@ class Method(ABC):
         """A client's first private tensors, once it knows its own (C,) class counts."""
         return private
 
-    def measure(self, images: Batch, task: Task) -> Params:
+    def measure(self, params: Params, images: Batch, task: Task) -> Params:
         """Shared tensors that a client measures on all its images instead of training them."""
         return {}
 

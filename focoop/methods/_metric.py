@@ -1,51 +1,53 @@
 """A metric for image features: what varies within classes, over all clients, counts for less."""
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop.methods._base import Batch, ClientUpdate, Params, Server, weighted_mean
+from focoop.methods._base import Batch
 
 
-def scatter(images: Batch, num_classes: int) -> Tensor:
-    """(D, D) mean of (h - m_y)(h - m_y)^T over a client's images, m_c its own class means."""
+def class_means(images: Batch, num_classes: int) -> Tensor:
+    """(C, D) mean features of a client's images in float64; zero where it has none."""
     pooled = images.pooled.double()
     sums = pooled.new_zeros(num_classes, pooled.shape[1]).index_add_(0, images.labels, pooled)
-    counts = torch.bincount(images.labels, minlength=num_classes).clamp(min=1)
-    off = pooled - (sums / counts[:, None])[images.labels]
+    return sums / torch.bincount(images.labels, minlength=num_classes).clamp(min=1)[:, None]
+
+
+def scatter(images: Batch, means: Tensor, own: Tensor) -> Tensor:
+    """(D, D) mean of (h - m_y)(h - m_y)^T over a client's images.
+
+    m_c is the federation's mean (C, D) of a class, or the client's `own` where there is none yet: a
+    class that looks different at two clients varies along that difference.
+    """
+    off = images.pooled.double() - torch.where(known(means), means.double(), own)[images.labels]
     return (off.T @ off / max(1, len(off))).to(images.pooled.dtype)
 
 
+def known(means: Tensor) -> Tensor:
+    """(C, 1) whether anybody has sent a mean of this class."""
+    return means.abs().sum(dim=1, keepdim=True) > 0
+
+
 def whitening(spread: Tensor, shrinkage: float) -> Tensor:
-    """(D, D) ((1 - k) S + k I)^(-1/2) of a scatter scaled to mean variance 1; k -> `shrinkage`."""
+    """(D, D) ((1 - k) S + k s I)^(-1/2) / sqrt(D), s the mean of S's diagonal; k -> `shrinkage`.
+
+    What varies as images within a class do has length 1; a multiple of the unit matrix stays one.
+    """
     spread = spread.detach().double().cpu()
     size = spread.diagonal().mean().clamp(min=1e-12)
     values, vectors = torch.linalg.eigh((spread + spread.T) / (2 * size))
     # Noise or robust rules may leave a scatter that is not positive.
-    values = (1.0 - shrinkage) * values.clamp(min=0.0) + shrinkage
+    values = ((1.0 - shrinkage) * values.clamp(min=0.0) + shrinkage) * size * len(values)
     metric: Tensor = (vectors * values.rsqrt()) @ vectors.T
     return metric
 
 
-def whitened(features: Tensor, centre: Tensor, metric: Tensor) -> Tensor:
-    """Unit rows of (h - centre) A for features (N, D)."""
-    return F.normalize((features - centre) @ metric, dim=-1)
+def seen(features: Tensor, centre: Tensor, metric: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit rows of (x - c) A without their part along u, and the lengths (N,) of (x - c) A.
 
-
-def learned(
-    server: Server, updates: Sequence[ClientUpdate], shrinkage: float
-) -> tuple[Params, Params]:
-    """Mean `centre` and `scatter` of all rounds so far and their `metric`; the server's memory.
-
-    A round weighs as many images as its clients hold, so that rounds with few clients add up.
+    u -> `along` (D,), a unit vector or zero.
     """
-    now = float(sum(update.num_examples for update in updates))
-    before = float(server.memory["measured"]) if "measured" in server.memory else 0.0
-    shared = {}
-    for name in ("centre", "scatter"):
-        old = server.shared[name]
-        shared[name] = old + (weighted_mean(updates, name) - old) * (now / (now + before))
-    shared["metric"] = whitening(shared["scatter"], shrinkage).to(server.shared["metric"])
-    return shared, {"measured": torch.tensor(now + before, dtype=torch.float64)}
+    moved = (features - centre) @ metric
+    across = moved - (moved @ along)[:, None] * along
+    return F.normalize(across, dim=-1), torch.linalg.vector_norm(moved, dim=-1)

@@ -5,22 +5,25 @@ Paper: ours, built on FOCoOp (Zhou et al., ICML 2025); ablation in `docs/methods
 FOCoOp's clients answer their own classes by pushing all others away. Here a client that holds the
 classes H_k with counts n_c keeps the others' prompts as the federation made them and says what it
 expects in one place, a prior:
-    t_c  = (1 - rho) t^l_c + rho t^g_c for c in H_k, t^g_c otherwise    rho -> `global_share`
-    e_c  = unit(W((1 - v) Text(t_c) + v z_c) + r_c), h seen as W(h)      v -> `template_share`
+    t_c  = (1 - rho) t^l_c + rho t^g_c for c in H_k, t^g_c otherwise     rho -> `global_share`
+    e_c  = unit(W(Text(t_c)) + q W(mu_c)), o_u = W(Text(t^o_u))         q -> `mean_share`
     pi_c = (1 - lambda) n_c / n + lambda / C                            lambda -> `open_share`
-    answer argmax_c s cos(h, e_c) + log pi_c                            s -> `score_scale`
-    score  w log sum_u exp(s cos(h, o_u)) - log sum_c pi_c exp(s cos(h, e_c))
-    L    = BDRO of -log p(y|x) - log p(ID|x) over C + U (as FOCoOp), logits + a log pi_c
-           + b mean_{c in H_k} (1 - cos(e_c, W(z_c)))     a -> `train_prior`, b -> `anchor_weight`
-with e_c for c not in H_k without gradient, z_c the feature of the hand-written template and r_c a
-direction of the class's own. T^g learns from the whole gradient, not from its share rho of it.
-With `shrinkage` k < 1, W(x) = unit((x - m) A) discounts what varies within classes: A = ((1 - k) S
-+ k I)^(-1/2), S the clients' mean scatter of images about their class means, m the mean image, for
-texts the mean template. At 1, the default, W(x) = x.
-Server: as FOCoOp; T^g and r per class by counts, T^o by Global-view OOD Consistency; A from S.
+    answer argmax_c s W(h).e_c + log pi_c                               s -> `score_scale`
+    score  w log sum_u exp(s W(h).o_u) - log sum_c pi_c exp(s W(h).e_c) + d s |(h - m) A|
+    L    = BDRO of -log p(y|x) - log p(ID|x) over C + U (as FOCoOp), logits + log pi_c
+           + b mean_{c in H_k} (1 - cos(e_c, W(z_c)))                   b -> `anchor_weight`
+with w -> `ood_weight`, d -> `distance_weight`, z_c the feature of the hand-written template, mu_c
+the mean image of a class over all clients, and no gradient into e_c for c not in H_k. T^g learns
+from the whole gradient, not from its share rho of it.
+W(x) = unit((x - m) A (I - u u^T)) discounts what varies within classes, and drops what all images
+have in common: A = ((1 - k) S + k s I)^(-1/2), S the clients' mean scatter of images about mu_c
+(k -> `shrinkage`), m the mean image, u = unit(m A); for texts m is the mean template. Images of a
+domain nobody has seen are off the mean along m: without u they all look like some classes.
+Server: as FOCoOp; T^g per class by counts, T^o by Global-view OOD Consistency; mu, m and S are
+means of all that clients have sent so far, A comes from S.
 
-Shared: `global` (C, n, d_t), `residual` (C, D), `ood` (U, n, d_t), `ood_words` (U,); with a metric
-also `centre` (D,) and `scatter` (D, D), measured and not trained, and the server's `metric` (D, D).
+Shared: `global` (C, n, d_t), `ood` (U, n, d_t), `ood_words` (U,); measured, not trained: `centre`
+(D,), `means` (C, D), `scatter` (D, D); the server's: `metric` (D, D).
 Private: `local` (C, n, d_t), `counts` (C,) of the client's own labels.
 
 Differs from the authors' code: there is none.
@@ -53,7 +56,7 @@ from focoop.methods._base import (
     weighted_mean,
 )
 from focoop.methods._consistency import Consistency
-from focoop.methods._metric import learned, scatter, whitened
+from focoop.methods._metric import class_means, known, scatter, seen, whitening
 from focoop.methods._robust import Ascent, Separation, separation_loss, soft_maximum
 from focoop.settings import setting
 
@@ -66,32 +69,26 @@ class FOCoOpPlus(Method):
         """Settings of FOCoOp+; those it has in common with FOCoOp mean the same."""
 
         context_tokens: int = setting(16, "n, length of each context", low=1)
-        global_share: float = setting(
-            0.8, "rho, share of the global prompt", low=0, high=1, grid=(0.5, 0.8, 1.0)
-        )
-        global_rate: float = setting(
-            1.0, "weight of the global prompt's gradient; FOCoOp's is rho", low=0
-        )
-        template_share: float = setting(
-            0.5, "v, share of the template in a class feature", low=0, high=1, grid=(0.3, 0.5)
-        )
-        residual_scale: float = setting(
-            0.3, "scale of r_c, a class's own direction; 0: none", low=0, grid=(0.2, 0.3, 0.5)
+        global_share: float = setting(0.8, "rho, share of the global prompt", low=0, high=1)
+        mean_share: float = setting(
+            3.0, "q, weight of a class's mean image in its feature", low=0, grid=(1.0, 2.0, 3.0)
         )
         shrinkage: float = setting(
-            1.0, "k, how far the metric is drawn to the plain one; 1: no metric", above=0, high=1
+            0.5,
+            "k, how far the metric is drawn to the plain one; 1: all the way",
+            above=0,
+            high=1,
+            grid=(0.3, 0.5, 0.8),
         )
-        keep_absent: bool = setting(True, "classes without images use the global prompt as it is")
         anchor_weight: float = setting(
-            1.0, "b, pull of held classes to the template", low=0, grid=(0.5, 1.0, 2.0)
+            5.0, "b, pull of held classes to the template", low=0, grid=(0.5, 2.0, 5.0)
         )
-        train_prior: float = setting(1.0, "a, weight of log pi in the training loss", low=0)
         open_share: float = setting(
             0.3,
             "lambda, share of images expected of any class; 1: no prior",
             above=0,
             high=1,
-            grid=(0.2, 0.25, 0.3),
+            grid=(0.2, 0.3, 0.4),
         )
         prior_in_score: bool = setting(True, "weigh classes by the prior in the score too")
         bos: bool = setting(True, "robust separations; false: CE over C + U")
@@ -114,18 +111,24 @@ class FOCoOpPlus(Method):
         ood_cap: float = setting(
             1.0, "share of the kept OOD prompts one client may supply; 1: no cap", above=0, high=1
         )
-        score_scale: float = setting(30.0, "s, scale of answer and score", above=0)
+        score_scale: float = setting(
+            20.0, "s, scale of answer and score", above=0, grid=(17.0, 20.0, 23.0)
+        )
         ood_weight: float = setting(
             0.1, "w, weight of OOD prompts in the score", low=0, grid=(0.0, 0.1, 0.3)
+        )
+        distance_weight: float = setting(
+            0.4, "d, weight of the distance from the mean image", low=0, grid=(0.2, 0.3, 0.4)
         )
 
     config: Config
     paper = "ours, on Zhou et al. 2025"
-    shares = "global prompts, class residuals, OOD prompts"
+    shares = "global prompts, OOD prompts, class means, scatter"
     keeps = "local prompts, class counts"
     scores_by = "ID mass under the client's prior"
     needs_ood = True
-    by_class = ("global", "residual")
+    by_class = ("global", "means")
+    untrained = ("centre", "means", "scatter", "metric")
     lr_grid = (3.0, 6.0, 10.0)
     identity_settings = {"alpha": 1.0}  # otherwise T^g moves towards T^o
 
@@ -136,35 +139,31 @@ class FOCoOpPlus(Method):
         tokens = self.config.context_tokens
         prompts = draw_context([len(task.classes), tokens, task.width], task, generator)
         ood = draw_context([len(task.ood_names), tokens, task.width], task, generator)
-        slots = torch.arange(len(task.ood_names), device=task.device)
         counts = torch.zeros(len(task.classes), dtype=torch.int64, device=task.device)
+        width = task.anchors.shape[1]
+        plain = torch.eye(width, dtype=task.anchors.dtype, device=task.device)
         shared = {
             "global": prompts,
-            "residual": torch.zeros_like(task.anchors),
             "ood": ood,
-            "ood_words": slots,
+            "ood_words": torch.arange(len(task.ood_names), device=task.device),
+            "centre": torch.zeros_like(plain[0]),
+            "means": torch.zeros_like(task.anchors),
+            "scatter": plain / width,  # of which the plain metric is made
+            "metric": plain,
         }
-        if self.config.shrinkage < 1.0:
-            plain = torch.eye(task.anchors.shape[1]).to(task.anchors)
-            shared |= {"centre": torch.zeros_like(plain[0]), "scatter": plain, "metric": plain}
         return State(shared, private={"local": prompts.clone(), "counts": counts})
 
-    @property
-    def untrained(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What clients measure, and the metric that the server makes of it."""
-        return ("centre", "scatter", "metric") if self.config.shrinkage < 1.0 else ()
-
-    def measure(self, images: Batch, task: Task) -> Params:
-        """Mean and within-class scatter of the client's images."""
+    def measure(self, params: Params, images: Batch, task: Task) -> Params:
+        """Mean, class means and scatter of the client's images."""
+        means = class_means(images, len(task.classes))
         return {
             "centre": images.pooled.mean(dim=0),
-            "scatter": scatter(images, len(task.classes)),
+            "means": means.to(images.pooled.dtype),
+            "scatter": scatter(images, params["means"], means),
         }
 
     def prepare(self, task: Task) -> Params:
         """`middle` (D,): mean of the templates' features; nothing for a single class."""
-        if not self.untrained:
-            return {}
         count = len(task.anchors)
         return {"middle": task.anchors.mean(dim=0) * ((count - 1) / count)}
 
@@ -175,51 +174,45 @@ class FOCoOpPlus(Method):
     def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
         """Class prompts, personal where the client has images, and OOD prompts."""
         assert task.ood_names is not None
-        rho, rate = self.config.global_share, self.config.global_rate
-        local, shared = params["local"], params["global"]
+        rho, local, shared = self.config.global_share, params["local"], params["global"]
         fused = (1.0 - rho) * local + rho * shared
-        # The value stays; the global prompt learns at a rate of its own.
-        fused = fused + (rate - rho) * (shared - shared.detach())
-        if self.config.keep_absent:
-            held = (params["counts"] > 0)[:, None, None]
-            fused = torch.where(held, fused, shared.detach())
+        # The value stays; the global prompt learns from the whole gradient.
+        fused = fused + (1.0 - rho) * (shared - shared.detach())
+        held = (params["counts"] > 0)[:, None, None]
+        fused = torch.where(held, fused, shared.detach())
         return {
             "id": Prompt(fused, task.id_names),
             "ood": Prompt(params["ood"], task.ood_names.select(params["ood_words"])),
         }
 
     def text(self, params: Params, features: Params, task: Task) -> Text:
-        """Features and the log prior (C,), largest 0."""
+        """Features as the metric sees them, and the log prior (C,), largest 0."""
         counts = params["counts"].to(features["id"].dtype)
         share = self.config.open_share
         prior = (1.0 - share) * counts / counts.sum().clamp(min=1.0) + share / len(counts)
         prior = (prior / prior.amax()).log()
-        share, ids, residual = self.config.template_share, features["id"], params["residual"]
-        if self.config.keep_absent:
-            residual = torch.where((counts > 0)[:, None], residual, residual.detach())
-        ids = self.seen_text((1.0 - share) * ids + share * task.anchors, params, task)
-        ids = F.normalize(ids + self.config.residual_scale * residual, dim=-1)
-        view = {name: params[name] for name in ("metric", "centre") if self.untrained}
-        ood = self.seen_text(features["ood"], params, task)
-        return Text(ids, ood, {"prior": prior, **view})
+        ids, oods = (self.seen_text(features[name], params, task) for name in ("id", "ood"))
+        view = self.view(params)
+        means = torch.where(known(params["means"]), seen(params["means"], **view)[0], 0.0)
+        ids = F.normalize(ids + self.config.mean_share * means, dim=-1)
+        return Text(ids, oods, {"prior": prior, **view})
+
+    def view(self, params: Params) -> Params:
+        """How images are seen: `centre` (D,), `metric` (D, D) and `along` (D,)."""
+        centre, metric = params["centre"], params["metric"]
+        return {"centre": centre, "metric": metric, "along": F.normalize(centre @ metric, dim=0)}
 
     def seen_text(self, features: Tensor, params: Params, task: Task) -> Tensor:
         """Text features (N, D) as the metric sees them."""
-        if not self.untrained:
-            return features
-        return whitened(features, task.frozen["middle"], params["metric"])
-
-    def seen(self, text: Text, pooled: Tensor) -> Tensor:
-        """Image features (N, D) as the metric sees them."""
-        if not self.untrained:
-            return pooled
-        return whitened(pooled, text.parts["centre"], text.parts["metric"])
+        return seen(features, **{**self.view(params), "centre": task.frozen["middle"]})[0]
 
     def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
         """Cosines, those with classes shifted by log pi / s."""
-        raw = cosines(text, self.seen(text, pooled))
+        view = {name: text.parts[name] for name in ("centre", "metric", "along")}
+        images, distance = seen(pooled, **view)
+        raw = cosines(text, images)
         shifted = raw.id + text.parts["prior"] / self.config.score_scale
-        return Logits(shifted, raw.ood, parts={"cosines": raw.id})
+        return Logits(shifted, raw.ood, parts={"cosines": raw.id, "distance": distance})
 
     def noise(self, batch_size: int, task: Task, generator: torch.Generator) -> Params:
         """Starting perturbations of class and OOD features, Gaussian of scale sigma."""
@@ -235,15 +228,14 @@ class FOCoOpPlus(Method):
     def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
         """Robust separations under the training prior, and the pull of the template."""
         config, scale = self.config, task.logit_scale
-        offset = config.train_prior * text.parts["prior"]
         weight = config.detection_weight if config.bos else 0.0
-        batch = replace(batch, pooled=self.seen(text, batch.pooled))
+        batch = replace(batch, pooled=seen(batch.pooled, **self.view(params))[0])
 
         def losses(moved: Text) -> Tensor:
-            return separation_loss(moved, batch, scale, weight, offset)
+            return separation_loss(moved, batch, scale, weight, text.parts["prior"])
 
         if config.bos:
-            worst = Separation(batch, scale, weight, offset).worst(
+            worst = Separation(batch, scale, weight, text.parts["prior"]).worst(
                 text,
                 noise,
                 (self.ascent(config.id_radius), config.id_steps, config.tau_id),
@@ -261,21 +253,18 @@ class FOCoOpPlus(Method):
         return Ascent(radius, self.config.step_size, normalised=True, gamma=0.0)
 
     def score(self, logits: Logits, task: Task) -> Tensor:
-        """ID mass under the prior, or with all classes alike."""
+        """ID mass under the prior, or with all classes alike, and the distance from the mean."""
         config = self.config
         assert logits.ood is not None
         ids = logits.id if config.prior_in_score else logits.parts["cosines"]
-        return scores.id_mass(ids, logits.ood, config.score_scale, config.ood_weight)
+        score = scores.id_mass(ids, logits.ood, config.score_scale, config.ood_weight)
+        return score + config.distance_weight * config.score_scale * logits.parts["distance"]
 
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
         """Per-class mean of T^g, then Global-view OOD Consistency over all clients' T^o."""
         prompts = class_weighted_mean(updates, "global", server.shared["global"])
-        residual = class_weighted_mean(updates, "residual", server.shared["residual"])
-        shared = {**server.shared, "global": prompts, "residual": residual}
-        memory: Params = {}
-        if self.untrained:
-            metric, memory = learned(server, updates, self.config.shrinkage)
-            shared |= metric
+        learned, memory = self.learn(server, updates)
+        shared = {**server.shared, **learned, "global": prompts}
         alone = len(updates) == 1 and self.config.goc_pool == "all"
         if not self.config.goc or alone:
             return Server({**shared, "ood": weighted_mean(updates, "ood")}, memory)
@@ -287,3 +276,21 @@ class FOCoOpPlus(Method):
         )
         chosen = consistency.calibrate(prompts, shared["ood_words"], updates, server)
         return Server({**shared, **chosen.shared}, {**memory, **chosen.memory}, chosen.report)
+
+    def learn(self, server: Server, updates: Sequence[ClientUpdate]) -> tuple[Params, Params]:
+        """Means of what clients measured in all rounds so far, and the metric they make.
+
+        A round weighs as many images as its clients hold, so that rounds with few clients add up.
+        """
+        now = torch.stack([update.class_counts for update in updates]).sum(dim=0).double()
+        before = server.memory.get("measured", torch.zeros_like(now)).to(now)
+        old, shared = server.shared, {}
+        share = (now / (now + before).clamp(min=1.0))[:, None].to(old["means"])
+        fresh = class_weighted_mean(updates, "means", old["means"])
+        shared["means"] = old["means"] + (fresh - old["means"]) * share
+        part = float(now.sum() / (now + before).sum().clamp(min=1.0))
+        for name in ("centre", "scatter"):
+            shared[name] = old[name] + (weighted_mean(updates, name) - old[name]) * part
+        metric = whitening(shared["scatter"], self.config.shrinkage)
+        shared["metric"] = metric.to(old["metric"])
+        return shared, {"measured": now + before}
