@@ -18,7 +18,7 @@ OPENCLIP |= {f"focoop.clip.{name}" for name in ("kernels", "kernels_attention")}
 # A module may import its own layer and those to the left of it.
 LAYERS = (
     ("errors", "__init__"),
-    ("seeds", "atomic", "kept", "watch"),
+    ("seeds", "atomic", "cores", "kept", "watch"),
     ("tensorcache", "linesearch", "marginals", "words", "shamir"),
     ("transport", "transport_dual", "partial_transport", "scores", "metrics"),
     ("data",),
@@ -118,6 +118,7 @@ def test_methods_are_pure(path: Path) -> None:
     inside = {name.split(".")[1] for name in names if name.startswith("focoop.")}
     assert inside <= {
         "clip",
+        "cores",
         "errors",
         "methods",
         "scores",

@@ -70,6 +70,7 @@ class FOCoOpPlus(Method):
 
         context_tokens: int = setting(16, "n, length of each context", low=1)
         global_share: float = setting(0.8, "rho, share of the global prompt", low=0, high=1)
+        least_images: int = setting(2, "images of a class below which its mean is not sent", low=1)
         mean_share: float = setting(
             3.0, "q, weight of a class's mean image in its feature", low=0, grid=(1.0, 2.0, 3.0)
         )
@@ -154,12 +155,14 @@ class FOCoOpPlus(Method):
         return State(shared, private={"local": prompts.clone(), "counts": counts})
 
     def measure(self, params: Params, images: Batch, task: Task) -> Params:
-        """Mean, class means and scatter of the client's images."""
-        means = class_means(images, len(task.classes))
+        """Mean, class means and scatter of the client's images; too few leave a mean as it was."""
+        own, old = class_means(images, len(task.classes)), params["means"]
+        counts = torch.bincount(images.labels, minlength=len(own))
+        few = (counts > 0) & (counts < self.config.least_images)
         return {
             "centre": images.pooled.mean(dim=0),
-            "means": means.to(images.pooled.dtype),
-            "scatter": scatter(images, params["means"], means),
+            "means": torch.where(few[:, None], old, own.to(old)),
+            "scatter": scatter(images, old, own),
         }
 
     def prepare(self, task: Task) -> Params:

@@ -1,12 +1,21 @@
-"""What tests of real processes share."""
+"""What tests of Flower's runners share."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
+from focoop.cores import one_core
+
 if TYPE_CHECKING:
     from tests.flower.processes import Started
+
+
+@pytest.fixture(scope="module", autouse=True)
+def a_core_each() -> Iterator[None]:
+    """A client alone would use all cores; the simulator's clients have one each, and its bits."""
+    with one_core():
+        yield
 
 
 @pytest.fixture

@@ -1,11 +1,13 @@
 """FOCoOp+'s metric: what clients measure, what the server makes of it, what is seen."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 from focoop.federation.client import ClientData, LocalSettings, make_update, train
-from focoop.methods._base import ClientUpdate, Server, State
+from focoop.methods._base import Batch, ClientUpdate, Server, State
 from focoop.methods._metric import seen, whitening
 from focoop.methods.focoop_plus import FOCoOpPlus
 from focoop.seeds import torch_generator
@@ -25,7 +27,8 @@ def slow_scatter(pooled: Tensor, labels: Tensor, means: dict[int, Tensor]) -> Te
 
 
 def test_a_client_measures_its_images_and_trains_none_of_it() -> None:
-    task, batch, method = make_task(), make_batch(size=9), FOCoOpPlus(PLAIN)
+    method = FOCoOpPlus(replace(PLAIN, least_images=1))
+    task, batch = make_task(), make_batch(size=9)
     params = params_of()
     private = {n: params[n] for n in ("local", "counts")}
     state = State({n: params[n] for n in SHARED}, private)
@@ -51,8 +54,22 @@ def test_a_client_measures_its_images_and_trains_none_of_it() -> None:
     torch.testing.assert_close(sent["scatter"], expected, rtol=1e-12, atol=1e-12)
 
 
+def test_the_mean_of_too_few_images_is_not_sent() -> None:
+    task, params = make_task(), params_of()
+    pooled, labels = make_batch(size=6).pooled, torch.tensor([0, 2, 2, 3, 3, 3])
+    batch = Batch(pooled, None, labels)
+    for least, kept in ((1, ()), (2, (0,)), (3, (0, 2))):
+        sent = FOCoOpPlus(replace(PLAIN, least_images=least)).measure(params, batch, task)["means"]
+        for c in (0, 2, 3):
+            own = pooled[labels == c].mean(dim=0)
+            torch.testing.assert_close(sent[c], params["means"][c] if c in kept else own)
+        assert not sent[1].any()
+    assert FOCoOpPlus.Config().least_images == 2  # the mean of one image is that image
+
+
 def test_before_anybody_has_sent_a_mean_the_scatter_is_about_the_clients_own() -> None:
-    task, batch, method = make_task(), make_batch(size=9), FOCoOpPlus(PLAIN)
+    method = FOCoOpPlus(replace(PLAIN, least_images=1))
+    task, batch = make_task(), make_batch(size=9)
     measured = method.measure({"means": torch.zeros_like(params_of()["means"])}, batch, task)
     means = {c: measured["means"][c] for c in range(C)}
     expected = slow_scatter(batch.pooled, batch.labels, means)
