@@ -1,9 +1,8 @@
-"""Grids of runs: what a cell is made of, resuming, failures, dead workers, and the tables."""
+"""Grids of runs: resuming, failures, dead workers, shared features, the command."""
 
 import importlib.util
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -14,134 +13,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
-from focoop import compare, featurefile, grid, kept, tables, workers
+from focoop import compare, featurefile, grid, kept, workers
 from focoop.cli import app
 from focoop.cli.compare import live_comparison
 from focoop.errors import ConfigError, RunError
-from focoop.methods import available
 from focoop.runs import RunFolder
-from tests.toy_setting import write_setting
+from tests.toy_setting import summary, toy_plan, write_setting
 
 ROOT = Path(__file__).resolve().parents[1]
-VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=5)
-
-
-def toy_plan(tmp_path: Path, methods: str | None, seeds: tuple[int, ...] = (0,), **given: Any):  # type: ignore[no-untyped-def]
-    setting = write_setting(tmp_path / "data")
-    return grid.plan([setting], methods, seeds, tmp_path / "out", **given)
 
 
 def content(path: Path) -> dict[str, bytes]:
     files = [file for file in path.rglob("*") if file.is_file() and file.name != ".lock"]
     return {str(f.relative_to(path)): f.read_bytes() for f in files}
-
-
-def summary(own: float, fpr95: float = 0.5) -> dict[str, Any]:
-    found = {"fpr95": fpr95, "fpr95_oodpos": 0.4, "auroc": 0.9}
-    return {
-        "accuracy_own": own,
-        "accuracy_all": own / 2,
-        "accuracy_corrupted": None,
-        "cross_alarm": 1 - own,
-        "ood": {"dtd": found},
-    }
-
-
-# Cells
-
-
-def test_methods_are_read_with_their_own_settings() -> None:
-    found = grid.parse_methods('promptfl, focoop:bos=false,goc=false,a:x=[1, 2],y="p,q"')
-    assert found is not None
-    assert [(one.name, one.overrides) for one in found] == [
-        ("promptfl", ()),
-        ("focoop", ("method.bos=false", "method.goc=false")),
-        ("a", ("method.x=[1, 2]", 'method.y="p,q"')),
-    ]
-    assert found[1].label == "focoop:bos=false,goc=false"
-    assert grid.parse_methods("all") is None
-    with pytest.raises(ConfigError, match="--methods"):
-        grid.parse_methods("bos=false")
-
-
-def test_layers_override_one_another_in_order(tmp_path: Path) -> None:
-    presets = tmp_path / "presets"
-    presets.mkdir()
-    (presets / "promptfl.toml").write_text(
-        "[federation]\nlr = 1.0\nmomentum = 0.1\nweight_decay = 0.1\n[backbone]\nlogit_scale = 1.0"
-    )
-    (presets / "promptfl@toy.toml").write_text(
-        "[federation]\nmomentum = 0.2\nweight_decay = 0.2\n[backbone]\nlogit_scale = 2.0"
-    )
-    cell, variant = toy_plan(
-        tmp_path,
-        "promptfl,promptfl:federation.weight_decay=0.3,backbone.logit_scale=3",
-        presets=presets,
-        overrides=["backbone.logit_scale=4", "seed=9"],
-    )
-    assert (cell.config.federation.lr, cell.config.federation.momentum) == (1.0, 0.2)
-    assert (cell.config.federation.weight_decay, variant.config.federation.weight_decay) == (
-        0.2,
-        0.3,
-    )
-    assert cell.config.backbone.logit_scale == variant.config.backbone.logit_scale == 4.0
-    assert cell.config.seed == 0 and cell.config.federation.rounds == 2
-
-
-def test_a_preset_may_be_named_unlike_its_method(tmp_path: Path) -> None:
-    presets = tmp_path / "presets"
-    presets.mkdir()
-    (presets / "focoop-paper.toml").write_text('[method]\nname = "focoop"\nmu = 0.1')
-    (cell,) = toy_plan(tmp_path, "focoop-paper", presets=presets)
-    assert cell.config.method.name == "focoop" and cell.config.method.settings.mu == 0.1
-    assert cell.label == "focoop-paper"
-    with pytest.raises(ConfigError, match="'focoop-paper'"):
-        toy_plan(tmp_path, "focoop-papr", presets=presets)
-
-
-def test_a_preset_cannot_change_what_is_compared_on(tmp_path: Path) -> None:
-    presets = tmp_path / "presets"
-    presets.mkdir()
-    for text, told in (("[federation]\nrounds = 9", "federation.rounds"), ("seed = 3", "seed")):
-        (presets / "promptfl.toml").write_text(text)
-        with pytest.raises(ConfigError, match=f"{told}, which belongs to the setting"):
-            toy_plan(tmp_path, "promptfl", presets=presets)
-
-
-def test_cells_of_a_setting_come_together(tmp_path: Path) -> None:
-    files = [write_setting(tmp_path / name, name) for name in ("one", "two")]
-    cells = grid.plan(files, "zeroshot,promptfl", (0, 1), tmp_path / "out")
-    assert [(c.setting, c.config.seed, c.label) for c in cells] == [
-        (setting, seed, method)
-        for setting in ("one", "two")
-        for seed in (0, 1)
-        for method in ("zeroshot", "promptfl")
-    ]
-    assert cells[1].folder == tmp_path / "out" / "one" / "promptfl" / "seed0"
-    with pytest.raises(ConfigError, match="share the folder"):
-        grid.plan(files, "zeroshot,zeroshot", (0,), tmp_path / "out")
-
-
-def test_all_means_every_method_that_the_setting_feeds() -> None:
-    pooled = [name for name, kind in available().items() if not kind.patch_kind]
-    assert [one.name for one in grid.variants_for(None, {})] == pooled
-    with_patches = {"data": {"with_patches": True}}
-    assert [one.name for one in grid.variants_for(None, with_patches)] == list(available())
-
-
-@given(st.text(max_size=300))
-def test_a_label_becomes_one_folder_name(label: str) -> None:
-    name = grid.safe(label)
-    assert name and name not in (".", "..") and "/" not in name and len(name) <= 120
-    assert name == grid.safe(label)
-
-
-# Runs
 
 
 def test_finished_cells_are_skipped_and_changed_ones_refused(tmp_path: Path) -> None:
@@ -296,59 +183,6 @@ def test_jobs_by_device() -> None:
     assert workers.default_jobs(["cuda", "cpu"]) <= workers.GPU_JOBS
     with pytest.raises(ConfigError, match="--jobs"):
         workers.run_jobs([], print, workers=-1)
-
-
-# Tables
-
-
-@given(st.lists(VALUES, min_size=1, max_size=4))
-def test_means_and_deviations_are_numpys(rows: list[list[float]]) -> None:
-    for values in rows:
-        found = tables.over_seeds([summary(value) for value in values])
-        assert "corrupted" not in found  # not measured
-        for name, sign, factor in (("own", 1, 1.0), ("all", 1, 0.5), ("alarm", -1, 1.0)):
-            array = 100 * (np.array(values) * factor if sign > 0 else 1 - np.array(values))
-            assert found[name].mean == pytest.approx(array.mean(), abs=1e-9)
-            if len(values) == 1:
-                assert found[name].spread is None
-            else:
-                assert found[name].spread == pytest.approx(array.std(ddof=1), abs=1e-9)
-
-
-def test_best_of_each_column_is_bold() -> None:
-    rows = [
-        (label, tables.over_seeds([summary(own, fpr)]), "1")
-        for label, own, fpr in (("a", 0.5, 0.30001), ("b", 0.7, 0.4), ("c", 0.2, 0.3))
-    ]
-    text = tables.markdown(rows)
-    bold = {
-        (line.split(" | ")[0].strip("| "), cell.strip("*"))
-        for line in text.splitlines()
-        for cell in re.findall(r"\*\*[^*]+\*\*", line)
-    }
-    # Larger accuracy, smaller alarm and fpr95; what is equal as shown is bold together.
-    assert bold == {
-        ("b", "70.0"),
-        ("b", "35.0"),
-        ("b", "30.0"),
-        ("a", "30.0"),
-        ("c", "30.0"),
-        *((label, shown) for label in "abc" for shown in ("40.0", "90.0")),
-    }
-    assert "**" not in tables.markdown(rows[:1])  # nothing to compare with
-
-
-def test_tables_stay_narrow_and_ordered() -> None:
-    line = summary(0.5)
-    line["ood"] = dict.fromkeys(("p", "q", "r"), line["ood"]["dtd"])
-    text = tables.markdown([("z", tables.over_seeds([line]), "1"), ("a", {}, "0 of 1")])
-    parts = [part.splitlines() for part in text.split("\n\n")]
-    assert [len(part[0].split(" | ")) for part in parts] == [5, 7, 4]
-    assert all([row.split(" | ")[0] for row in part[2:]] == ["| z", "| a"] for part in parts)
-    assert "| a | - | - | - | 0 of 1 |" in text
-
-
-# Commands
 
 
 def test_the_command_prints_tables_and_codes(tmp_path: Path) -> None:
