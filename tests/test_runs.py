@@ -1,15 +1,9 @@
-"""Run folders: a crash at any write, then a resume, ends with the bytes of an undisturbed run."""
+"""Run folders: what is committed is read, kept apart, refused and reported."""
 
 import errno
 import json
 import os
-import signal
-import subprocess
-import sys
-import textwrap
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,53 +12,7 @@ from focoop import durable, runs
 from focoop.config import RunConfig
 from focoop.errors import RunError
 from focoop.runs import RunFolder
-from focoop.seeds import torch_generator
-
-ROUNDS, CLIENTS = 4, 3
-CONFIG = RunConfig(seed=5)
-
-
-def new_manifest() -> dict[str, Any]:
-    return {"status": "running", "started": "2026-01-01", "code": {"commit": "c"}}
-
-
-def work(path: Path, resume: bool = True) -> None:
-    """A small federation: every value depends on all earlier rounds, private and shared."""
-    folder = runs.start(path, CONFIG, new_manifest(), resume=resume)
-    if folder.status == "finished":
-        return
-    with folder:
-        folder.pin("data", {"x": "hash"})
-        point = folder.resume_point()
-        done = point.round_index if point else 0
-        shared = point.shared["w"] if point else torch.zeros(4)
-        momentum = point.memory["m"] if point else torch.zeros(4)
-        for index in range(done + 1, ROUNDS + 1):
-            total = torch.zeros(4)
-            for client in range(CLIENTS):
-                if client == 2 and index % 2:  # takes part in every second round alone
-                    continue
-                before = folder.private.load(client)
-                own = torch.zeros(4) if before is None else before["p"]
-                noise = torch.randn(4, generator=torch_generator(1, index, client))
-                own = torch.sin(own + shared + noise)
-                folder.private.save(client, index, {"p": own})
-                total += own
-            momentum = 0.5 * momentum + total
-            shared = shared + momentum
-            metrics = {"sum": float(shared.sum())} if index != 2 else None
-            traffic = {"bytes_up": index, "bytes_down": 1, "seconds": 0.1}
-            folder.commit(index, {"w": shared}, metrics, traffic, memory={"m": momentum})
-        folder.finish("finished")
-
-
-def content(path: Path) -> dict[str, bytes]:
-    """All bytes that must agree: everything but the manifest (times) and the lock (process id)."""
-    return {
-        str(file.relative_to(path)): file.read_bytes()
-        for file in sorted(path.rglob("*"))
-        if file.is_file() and file.name not in (runs.MANIFEST, runs.LOCK)
-    }
+from tests.run_work import CLIENTS, CONFIG, content, new_manifest, work
 
 
 @pytest.fixture(autouse=True)
@@ -78,111 +26,6 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("reference") / "run"
     work(path)
     return path
-
-
-class Crash(BaseException):
-    """Stands for the end of the process; no `except Exception` may survive it."""
-
-
-def crash_at(monkeypatch: pytest.MonkeyPatch, moment: int, after: bool) -> Callable[[], int]:
-    """Stop at the given disk operation, before it or right after it; returns the count so far."""
-    count = 0
-
-    def wrap(name: str) -> None:
-        real = getattr(os, name)
-
-        def counted(*arguments: Any, **options: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count == moment and not after:
-                raise Crash
-            result = real(*arguments, **options)
-            if count == moment:
-                raise Crash
-            return result
-
-        monkeypatch.setattr(os, name, counted)
-
-    for name in ("replace", "fsync", "unlink"):
-        wrap(name)
-    return lambda: count
-
-
-def number_of_operations(tmp_path: Path) -> int:
-    with pytest.MonkeyPatch.context() as patch:
-        count = crash_at(patch, -1, after=False)
-        work(tmp_path / "count")
-        return count()
-
-
-@pytest.mark.parametrize("after", [False, True])
-def test_crash_at_every_disk_operation_then_resume(
-    tmp_path: Path, reference: Path, after: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # What a context manager would tidy up does not happen when a process is killed.
-    monkeypatch.setattr(RunFolder, "__exit__", lambda self, *_: self._lock.release())
-    wanted = content(reference)
-    total = number_of_operations(tmp_path)
-    assert total > 60
-    for moment in range(1, total + 1):
-        path = tmp_path / f"{moment}"
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
-            crash_at(patch, moment, after)
-            work(path)
-        work(path)
-        assert content(path) == wanted, f"crash at operation {moment}"
-        folder = RunFolder.open(path)
-        assert folder.status == "finished"
-        assert [entry["round"] for entry in folder.manifest["rounds"]] == [1, 2, 3, 4]
-
-
-def test_two_crashes_in_a_row(tmp_path: Path, reference: Path) -> None:
-    for moment in (25, 9, 14):
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
-            crash_at(patch, moment, after=True)
-            work(tmp_path / "run")
-    work(tmp_path / "run")
-    assert content(tmp_path / "run") == content(reference)
-
-
-def test_kill_minus_nine_then_resume(tmp_path: Path, reference: Path) -> None:
-    path = tmp_path / "run"
-    script = textwrap.dedent(f"""
-        import importlib.util, os, signal, sys
-        from pathlib import Path
-        spec = importlib.util.spec_from_file_location("worker", {__file__!r})
-        worker = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(worker)
-        real, count = os.replace, 0
-        def replace(*arguments):
-            global count
-            count += 1
-            if count == 11:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return real(*arguments)
-        os.replace = replace
-        worker.work(Path({str(path)!r}))
-    """)
-    root = Path(__file__).resolve().parents[1]
-    done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    killed = RunFolder.open(path)
-    assert killed.status == "killed"
-    assert 0 < killed.last_round() < ROUNDS
-    work(path)
-    assert content(path) == content(reference)
-
-
-def test_torn_line_and_later_lines_are_dropped(tmp_path: Path, reference: Path) -> None:
-    path = tmp_path / "run"
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
-        crash_at(patch, 40, after=False)
-        work(path)
-    with open(path / runs.METRICS, "ab") as file:
-        file.write(b'{"round": 99, "sum": 1.0}\n{"round": 100, "su')
-    assert all(line["round"] <= ROUNDS for line in RunFolder.open(path).metrics())
-    work(path)
-    assert content(path) == content(reference)
 
 
 def test_reading_sees_only_what_is_committed(tmp_path: Path) -> None:
