@@ -1,6 +1,5 @@
 """Run folders: a crash at any write, then a resume, ends with the bytes of an undisturbed run."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,20 +10,7 @@ import pytest
 
 from focoop import runs
 from focoop.runs import RunFolder
-from tests.run_work import ROUNDS, Crash, content, crash_at, work
-
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests end processes, not machines: what was written is there without syncing."""
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
-
-
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("reference") / "run"
-    work(path)
-    return path
+from tests.run_folder.work import ROUNDS, Crash, content, crash_at, work
 
 
 def number_of_operations(tmp_path: Path) -> int:
@@ -69,7 +55,7 @@ def test_kill_minus_nine_then_resume(tmp_path: Path, reference: Path) -> None:
     script = textwrap.dedent(f"""
         import os, signal
         from pathlib import Path
-        from tests import run_work
+        from tests.run_folder import work
         real, count = os.replace, 0
         def replace(*arguments):
             global count
@@ -78,9 +64,9 @@ def test_kill_minus_nine_then_resume(tmp_path: Path, reference: Path) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             return real(*arguments)
         os.replace = replace
-        run_work.work(Path({str(path)!r}))
+        work.work(Path({str(path)!r}))
     """)
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
     killed = RunFolder.open(path)

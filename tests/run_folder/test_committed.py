@@ -12,20 +12,7 @@ from focoop import durable, runs
 from focoop.config import RunConfig
 from focoop.errors import RunError
 from focoop.runs import RunFolder
-from tests.run_work import CLIENTS, CONFIG, content, new_manifest, work
-
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests end processes, not machines: what was written is there without syncing."""
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
-
-
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("reference") / "run"
-    work(path)
-    return path
+from tests.run_folder.work import CLIENTS, CONFIG, content, new_manifest, work
 
 
 def test_reading_sees_only_what_is_committed(tmp_path: Path) -> None:
