@@ -19,7 +19,7 @@ from focoop.methods._base import Batch, ClientUpdate, Server, State, Task
 from focoop.methods.fedgallop import FedGalLoP
 from focoop.seeds import torch_generator
 from tests.helpers import toy_backbone
-from tests.methods.toy import DIM, WIDTH, C, make_batch, make_task, step_loss
+from tests.methods.toy import DIM, WIDTH, C, check_gradients, make_batch, make_task, step_loss
 
 TOKENS, WIDE, PATCHES = 4, 7, 5  # n of "A photo of a", D' of patches before the projection, P
 Row = list[float]
@@ -166,21 +166,7 @@ def test_gradients_by_finite_differences(projected: bool) -> None:
     task = patch_task(projected=projected)
     batch, method = patch_batch(width=WIDE if projected else DIM), make_method(dropout=0.5)
     params = make_params(method, task)
-    leaves = {name: v.clone().requires_grad_(True) for name, v in params.items()}
-    loss = step_loss(method, leaves, batch, task, 3)
-    gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
-    places: list[tuple[str, tuple[int, ...]]] = [
-        *[("global", (0, 0, 0)), ("global", (3, 2, 1)), ("local", (0, 3, 2))],
-        *[("local", (2, 1, 0)), ("projection", (0, 0)), ("projection", (4, 2))],
-    ]
-    for name, place in places:
-        value = []
-        for sign in (1, -1):
-            moved = {k: v.clone() for k, v in params.items()}
-            moved[name][place] += sign * 1e-6
-            value.append(float(step_loss(method, moved, batch, task, 3)))
-        slope = (value[0] - value[1]) / 2e-6
-        assert float(gradients[name][place]) == pytest.approx(slope, rel=1e-5, abs=1e-9)
+    check_gradients(method, params, batch, task, 3)
 
 
 def test_starts_as_the_template_without_period() -> None:

@@ -20,7 +20,16 @@ from focoop.federation.together import train_together
 from focoop.methods._base import Batch, ClientUpdate, Logits, Params, Server, State, Task, cosines
 from focoop.methods.fedlapt import TEMPLATES, FedLAPT, symmetric_beta
 from focoop.seeds import torch_generator
-from tests.methods.toy import N_TOKENS, WIDTH, C, U, make_batch, make_task, step_loss
+from tests.methods.toy import (
+    N_TOKENS,
+    WIDTH,
+    C,
+    U,
+    check_gradients,
+    make_batch,
+    make_task,
+    step_loss,
+)
 
 CONTEXTS = ("separate", "unified", "class_specific")
 
@@ -148,19 +157,7 @@ def test_limits_of_mixing() -> None:
 @pytest.mark.parametrize("mixing", ["cross_modal", "class_centre"])
 def test_gradients_by_finite_differences(contexts: str, mixing: str) -> None:
     method, task, params = make(contexts=contexts, mixing=mixing, negative_texts=2)
-    batch = make_batch()
-    leaves = {name: v.clone().requires_grad_(True) for name, v in params.items()}
-    step_loss(method, leaves, batch, task, 3).backward()
-    for name, leaf in leaves.items():
-        assert leaf.grad is not None
-        for place in (0, leaf.numel() // 2, leaf.numel() - 1):
-            value = []
-            for sign in (1, -1):
-                moved = {k: v.clone() for k, v in params.items()}
-                moved[name].view(-1)[place] += sign * 1e-6
-                value.append(float(step_loss(method, moved, batch, task, 3)))
-            slope = (value[0] - value[1]) / 2e-6
-            assert float(leaf.grad.view(-1)[place]) == pytest.approx(slope, rel=1e-5, abs=1e-9)
+    check_gradients(method, params, make_batch(), task, 3)
 
 
 @pytest.mark.parametrize("alpha", [0.02, 0.1, 0.5, 1.0, 3.0, 40.0])

@@ -17,7 +17,16 @@ from focoop.federation.together import train_together
 from focoop.methods._base import Batch, ClientUpdate, Method, Server, State, Task
 from focoop.methods.fedlocoop import FedLoCoOp, ood_loss
 from focoop.seeds import torch_generator
-from tests.methods.toy import DIM, N_TOKENS, WIDTH, C, make_batch, make_task, step_loss
+from tests.methods.toy import (
+    DIM,
+    N_TOKENS,
+    WIDTH,
+    C,
+    check_gradients,
+    make_batch,
+    make_task,
+    step_loss,
+)
 
 Row = list[float]
 
@@ -121,17 +130,7 @@ def test_default_rank_is_a_fifth_of_the_classes(classes: int, rank: int) -> None
 def test_gradients_by_finite_differences() -> None:
     task, batch = patch_task(), patch_batch()
     method = make_method(top_k=2, ood_weight=1.0)
-    context = make_context()["context"].requires_grad_(True)
-    loss = step_loss(method, {"context": context}, batch, task)
-    (gradient,) = torch.autograd.grad(loss, [context])
-    for place in [(0, 0), (1, 2), (0, 1)]:
-        value = []
-        for sign in (1, -1):
-            moved = context.detach().clone()
-            moved[place] += sign * 1e-6
-            value.append(float(step_loss(method, {"context": moved}, batch, task)))
-        slope = (value[0] - value[1]) / 2e-6
-        assert float(gradient[place]) == pytest.approx(slope, rel=1e-5, abs=1e-9)
+    check_gradients(method, make_context(), batch, task)
 
 
 @pytest.mark.parametrize("name", ["gl_mcm", "mcm"])

@@ -8,34 +8,29 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from focoop.clip.text import Names
 from focoop.config import load
 from focoop.errors import ConfigError
 from focoop.federation.client import ClientData, LocalSettings, train
 from focoop.federation.together import train_together
-from focoop.methods._base import ClientUpdate, Server, State, Task, Text
+from focoop.methods._base import ClientUpdate, Server, State, Text
 from focoop.methods.fedpgp import FedPGP
 from focoop.methods.promptfl import PromptFL
 from focoop.seeds import torch_generator
-from tests.methods.toy import DIM, N_TOKENS, WIDTH, C, make_batch, make_task, step_loss
+from tests.methods.toy import (
+    DIM,
+    N_TOKENS,
+    WIDTH,
+    C,
+    check_gradients,
+    make_batch,
+    make_task,
+    step_loss,
+    unified_task,
+)
 
 RANK = 2
-
-
-def unified_task(method: FedPGP) -> Task:
-    """The toy task, its tower open to one context for all names and to many clients at once."""
-    task = make_task()
-    mix = torch.randn(N_TOKENS * WIDTH, DIM, generator=torch_generator(1), dtype=torch.float64)
-    word = torch.randn(WIDTH, DIM, generator=torch_generator(2), dtype=torch.float64)
-
-    def encode(contexts: Tensor, names: Names) -> Tensor:
-        flat = contexts.flatten(-2)  # (n d_t) or (..., N, n d_t)
-        return F.normalize(torch.tanh(flat @ mix + names.embeddings[:, 0] @ word), dim=-1)
-
-    return replace(task, encode=encode, frozen=method.prepare(task))
 
 
 def make_method(**settings: Any) -> FedPGP:
@@ -116,17 +111,7 @@ def test_contrast_has_its_limits() -> None:
 def test_gradients_by_finite_differences(mu: float) -> None:
     method = make_method(contrast_weight=mu)
     task, params, batch = unified_task(method), make_params(), make_batch()
-    leaves = {name: value.clone().requires_grad_(True) for name, value in params.items()}
-    gradients = torch.autograd.grad(step_loss(method, leaves, batch, task), list(leaves.values()))
-    for name, gradient in zip(leaves, gradients, strict=True):
-        for place in [(0, 0), (1, 1), (0, 1)]:
-            value = []
-            for sign in (1, -1):
-                moved = {k: v.clone() for k, v in params.items()}
-                moved[name][place] += sign * 1e-6
-                value.append(float(step_loss(method, moved, batch, task)))
-            slope = (value[0] - value[1]) / 2e-6
-            assert float(gradient[place]) == pytest.approx(slope, rel=1e-5, abs=1e-9)
+    check_gradients(method, params, batch, task)
 
 
 def test_without_contrast_and_change_it_is_promptfl() -> None:

@@ -15,7 +15,14 @@ from focoop.methods._base import Batch, Text
 from focoop.methods._robust import Ascent, separation_loss, soft_maximum
 from focoop.methods.focoop import FOCoOp, FOCoOpConfig
 from focoop.seeds import torch_generator
-from tests.methods.toy import N_TOKENS, make_batch, make_params, make_task, step_loss
+from tests.methods.toy import (
+    N_TOKENS,
+    check_gradients,
+    make_batch,
+    make_params,
+    make_task,
+    step_loss,
+)
 
 
 def slow_losses(text: Text, batch: Batch, scale: float, weight: float) -> list[float]:
@@ -90,24 +97,7 @@ def test_gradients_by_finite_differences(space: str, bos: bool) -> None:
     config = FOCoOpConfig(
         context_tokens=N_TOKENS, space=space, bos=bos, id_steps=0, ood_steps=0, sigma=0.05
     )
-    method, task, batch = FOCoOp(config), make_task(), make_batch()
-    params = make_params()
-    leaves = {
-        name: v.clone().requires_grad_(True) if v.is_floating_point() else v
-        for name, v in params.items()
-    }
-    step_loss(method, leaves, batch, task, 3).backward()
-    for name in ("global", "local", "ood"):
-        for place in [(0, 0, 0), (2, 1, 2), (3, 0, 1)]:
-            value = []
-            for sign in (1, -1):
-                moved = {k: v.clone() for k, v in params.items()}
-                moved[name][place] += sign * 1e-6
-                value.append(float(step_loss(method, moved, batch, task, 3)))
-            slope = (value[0] - value[1]) / 2e-6
-            gradient = leaves[name].grad
-            assert gradient is not None
-            assert float(gradient[place]) == pytest.approx(slope, rel=1e-5, abs=1e-9)
+    check_gradients(FOCoOp(config), make_params(), make_batch(), make_task(), 3)
 
 
 @pytest.mark.parametrize("normalised", [True, False])

@@ -1,12 +1,17 @@
 """A smooth float64 task with prompts small enough to write every sum out."""
 
 import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from focoop.clip.text import Names
+from focoop.federation.client import trains
 from focoop.methods._base import Batch, Method, Task
 from focoop.seeds import torch_generator
 
@@ -83,3 +88,54 @@ def step_loss(
     """One step's loss, the way the local loop computes it."""
     noise = method.noise(len(batch.labels), task, torch_generator(seed))
     return method.loss(params, method.encode(params, task), batch, task, noise)
+
+
+def unified_task(method: Method | None = None) -> Task:
+    """The toy task, its tower open to one context for all names and to many clients at once."""
+    task = make_task()
+    mix = torch.randn(N_TOKENS * WIDTH, DIM, generator=torch_generator(1), dtype=torch.float64)
+    word = torch.randn(WIDTH, DIM, generator=torch_generator(2), dtype=torch.float64)
+
+    def encode(contexts: Tensor, names: Names) -> Tensor:
+        flat = contexts.flatten(-2)  # (n d_t) or (..., N, n d_t)
+        return F.normalize(torch.tanh(flat @ mix + names.embeddings[:, 0] @ word), dim=-1)
+
+    return replace(task, encode=encode, frozen={} if method is None else method.prepare(task))
+
+
+def trained(method: Method, params: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The parameters, ready for gradients where SGD moves them."""
+    return {
+        name: value.clone().requires_grad_(trains(method, name, value))
+        for name, value in params.items()
+    }
+
+
+def check_gradients(
+    method: Method,
+    params: dict[str, Tensor],
+    batch: Batch,
+    task: Task,
+    seed: int = 0,
+    *,
+    places: Sequence[int] = (),
+    times: Mapping[str, float] = MappingProxyType({}),
+) -> None:
+    """Gradients of a step against finite differences: at the first, a middle and the last entry.
+
+    `places` are other entries, of the flat tensor; `times` what a gradient is of the difference.
+    """
+    leaves = trained(method, params)
+    step_loss(method, leaves, batch, task, seed).backward()
+    for name, leaf in leaves.items():
+        if not leaf.requires_grad:
+            continue
+        assert leaf.grad is not None, name
+        for place in places or (0, leaf.numel() // 2, leaf.numel() - 1):
+            value = []
+            for sign in (1, -1):
+                moved = {k: v.clone() for k, v in params.items()}
+                moved[name].view(-1)[place] += sign * 1e-6
+                value.append(float(step_loss(method, moved, batch, task, seed)))
+            slope = times.get(name, 1.0) * (value[0] - value[1]) / 2e-6
+            assert float(leaf.grad.view(-1)[place]) == pytest.approx(slope, rel=1e-5, abs=1e-9)
