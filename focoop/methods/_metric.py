@@ -6,6 +6,9 @@ from torch import Tensor
 
 from focoop.methods._base import Batch
 
+# Mean variance of a unit feature's entries that is none; images of a class have 1e-3 and more.
+NOTHING = 1e-8
+
 
 def class_means(images: Batch, num_classes: int) -> Tensor:
     """(C, D) mean features of a client's images in float64; zero where it has none."""
@@ -33,9 +36,12 @@ def whitening(spread: Tensor, shrinkage: float) -> Tensor:
     """(D, D) ((1 - k) S + k s I)^(-1/2) / sqrt(D), s the mean of S's diagonal; k -> `shrinkage`.
 
     What varies as images within a class do has length 1; a multiple of the unit matrix stays one.
+    Where nothing was seen to vary, as with one image per class, it is the plain metric I.
     """
     spread = spread.detach().double().cpu()
-    size = spread.diagonal().mean().clamp(min=1e-12)
+    size = spread.diagonal().mean()
+    if size < NOTHING:
+        return torch.eye(len(spread), dtype=spread.dtype)
     values, vectors = torch.linalg.eigh((spread + spread.T) / (2 * size))
     # Noise or robust rules may leave a scatter that is not positive.
     values = ((1.0 - shrinkage) * values.clamp(min=0.0) + shrinkage) * size * len(values)

@@ -88,12 +88,15 @@ def test_the_metric_makes_the_scatter_round(shrinkage: float) -> None:
     torch.testing.assert_close(metric, metric.T)
 
 
-def test_the_metric_of_nothing_and_of_a_broken_scatter_is_finite() -> None:
-    broken = torch.diag(torch.tensor([1.0, -3.0, 4.0]))
-    for spread in (torch.zeros(3, 3), broken):
-        assert whitening(spread, 0.5).isfinite().all()
-    plain = torch.eye(4) / 4  # what every client begins with
-    torch.testing.assert_close(whitening(plain, 0.3), torch.eye(4, dtype=torch.float64))
+def test_the_metric_of_nothing_is_plain_and_of_a_broken_scatter_finite() -> None:
+    plain = torch.eye(4, dtype=torch.float64)
+    for scatter in (
+        torch.zeros(4, 4),
+        torch.eye(4) / 4,
+    ):  # the second is what every run begins with
+        torch.testing.assert_close(whitening(scatter, 0.3), plain)
+    assert whitening(torch.diag(torch.tensor([1.0, -3.0, 4.0])), 0.5).isfinite().all()
+    assert torch.equal(whitening(torch.diag(torch.tensor([1.0, -3.0, 2.0])), 0.5), plain[:3, :3])
 
 
 def test_what_all_images_share_is_not_seen_but_counts_for_the_distance() -> None:
