@@ -28,16 +28,13 @@ class Ascent:
     normalised: bool
     gamma: float
 
-    def explore(
-        self, objective: Callable[[Tensor], Tensor], start: Tensor, *, steps: int, tau: float
-    ) -> Tensor:
-        """Noise (R, ...) after `steps` of ascent from `start` on `priced(objective)`."""
-        return self.climb(torch.func.grad(objective), start, steps=steps, tau=tau)
-
     def climb(
         self, slope: Callable[[Tensor], Tensor], start: Tensor, *, steps: int, tau: float
     ) -> Tensor:
-        """As `explore`, given the objective's gradient."""
+        """Noise (R, ...) after `steps` of ascent from `start`; `slope` is the objective's gradient.
+
+        The price of moving, tau, is taken off.
+        """
         noise = start
         for _ in range(steps):
             noise = self.step(noise, slope(noise) - self.price_slope(noise, tau))

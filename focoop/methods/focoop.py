@@ -25,7 +25,7 @@ division by zero; per-class counts; transport with hard classes, a normalised ba
 halves T^g every round) and words that keep their slot (the code collapses 100 words to 1).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -67,6 +67,9 @@ class FOCoOpConfig:
     detection_weight: float = setting(1.0, "weight of -log p(ID|x)", low=0)
     space: Literal["feature", "prompt"] = setting(
         "feature", "perturb `feature` or, as in the paper, `prompt` space"
+    )
+    reuse_slopes: bool = setting(
+        False, "prompt space: all steps of the ascent take the first slope, of one tower pass"
     )
     id_steps: int = setting(4, "N, ascent steps on global prompts", low=0)
     ood_steps: int = setting(4, "M, ascent steps on OOD prompts", low=0)
@@ -188,36 +191,45 @@ class FOCoOp(Method):
         config = self.config
         if config.space == "feature":
             separation = Separation(batch, task.logit_scale, config.detection_weight)
-            move_id = (self.ascent(config.id_radius), config.id_steps, config.tau_id)
-            move_ood = (self.ascent(config.ood_radius), config.ood_steps, config.tau_ood)
-            return separation.worst(text, noise, move_id, move_ood)
+            return separation.worst(text, noise, self.move("id"), self.move("ood"))
         assert text.ood is not None
         still_ood = text.ood.detach()
         fixed = {name: value.detach() for name, value in params.items()}
-        scale, weight = task.logit_scale, config.detection_weight
 
-        def id_objective(noise: Tensor) -> Tensor:
-            moved = Text(self.move_id(fixed, noise, task), still_ood)
-            return separation_loss(moved, batch, scale, weight).mean()
+        def objective(ids: Tensor, oods: Tensor) -> Tensor:
+            scale, weight = task.logit_scale, config.detection_weight
+            return separation_loss(Text(ids, oods), batch, scale, weight).mean()
 
-        noise_id = self.ascent(config.id_radius).explore(
-            id_objective, noise["id"], steps=config.id_steps, tau=config.tau_id
-        )
-        worst_id = self.move_id(params, noise_id, task)
+        def both(moved: Params) -> Tensor:
+            ids = self.move_id(fixed, moved["id"], task)
+            return objective(ids, self.move_ood(fixed, moved["ood"], task))
 
-        def ood_objective(noise: Tensor) -> Tensor:
-            moved = Text(worst_id.detach(), self.move_ood(fixed, noise, task))
-            return separation_loss(moved, batch, scale, weight).mean()
+        slopes = torch.func.grad(both)(noise) if config.reuse_slopes else {}
 
-        noise_ood = self.ascent(config.ood_radius).explore(
-            ood_objective, noise["ood"], steps=config.ood_steps, tau=config.tau_ood
-        )
-        return Text(worst_id, self.move_ood(params, noise_ood, task))
+        def explored(name: str, objective: Callable[[Tensor], Tensor]) -> Tensor:
+            ascent, steps, tau = self.move(name)
+            slope = (lambda _: slopes[name]) if slopes else torch.func.grad(objective)
+            return ascent.climb(slope, noise[name], steps=steps, tau=tau)
 
-    def ascent(self, radius: float) -> Ascent:
-        """How perturbations are explored within `radius`."""
+        moved = explored("id", lambda eps: objective(self.move_id(fixed, eps, task), still_ood))
+        worst = self.move_id(params, moved, task)
+        still_id = worst.detach()
+        moved = explored("ood", lambda eps: objective(still_id, self.move_ood(fixed, eps, task)))
+        return Text(worst, self.move_ood(params, moved, task))
+
+    def move(self, name: str) -> tuple[Ascent, int, float]:
+        """How the rows `id` or `ood` are perturbed: ascent, steps, price."""
         config = self.config
-        return Ascent(radius, config.step_size, config.normalised_steps, config.gamma)
+        ids = name == "id"
+        ascent = Ascent(
+            config.id_radius if ids else config.ood_radius,
+            config.step_size,
+            config.normalised_steps,
+            config.gamma,
+        )
+        if ids:
+            return ascent, config.id_steps, config.tau_id
+        return ascent, config.ood_steps, config.tau_ood
 
     def move_id(self, params: Params, noise: Tensor, task: Task) -> Tensor:
         """(C, D) class features where eps^g moves the global prompts."""

@@ -114,7 +114,7 @@ def test_every_small_step_raises_the_inner_objective(normalised: bool, tau: floa
 
     values = []
     for steps in range(6):
-        noise = ascent.explore(objective, start, steps=steps, tau=tau)
+        noise = ascent.climb(torch.func.grad(objective), start, steps=steps, tau=tau)
         values.append(float(objective(noise) - ascent.price(noise, tau)))
     assert all(later > earlier for earlier, later in zip(values, values[1:], strict=False))
 
@@ -128,7 +128,7 @@ def test_price_is_the_mean_row_cost() -> None:
 def test_perturbations_stay_within_the_radius() -> None:
     ascent = Ascent(radius=0.1, step_size=1.0, normalised=True, gamma=0.0)
     start = torch.zeros(3, 2, 2)
-    noise = ascent.explore(lambda n: (n * 5).sum(), start, steps=3, tau=0.0)
+    noise = ascent.climb(torch.func.grad(lambda n: (n * 5).sum()), start, steps=3, tau=0.0)
     assert noise.flatten(1).norm(dim=1).tolist() == pytest.approx([0.1] * 3)
 
 

@@ -44,16 +44,17 @@ def worst_features(
     assert text.ood is not None
     still_id, still_ood = text.id.detach(), text.ood.detach()
     ascent, steps, tau = move_id
-    noise_id = ascent.explore(
-        lambda n: objective(Text(F.normalize(still_id + n, dim=-1), still_ood)),
+    noise_id = ascent.climb(
+        torch.func.grad(lambda n: objective(Text(F.normalize(still_id + n, dim=-1), still_ood))),
         noise["id"],
         steps=steps,
         tau=tau,
     )
     worst = F.normalize(text.id + noise_id, dim=-1)
     ascent, steps, tau = move_ood
-    noise_ood = ascent.explore(
-        lambda n: objective(Text(worst.detach(), F.normalize(still_ood + n, dim=-1))),
+    still = worst.detach()
+    noise_ood = ascent.climb(
+        torch.func.grad(lambda n: objective(Text(still, F.normalize(still_ood + n, dim=-1)))),
         noise["ood"],
         steps=steps,
         tau=tau,
