@@ -14,7 +14,7 @@ import torch
 from gpu_world import REAL, TINY, features, make_task, make_tower
 
 from focoop.clip import load_backbone
-from focoop.methods._base import Batch, State
+from focoop.methods._base import Batch, State, Task
 from focoop.methods.focoop import FOCoOp, FOCoOpConfig
 from focoop.seeds import torch_generator
 
@@ -26,16 +26,16 @@ VARIANTS = {
 }
 
 
-def step(method: FOCoOp, state: State, batch: Batch, task: object) -> float:
+def step(method: FOCoOp, state: State, batch: Batch, task: Task) -> float:
     """Processor seconds of one step."""
     leaves = {
         name: value.detach().clone().requires_grad_(value.is_floating_point())
         for name, value in {**state.shared, **state.private}.items()
     }
-    noise = method.noise(len(batch.labels), task, torch_generator(0))  # type: ignore[arg-type]
+    noise = method.noise(len(batch.labels), task, torch_generator(0))
     began = time.process_time()
-    text = method.encode(leaves, task)  # type: ignore[arg-type]
-    method.loss(leaves, text, batch, task, noise).backward()  # type: ignore[arg-type]
+    text = method.encode(leaves, task)
+    method.loss(leaves, text, batch, task, noise).backward()
     return time.process_time() - began
 
 

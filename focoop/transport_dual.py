@@ -210,7 +210,7 @@ def shares(cost: Tensor, u: Tensor, softness: float) -> Tensor:
 def _shares(cost: Tensor, u: Tensor, softness: float) -> tuple[Tensor, Tensor]:
     """Shares (C,M) and the largest exponent of each column (M,) in float64."""
     exponent = torch.sub((u / softness).to(cost.dtype)[:, None], cost, alpha=1.0 / softness)
-    # Numbers below the normal range are no mass, and slow many processors down a hundredfold.
+    # Numbers below the normal range are no mass, and many processors are far slower on them.
     share = F.threshold(torch.softmax(exponent, 0), _TINY, 0.0)
     return share, exponent.amax(0).double()
 

@@ -1,9 +1,11 @@
 """Fixtures for all tests."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from focoop.clip import load_backbone
 from focoop.clip.base import Backbone
@@ -25,3 +27,12 @@ def shared_dir() -> Path:
 def mini() -> Backbone:
     """The packaged backbone, loaded once."""
     return load_backbone("mini")
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    """Torch with three threads, whatever the machine has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)

@@ -1,7 +1,6 @@
 """Pieces of work side by side: in order, one core each, and all cores back afterwards."""
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -9,14 +8,7 @@ import torch
 from focoop.cores import one_core, side_by_side
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def three_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("three_threads")
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7])

@@ -220,16 +220,12 @@ class FOCoOp(Method):
     def move(self, name: str) -> tuple[Ascent, int, float]:
         """How the rows `id` or `ood` are perturbed: ascent, steps, price."""
         config = self.config
-        ids = name == "id"
-        ascent = Ascent(
-            config.id_radius if ids else config.ood_radius,
-            config.step_size,
-            config.normalised_steps,
-            config.gamma,
-        )
-        if ids:
-            return ascent, config.id_steps, config.tau_id
-        return ascent, config.ood_steps, config.tau_ood
+        radius, steps, tau = {
+            "id": (config.id_radius, config.id_steps, config.tau_id),
+            "ood": (config.ood_radius, config.ood_steps, config.tau_ood),
+        }[name]
+        ascent = Ascent(radius, config.step_size, config.normalised_steps, config.gamma)
+        return ascent, steps, tau
 
     def move_id(self, params: Params, noise: Tensor, task: Task) -> Tensor:
         """(C, D) class features where eps^g moves the global prompts."""

@@ -194,25 +194,25 @@ class FOCoOpPlus(Method):
         share = self.config.open_share
         prior = (1.0 - share) * counts / counts.sum().clamp(min=1.0) + share / len(counts)
         prior = (prior / prior.amax()).log()
-        ids, oods = (self.seen_text(features[name], params, task) for name in ("id", "ood"))
-        view = self.view(params)
+        centre, metric = params["centre"], params["metric"]
+        along = F.normalize(centre @ metric, dim=0)
+        view = {"centre": centre, "metric": metric, "along": along}
+        ids, oods = (self.seen_text(features[name], view, task) for name in ("id", "ood"))
         means = torch.where(known(params["means"]), seen(params["means"], **view)[0], 0.0)
         ids = F.normalize(ids + self.config.mean_share * means, dim=-1)
         return Text(ids, oods, {"prior": prior, **view})
 
-    def view(self, params: Params) -> Params:
+    def view(self, text: Text) -> Params:
         """How images are seen: `centre` (D,), `metric` (D, D) and `along` (D,)."""
-        centre, metric = params["centre"], params["metric"]
-        return {"centre": centre, "metric": metric, "along": F.normalize(centre @ metric, dim=0)}
+        return {name: text.parts[name] for name in ("centre", "metric", "along")}
 
-    def seen_text(self, features: Tensor, params: Params, task: Task) -> Tensor:
+    def seen_text(self, features: Tensor, view: Params, task: Task) -> Tensor:
         """Text features (N, D) as the metric sees them."""
-        return seen(features, **{**self.view(params), "centre": task.frozen["middle"]})[0]
+        return seen(features, **{**view, "centre": task.frozen["middle"]})[0]
 
     def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
         """Cosines, those with classes shifted by log pi / s."""
-        view = {name: text.parts[name] for name in ("centre", "metric", "along")}
-        images, distance = seen(pooled, **view)
+        images, distance = seen(pooled, **self.view(text))
         raw = cosines(text, images)
         shifted = raw.id + text.parts["prior"] / self.config.score_scale
         return Logits(shifted, raw.ood, parts={"cosines": raw.id, "distance": distance})
@@ -230,9 +230,9 @@ class FOCoOpPlus(Method):
 
     def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
         """Robust separations under the training prior, and the pull of the template."""
-        config, scale = self.config, task.logit_scale
+        config, scale, view = self.config, task.logit_scale, self.view(text)
         weight = config.detection_weight if config.bos else 0.0
-        batch = replace(batch, pooled=seen(batch.pooled, **self.view(params))[0])
+        batch = replace(batch, pooled=seen(batch.pooled, **view)[0])
 
         def losses(moved: Text) -> Tensor:
             return separation_loss(moved, batch, scale, weight, text.parts["prior"])
@@ -248,7 +248,7 @@ class FOCoOpPlus(Method):
         else:
             total = losses(text).mean()
         held = (params["counts"] > 0).to(total.dtype)
-        off = 1.0 - (text.id * self.seen_text(task.anchors, params, task)).sum(dim=1)
+        off = 1.0 - (text.id * self.seen_text(task.anchors, view, task)).sum(dim=1)
         return total + config.anchor_weight * (held * off).sum() / held.sum().clamp(min=1.0)
 
     def ascent(self, radius: float) -> Ascent:

@@ -1,7 +1,5 @@
 """Clients side by side on a CPU give the bits of one after another."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -16,14 +14,6 @@ from tests.methods.contract_toy import make_clients, make_task, same, spread
 
 SIZES = (7, 0, 9, 4, 12)
 LOCAL = LocalSettings(epochs=2, batch_size=4, lr=0.2)
-
-
-@pytest.fixture
-def three_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("name", ["promptfl", "focoop"])
