@@ -33,7 +33,8 @@ def kernels(bench: Bench) -> list[Row]:
     hat, eps = draw(t, 1), shape.norm_eps
     heads, sot = shape.heads, draw(1, 2)[0]
     jobs: list[tuple[str, float, Callable[[], object]]] = [
-        ("norm", 12, lambda: own.norm(x, one, eps, half)),
+        ("norm", 8, lambda: own.norm(x, one, None, eps, half)),
+        ("norm of both", 14, lambda: own.norm(x, one, hat, eps, half)),
         ("norm back", 8, lambda: own.norm_back(one, hat, rstd, one)),
         ("act", 16, lambda: own.act(wide, shape.activation)),
         ("act back", 24, lambda: own.act_back(wide, wide, shape.activation)),

@@ -27,7 +27,8 @@ _WORTH_MEASURING, _NEARLY, _SOLVED = 0.3, 0.03, 1e-3
 # First smoothing, as a share of the cost's range: Newton's method starts well there.
 _SMOOTH = 5e-3
 _MAX_DAMPING = 1e8
-_TINY = 1e-30
+_KEPT = 2**20  # cells of shares that are kept rather than made again
+_TINY, _NOTHING = 1e-30, -70.0  # the exponent of less than that
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class _Point:
     bound: float
     rows: Tensor  # (C,) m
     drawn: Tensor  # (J,) q
+    share: Tensor | None  # (C,J) p, kept where it is small
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,8 @@ class _Problem:
         """One pass over the cost. A constant added to u has a best value in closed form."""
         rows = torch.zeros_like(self.b)
         slope, hard = torch.empty_like(self.a), torch.empty_like(self.a)
-        for part in chunks(self.cost, 1):
+        parts = list(chunks(self.cost, 1))
+        for part in parts:
             share, top = _shares(self.cost[:, part], u, self.softness)
             hard[part] = self.softness * top
             # The largest share is exp(top - logsumexp).
@@ -107,13 +110,21 @@ class _Problem:
         bound = mean - self.tau * torch.logsumexp(self.a.log() + hard / self.tau, 0)
         value, lower = torch.stack([mean + shift, bound]).tolist()
         drawn = self.a * ((slope + shift) / self.tau).exp()
-        return _Point(u + shift, value, lower, rows / rows.sum(), drawn)
+        small = len(parts) == 1 and share.numel() <= _KEPT
+        kept = share if small else None  # a shift of u changes no share
+        return _Point(u + shift, value, lower, rows / rows.sum(), drawn, kept)
+
+    def shares(self, point: _Point, part: slice) -> Tensor:
+        """Shares (C,M) of some columns, to be written over."""
+        if point.share is not None:
+            return point.share.clone()
+        return _shares(self.cost[:, part], point.u, self.softness)[0]
 
     def gram(self, point: _Point) -> Tensor:
         """sum_j q_j p_cj p_kj / sqrt(m_c m_k) (C,C): at most 1 as an operator."""
         total = self.cost.new_zeros(len(self.b), len(self.b))
         for part in chunks(self.cost, 1):
-            share, _ = _shares(self.cost[:, part], point.u, self.softness)
+            share = self.shares(point, part)
             share *= point.drawn[part].sqrt().to(share.dtype)
             total.addmm_(share, share.T)
         root = point.rows.clamp_min(_TINY).sqrt()
@@ -136,7 +147,7 @@ class _Problem:
         scale = rescaling(self.b, point.rows).to(self.cost.dtype)
         mass, linear = torch.empty_like(self.a), torch.zeros_like(self.a)
         for part in chunks(self.cost, 1):
-            share, _ = _shares(self.cost[:, part], point.u, self.softness)
+            share = self.shares(point, part)
             share *= scale[:, None]
             mass[part] = share.sum(0).double() * point.drawn[part]
             linear[part] = (share * self.cost[:, part]).sum(0).double() * point.drawn[part]
@@ -210,9 +221,12 @@ def shares(cost: Tensor, u: Tensor, softness: float) -> Tensor:
 def _shares(cost: Tensor, u: Tensor, softness: float) -> tuple[Tensor, Tensor]:
     """Shares (C,M) and the largest exponent of each column (M,) in float64."""
     exponent = torch.sub((u / softness).to(cost.dtype)[:, None], cost, alpha=1.0 / softness)
-    # Numbers below the normal range are no mass, and many processors are far slower on them.
+    top = exponent.amax(0)
+    if cost.device.type == "cpu":
+        # Numbers below the normal range are no mass, and processors are far slower on them.
+        torch.maximum(exponent, top + _NOTHING, out=exponent)
     share = F.threshold(torch.softmax(exponent, 0), _TINY, 0.0)
-    return share, exponent.amax(0).double()
+    return share, top.double()
 
 
 def rescaling(b: Tensor, rows: Tensor) -> Tensor:

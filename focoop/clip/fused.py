@@ -35,6 +35,7 @@ class Flat:
             where it is shared.
         ends: (N,) int32 place of the EOT among the rows seen.
         rows: int64 rows of the contexts' tokens within a group.
+        places: (tokens,) int32 which of the contexts' tokens a row is, -1 where it is none.
         base: (tokens, d_t) all embeddings but the contexts, positions added everywhere.
     """
 
@@ -46,14 +47,8 @@ class Flat:
     sizes: Tensor
     ends: Tensor
     rows: Tensor
+    places: Tensor
     base: Tensor
-
-    def embed(self, contexts: Tensor) -> Tensor:
-        """(K, N or 1, n, d_t) -> (K * tokens, d_t)."""
-        groups, _, _, width = contexts.shape
-        x = self.base.repeat(groups, 1, 1)
-        x.index_add_(1, self.rows, contexts.reshape(groups, -1, width))
-        return x.view(-1, width)
 
     def contexts(self, slope: Tensor) -> Tensor:
         """(K * tokens, d_t) gradients -> (K, N or 1, n, d_t), those of the contexts."""
@@ -100,6 +95,8 @@ def flat(pos: Tensor, names: Any, tokens: int, *, unified: bool) -> Flat:
         inner = torch.arange(shared, device=device)
     else:
         inner = (starts.long()[:, None] + torch.arange(tokens, device=device)).view(-1)
+    places = torch.full((shared + rows,), -1, dtype=torch.int32, device=device)
+    places[inner] = torch.arange(len(inner), dtype=torch.int32, device=device)
     return Flat(
         names=count,
         shared=shared,
@@ -109,6 +106,7 @@ def flat(pos: Tensor, names: Any, tokens: int, *, unified: bool) -> Flat:
         sizes=sizes,
         ends=(names.lengths + tokens - 1).to(torch.int32),
         rows=inner,
+        places=places,
         base=base.to(torch.float32),
     )
 
@@ -203,24 +201,24 @@ class Tower(torch.autograd.Function):
 
         dtype, heads = stack.blocks[0].o.weight.dtype, stack.heads
         kept: list[Tensor] = []
-        x = layout.embed(contexts)
-        branch: Tensor | None = None
+        x = kernels.embed(contexts, layout.base, layout.places)
+        mlp: Tensor | None = None  # what the block before adds to x
         for block in stack.blocks[:-1]:
-            hat, rstd = kernels.norm(x, branch, stack.eps, dtype)
+            hat, rstd = kernels.norm(x, mlp, None, stack.eps, dtype)
             qkv = block.qkv(hat)
             kept += [hat, rstd, qkv]
-            branch = block.o(kernels_attention.attend(qkv, block.sot, layout, heads))
-            hat, rstd = kernels.norm(x, branch, stack.eps, dtype)
+            mixed = block.o(kernels_attention.attend(qkv, block.sot, layout, heads))
+            hat, rstd = kernels.norm(x, mlp, mixed, stack.eps, dtype)
             hidden = block.f1(hat)
             kept += [hat, rstd, hidden]
-            branch = block.f2(kernels.act(hidden, stack.activation))
+            mlp = block.f2(kernels.act(hidden, stack.activation))
         last, ends = stack.blocks[-1], layout.at_ends(len(contexts))
-        hat, rstd = kernels.norm(x, branch, stack.eps, dtype)
+        hat, rstd = kernels.norm(x, mlp, None, stack.eps, dtype)
         kv, query = last.part(1, 3)(hat), last.part(0, 1)(hat.index_select(0, ends))
         kept += [hat, rstd, kv, query]
-        x = x.index_select(0, ends)
-        branch = last.o(kernels_attention.read(query, kv, last.sot, layout, heads))
-        hat, rstd = kernels.norm(x, branch, stack.eps, dtype)
+        x, mlp = x.index_select(0, ends), None if mlp is None else mlp.index_select(0, ends)
+        mixed = last.o(kernels_attention.read(query, kv, last.sot, layout, heads))
+        hat, rstd = kernels.norm(x, mlp, mixed, stack.eps, dtype)
         hidden = last.f1(hat)
         kept += [hat, rstd, hidden, ends]
         ctx.stack, ctx.layout = stack, layout

@@ -18,15 +18,31 @@ CELLS = 4096  # of an activation, per program
 
 
 @triton.jit
-def _norm(x, branch, hat, rstd, rows, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-          ROWS: tl.constexpr, ADD: tl.constexpr):  # fmt: skip
+def _embed(contexts, base, places, out, rows, tokens, held, WIDTH: tl.constexpr,
+           BLOCK: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, BLOCK)
+    group, own = row // tokens, row % tokens
+    inside = (row < rows)[:, None] & (column < WIDTH)[None, :]
+    place = tl.load(places + own, row < rows, -1)
+    there = (group * held + place)[:, None] * WIDTH + column[None, :]
+    values = tl.load(base + own[:, None] * WIDTH + column[None, :], inside, 0.0)
+    values += tl.load(contexts + there, inside & (place >= 0)[:, None], 0.0)
+    tl.store(out + row[:, None] * WIDTH + column[None, :], values, inside)
+
+
+@triton.jit
+def _norm(x, one, other, hat, rstd, rows, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+          ROWS: tl.constexpr, ONE: tl.constexpr, OTHER: tl.constexpr):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)
     inside = (row < rows)[:, None] & (column < WIDTH)[None, :]
     at = row[:, None] * WIDTH + column[None, :]
     values = tl.load(x + at, inside, 0.0)
-    if ADD:
-        values += tl.load(branch + at, inside, 0.0).to(tl.float32)
+    if ONE:
+        values += tl.load(one + at, inside, 0.0).to(tl.float32)
+    if OTHER:
+        values += tl.load(other + at, inside, 0.0).to(tl.float32)
         tl.store(x + at, values, inside)
     centred = tl.where(inside, values - (tl.sum(values, 1) / WIDTH)[:, None], 0.0)
     scale = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / WIDTH + eps)
@@ -89,14 +105,32 @@ def _act_back(x, slope, cells, KIND: tl.constexpr, CELLS: tl.constexpr):
     tl.store(slope + at, found.to(slope.dtype.element_ty), at < cells)
 
 
-def norm(x: Tensor, branch: Tensor | None, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Add `branch` (T, d) to x in place; x at mean 0 and deviation 1, and 1 / deviation."""
+def embed(contexts: Tensor, base: Tensor, places: Tensor) -> Tensor:
+    """(K, N or 1, n, d) contexts at their places (tokens,) in `base`: (K * tokens, d)."""
+    groups, (tokens, width) = len(contexts), base.shape
+    contexts = contexts.contiguous()
+    out = base.new_empty(groups * tokens, width)
+    _embed[(triton.cdiv(len(out), ROWS),)](
+        contexts, base, places, out, len(out), tokens, contexts[0].numel() // width,
+        WIDTH=width, BLOCK=triton.next_power_of_2(width), ROWS=ROWS, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+def norm(
+    x: Tensor, one: Tensor | None, other: Tensor | None, eps: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """The residual stream x + one + other (T, d) at mean 0 and deviation 1, and 1 / deviation.
+
+    With `other` the sum is written into x; without it x stays, so that it is written once a block.
+    """
     rows, width = x.shape
     hat, rstd = x.new_empty(rows, width, dtype=dtype), x.new_empty(rows)
     block = triton.next_power_of_2(width)
     _norm[(triton.cdiv(rows, ROWS),)](
-        x, x if branch is None else branch, hat, rstd, rows, eps,
-        WIDTH=width, BLOCK=block, ROWS=ROWS, ADD=branch is not None, num_warps=4,
+        x, x if one is None else one, x if other is None else other, hat, rstd, rows, eps,
+        WIDTH=width, BLOCK=block, ROWS=ROWS, ONE=one is not None, OTHER=other is not None,
+        num_warps=4,
     )  # fmt: skip
     return hat, rstd
 

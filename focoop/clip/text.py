@@ -54,6 +54,8 @@ class TextTower(nn.Module):
         Products run in `dtype`, the residual stream, norms and all that is evaluated in float32.
         Call it once the tower is where it stays: weights in `dtype` are copied here.
         """
+        if dtype == self.autocast and self._fast and self._fast[0].qkv.weight.device == self.device:
+            return self  # recorded steps may hold these copies
         self.autocast = dtype
         self._fast, self._stack = (), None
         if dtype is not None:
@@ -143,6 +145,7 @@ class TextTower(nn.Module):
             names.flats[tokens, rows == 1] = layout
         if self._stack is None:
             self._stack = fused.Stack.of(self, self.autocast)
+            torch.cuda.synchronize()  # another stream may need it next
         out = fused.Tower.apply(contexts, self._stack, layout)
         return F.normalize(self.proj(self.lnf(out)), dim=-1)
 

@@ -11,10 +11,17 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from focoop.federation.client import ClientData, LocalSettings, learning_rate, make_update
+from focoop.federation.client import (
+    ClientData,
+    LocalSettings,
+    check_loss,
+    learning_rate,
+    make_update,
+)
+from focoop.federation.lot import Recipe, Request
 from focoop.federation.parallel import group_size, train_each
 from focoop.federation.round import Screen, aggregate, num_bytes, sample_clients
-from focoop.federation.together import Together
+from focoop.federation.together import Results, Together, on_host
 from focoop.methods._base import ClientUpdate, Method, Params, Server, State, Task
 from focoop.payload import Payload, rounded
 from focoop.privacy import Privacy
@@ -118,16 +125,19 @@ def simulate(
     seed: int,
     resume: tuple[int, Server] | None = None,
     order: Callable[[list[int]], list[int]] | None = None,
+    train: Callable[[Request], Results] | None = None,
 ) -> Iterator[RoundResult]:
     """Yield every round from the first, or from the one after `resume` (round, server).
 
     `clients[k]()` gives client k's data when it is its turn. `order` permutes the execution of a
-    round's participants; it never changes a result.
+    round's participants; it never changes a result. `train` trains clients as one batch; with a
+    `meeting.Meeting`'s, those of several runs.
     """
     initial = start(method, task, seed)
     done, server = resume if resume is not None else (0, Server(initial.shared))
     server = replace(server, shared=rounded(server.shared, schedule.down))
-    together = Together(method, task, schedule.local)
+    recipe, together = Recipe(method, task, schedule.local), Together(task.device)
+    train = train or (lambda request: together.train([request])[0])
     turns: Counter[int] = Counter()  # how often each client took part, those before `resume` too
     for earlier in range(1, done + 1):
         turns.update(sample_clients(len(clients), schedule.participation, seed, earlier))
@@ -139,6 +149,7 @@ def simulate(
         batched = method.together and schedule.together > 1
         size = schedule.together if batched else group_size(task)
         updates: list[ClientUpdate] = []
+        losses: list[Tensor | float] = []
         for start_at in range(0, len(turn), size):
             group = turn[start_at : start_at + size]
             data = [clients[client]() for client in group]
@@ -155,13 +166,16 @@ def simulate(
             ]
             generators = [torch_generator(seed, "train", round_index, k) for k in group]
             if batched:
-                results = together.train(states, data, local.lr, generators)
+                results: Sequence[tuple[State, Tensor | float]] = train(
+                    Request(recipe, states, data, local.lr, generators)
+                )
             else:
                 results = train_each(method, states, data, task, local, generators)
             for client, images, (trained, loss) in zip(group, data, results, strict=True):
                 if trained.private and len(images):
                     store.save(client, round_index, trained.private)
-                update = make_update(method, client, trained, images, task, loss)
+                losses.append(loss)
+                update = make_update(method, client, trained, images, task, math.nan)
                 if schedule.privacy is not None:
                     update = schedule.privacy.release(
                         update,
@@ -173,23 +187,34 @@ def simulate(
                 shared = schedule.payload.through(update.shared, server.shared, coins)
                 updates.append(replace(update, shared=shared))
         up, down = traffic(schedule, server.shared, len(participants), len(task.classes))
+        updates = with_losses(updates, losses, local.lr)
         server = aggregate(method, server, updates, task, schedule.screen)
         server = replace(server, shared=rounded(server.shared, schedule.down))
         if schedule.privacy is not None:
             turns.update(participants)
             spent = schedule.privacy.spent(max(turns.values()), round_index, schedule.participation)
             server = replace(server, report={**server.report, **spent})
-        losses = [u.loss * u.num_examples for u in updates if u.num_examples]
         examples = sum(u.num_examples for u in updates)
+        total = math.fsum(u.loss * u.num_examples for u in updates if u.num_examples)
         yield RoundResult(
             round_index=round_index,
             server=server,
             participants=tuple(participants),
-            loss=math.fsum(losses) / examples if examples else math.nan,
+            loss=total / examples if examples else math.nan,
             bytes_up=up,
             bytes_down=down,
             seconds=time.perf_counter() - began,
         )
+
+
+def with_losses(
+    updates: Sequence[ClientUpdate], losses: Sequence[Tensor | float], lr: float
+) -> list[ClientUpdate]:
+    """Updates with their losses, for which the host waits only now; refuses those that diverged."""
+    found = []
+    for update, loss in zip(updates, on_host(losses), strict=True):
+        found.append(replace(update, loss=check_loss(loss, lr) if update.num_examples else loss))
+    return found
 
 
 def traffic(schedule: Schedule, shared: Params, clients: int, classes: int) -> tuple[int, int]:

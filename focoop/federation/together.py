@@ -3,162 +3,261 @@
 Clients never meet: each has its own parameters, rows of stacked tensors, its own images and its own
 generator, asked for the same numbers in the same order as alone. Only the frozen tower and the
 products see one large batch, so that results agree with `client.train` up to rounding. Clients
-whose batches differ in size take their steps in groups of equal size.
+whose batches differ in size take their steps in groups of equal size. Clients of one recipe may
+belong to several runs (seeds); those of other recipes (methods) share the passes through the tower.
 """
 
 import math
+import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from focoop.clip.text import Names
-from focoop.federation.client import (
-    ClientData,
-    LocalSettings,
-    batches,
-    check_loss,
-    distance,
-    trains,
-)
-from focoop.federation.graphs import Graphs
-from focoop.methods._base import Batch, Method, Params, State, Task
+from focoop.cores import one_core, threads_of_one_core
+from focoop.federation.client import ClientData, LocalSettings, check_loss, distance
+from focoop.federation.graphs import Graphs, Pool, branches
+from focoop.federation.lot import Lot, Recipe, Request, part
+from focoop.methods._base import Batch, Method, Params, Prompt, State, Task
 
-# That draw clients' noise beside a GPU.
-THREADS = 8
+# At most, that draw clients' noise beside a GPU.
+THREADS = 16
+# New states and mean losses (), which may still be on their way; NaN without images.
+Results = list[tuple[State, Tensor]]
 
 
 class Together:
-    """Trains groups of clients of one method; keep it for a whole run, it remembers its steps."""
+    """Trains clients in batches; keep it for a whole run, it remembers its steps.
 
-    def __init__(self, method: Method, task: Task, settings: LocalSettings) -> None:
-        self.method, self.task, self.settings = method, task, settings
-        self.advance = Graphs(self.step)
-        self.limit: int | None = None  # clients that fit the device's memory, once it was too small
-        self.threads = None if task.device.type == "cpu" else ThreadPoolExecutor(THREADS)
+    `limit` is how many train as one batch; None: all that are asked for.
+    """
 
-    def train(
-        self,
-        states: Sequence[State],
-        data: Sequence[ClientData],
-        lr: float,
-        generators: Sequence[torch.Generator],
-    ) -> list[tuple[State, float]]:
-        """`client.train` at rate `lr` for clients that received the same shared tensors.
+    def __init__(self, device: torch.device, limit: int | None = None) -> None:
+        self.limit = limit
+        self.pool = Pool()
+        self.steps: dict[tuple[Recipe, ...], Graphs] = {}
+        count = min(THREADS, os.cpu_count() or 1)
+        self.threads = None if device.type == "cpu" else threads_of_one_core(count)
+
+    def train(self, requests: Sequence[Request]) -> list[Results]:
+        """`client.train` of every request's clients.
 
         Where the device's memory is too small for all, they train by halves.
         """
-        size = min(self.limit or len(states), len(states))
-        if size < len(states):
-            parts = [slice(at, at + size) for at in range(0, len(states), size)]
-            found = [self.train(states[p], data[p], lr, generators[p]) for p in parts]
-            return [result for part in found for result in part]
+        total = sum(map(len, requests))
+        size = min(self.limit or total, total)
+        if size < total:
+            found: list[Results] = [[] for _ in requests]
+            for batch in packed(requests, size):
+                for (number, _), results in zip(
+                    batch, self.train([r for _, r in batch]), strict=True
+                ):
+                    found[number] += results
+            return found
+        generators = [g for request in requests for g in request.generators]
         before = [generator.get_state() for generator in generators]
         try:
-            return self.train_all(states, data, lr, generators)
+            return self.train_all(requests)
         except torch.OutOfMemoryError:
             if size <= 1:
                 raise
-        self.advance.forget()
+        self.steps.clear()
+        self.pool = Pool()
         self.limit = (size + 1) // 2
         for generator, kept in zip(generators, before, strict=True):
             generator.set_state(kept)
-        return self.train(states, data, lr, generators)
+        return self.train(requests)
 
-    def train_all(
-        self,
-        states: Sequence[State],
-        data: Sequence[ClientData],
-        lr: float,
-        generators: Sequence[torch.Generator],
-    ) -> list[tuple[State, float]]:
+    def train_all(self, requests: Sequence[Request]) -> list[Results]:
         """As `train`, all in one batch."""
-        results: list[tuple[State, float]] = [(state, math.nan) for state in states]
-        busy = [k for k, images in enumerate(data) if len(images)]
-        if not busy:
-            return results
-        group = Group(
-            self.method,
-            [states[k] for k in busy],
-            [data[k] for k in busy],
-            self.task,
-            self.settings,
-        )
-        rate = torch.full((), lr, dtype=torch.float64, device=self.task.device)
-        orders = [batches(len(data[k]), self.settings, generators[k]) for k in busy]
-        while steps := [(r, i) for r, order in enumerate(orders) for i in _next(order)]:
-            for size in sorted({len(index) for _, index in steps}):
-                rows = [row for row, index in steps if len(index) == size]
-                chosen = torch.stack([index for _, index in steps if len(index) == size])
-                noise = self.noise(size, [generators[busy[row]] for row in rows])
-                inputs = group.inputs(rows, chosen, noise)
-                group.keep(rows, self.advance({**inputs, "rate": rate}, group.constants))
-        for k, (state, loss) in zip(busy, group.results(), strict=True):
-            results[k] = state, check_loss(loss, lr)
-        return results
+        # Beside threads that draw noise, a host's operation on all cores would wait for them.
+        with one_core() if self.threads else nullcontext():
+            return self._train_all(requests)
 
-    def noise(self, size: int, generators: Sequence[torch.Generator]) -> list[Params]:
-        """Each client's draws for a step; beside a GPU by many threads, while it works."""
-        draw = partial(self.method.noise, size, self.task)
-        return [*(map if self.threads is None else self.threads.map)(draw, generators)]
+    def _train_all(self, requests: Sequence[Request]) -> list[Results]:
+        lots = [Lot(alike) for alike in grouped(requests)]
+        lots = [lot for lot in lots if lot.places]
+        steps = [lot.next_steps(self.threads) for lot in lots]
+        try:
+            for lot in lots:
+                lot.gather()  # while threads draw noise
+            while any(steps):
+                for taken in zip_longest(*steps):
+                    present = [lot for lot, step in zip(lots, taken, strict=True) if step]
+                    inputs: Params = {}
+                    constants: Params = {}
+                    for at, (lot, step) in enumerate(
+                        zip(present, filter(None, taken), strict=True)
+                    ):
+                        inputs |= {f"{at}/{n}": v for n, v in lot.inputs(step).items()}
+                        constants |= {f"{at}/{n}": v for n, v in lot.constants.items()}
+                    outputs = self.advance([lot.recipe for lot in present])(inputs, constants)
+                    for at, (lot, step) in enumerate(
+                        zip(present, filter(None, taken), strict=True)
+                    ):
+                        lot.keep(step, part(outputs, str(at)))
+                steps = [lot.next_steps(self.threads) for lot in lots]
+        finally:
+            for step in (one for of_lot in steps for one in of_lot):
+                step.noise.ready()  # nobody may go on drawing from these generators
+        nothing = torch.full((), math.nan, device=requests[0].recipe.task.device)
+        found: list[Results] = [[(state, nothing) for state in r.states] for r in requests]
+        for lot in lots:
+            for (number, client), state, loss in lot.results():
+                found[number][client] = state, loss
+        return found
 
-    def step(self, inputs: Params) -> Params:
-        """One SGD step of k clients: parameters in, parameters and losses (k,) out."""
-        params = _part(inputs, "param")
-        leaves = {n: v.detach() for n, v in params.items()}
-        trained = [n for n, v in leaves.items() if v.is_floating_point()]
-        for name in trained:
-            leaves[name].requires_grad_(True)
-        losses = self.losses(leaves, inputs)
-        total = losses.sum()
-        if self.settings.prox > 0:
-            total = total + self.settings.prox / 2 * distance(leaves, _part(inputs, "received"))
-        gradients = torch.autograd.grad(total, [leaves[name] for name in trained])
-        outputs = {"loss": losses.detach()}
-        for name, gradient in zip(trained, gradients, strict=True):
+    def advance(self, recipes: Sequence[Recipe]) -> Graphs:
+        """A step of clients of these recipes, recorded where that pays."""
+        key = tuple(recipes)
+        if key not in self.steps:
+            self.steps[key] = Graphs(partial(type(self).step, key), self.pool)
+        return self.steps[key]
+
+    @staticmethod
+    def step(recipes: Sequence[Recipe], inputs: Params) -> Params:
+        """One SGD step of lots of k clients: parameters in, parameters and losses (k,) out.
+
+        All names begin with the place of a lot's recipe among `recipes`.
+        """
+        lots = [part(inputs, str(at)) for at in range(len(recipes))]
+        leaves = [{n: v.detach() for n, v in part(lot, "param").items()} for lot in lots]
+        trained = [(at, n) for at, p in enumerate(leaves) for n, v in p.items() if _trains(v)]
+        for at, name in trained:
+            leaves[at][name].requires_grad_(True)
+        encoded = encode(recipes, leaves, lots)
+        jobs = [
+            partial(losses, *given) for given in zip(recipes, leaves, encoded, lots, strict=True)
+        ]
+        found = branches(jobs, inputs["0/rate"].device)
+        total = torch.stack([one.sum() for one in found]).sum()
+        for recipe, params, lot in zip(recipes, leaves, lots, strict=True):
+            received = {**part(lot, "received"), **part(lot, "one/received")}
+            if recipe.settings.prox > 0:
+                total = total + recipe.settings.prox / 2 * distance(params, received)
+        gradients = torch.autograd.grad(total, [leaves[at][name] for at, name in trained])
+        outputs = {f"{at}/loss": one.detach() for at, one in enumerate(found)}
+        for (at, name), gradient in zip(trained, gradients, strict=True):
             # The step of torch.optim.SGD.
-            if self.settings.weight_decay:
-                gradient = gradient + self.settings.weight_decay * params[name]
-            if self.settings.momentum:
-                gradient = gradient + self.settings.momentum * inputs[f"momentum/{name}"]
-                outputs[f"momentum/{name}"] = gradient
-            outputs[f"param/{name}"] = params[name] - inputs["rate"] * gradient
+            settings, lot = recipes[at].settings, lots[at]
+            param, rate = lot[f"param/{name}"], lot["rate"]
+            if settings.weight_decay:
+                gradient = gradient + settings.weight_decay * param
+            if settings.momentum:
+                gradient = gradient + settings.momentum * lot[f"momentum/{name}"]
+                outputs[f"{at}/momentum/{name}"] = gradient
+            rate = rate.to(param.dtype).view(-1, *[1] * (param.dim() - 1))
+            outputs[f"{at}/param/{name}"] = torch.addcmul(param, rate, gradient, value=-1.0)
         return outputs
 
-    def losses(self, params: Params, inputs: Params) -> Tensor:
-        """(k,) loss of each client on its own batch."""
-        method, task = self.method, self.task
-        common = {**_part(inputs, "common"), **_part(inputs, "fixed")}
 
-        def one(p: Params, f: Params, x: Params, noise: Params) -> Tensor:
-            p = {**p, **common}
-            batch = Batch(x["pooled"], x.get("patches"), x["labels"])
-            return method.loss(p, method.text(p, f, task), batch, task, noise)
+def losses(recipe: Recipe, params: Params, features: Params, lot: Params) -> Tensor:
+    """(k,) loss of each client on its own batch."""
+    method, task = recipe.method, recipe.task
+    common = {**part(lot, "common"), **part(lot, "one/fixed")}
 
-        noise = _part(inputs, "noise")
-        mapped = torch.func.vmap(one, in_dims=(0, 0, 0, 0 if noise else None))
-        features = self.features(params, common)
-        losses: Tensor = mapped(params, features, _part(inputs, "image"), noise)
-        return losses
+    def one(p: Params, own: Params, f: Params, x: Params, noise: Params) -> Tensor:
+        p = {**p, **own, **common}
+        batch = Batch(x["pooled"], x.get("patches"), x["labels"])
+        return method.loss(p, method.text(p, f, task), batch, task, noise)
 
-    def features(self, params: Params, common: Params) -> Params:
-        """All clients' prompts through the tower in one batch: name -> (k, N, D)."""
-        names: dict[str, Names] = {}
+    own, noise = part(lot, "fixed"), part(lot, "noise")
+    dims = (0, 0 if own else None, 0, 0, 0 if noise else None)
+    mapped = torch.func.vmap(one, in_dims=dims)
+    found: Tensor = mapped(params, own, features, part(lot, "image"), noise)
+    return found
 
-        def contexts(p: Params) -> Params:
-            prompts = self.method.prompts({**p, **common}, self.task)
-            names.update({name: prompt.names for name, prompt in prompts.items()})
-            return {name: prompt.contexts for name, prompt in prompts.items()}
 
-        features = {}
-        for name, stacked in torch.func.vmap(contexts)(params).items():
-            if stacked.dim() == 3:  # (k, n, d_t): one context per client for all its names
-                stacked = stacked[:, None]
-            features[name] = self.task.encode(stacked, names[name])
-        return features
+def prompted(recipe: Recipe, params: Params, lot: Params) -> dict[str, Prompt]:
+    """What a lot's clients send through the tower: contexts (k, N or 1, n, d_t) by name."""
+    names: dict[str, Names] = {}
+    common = {**part(lot, "common"), **part(lot, "one/fixed")}
+
+    def contexts(p: Params, own: Params) -> Params:
+        prompts = recipe.method.prompts({**p, **own, **common}, recipe.task)
+        names.update({name: prompt.names for name, prompt in prompts.items()})
+        return {name: prompt.contexts for name, prompt in prompts.items()}
+
+    own = part(lot, "fixed")
+    found = torch.func.vmap(contexts, in_dims=(0, 0 if own else None))(params, own)
+    # (k, n, d_t): one context per client for all its names.
+    stacked = {n: v[:, None] if v.dim() == 3 else v for n, v in found.items()}
+    return {name: Prompt(value, names[name]) for name, value in stacked.items()}
+
+
+def encode(
+    recipes: Sequence[Recipe], params: Sequence[Params], lots: Sequence[Params]
+) -> list[Params]:
+    """All clients' prompts through the tower: of each lot, name -> (k, N, D).
+
+    Prompts of one form for the same names are one batch; sets of names run side by side.
+    """
+    prompts = [prompted(*given) for given in zip(recipes, params, lots, strict=True)]
+    wanted: dict[int, dict[object, list[tuple[int, str]]]] = {}
+    for at, mine in enumerate(prompts):
+        for name, prompt in mine.items():
+            form = (recipes[at].task.encode, prompt.contexts.shape[1:])
+            wanted.setdefault(id(prompt.names), {}).setdefault(form, []).append((at, name))
+    features: list[Params] = [{} for _ in recipes]
+
+    def through(forms: dict[object, list[tuple[int, str]]]) -> None:
+        for batch in forms.values():
+            first = batch[0]
+            contexts = [prompts[at][name].contexts for at, name in batch]
+            joined = contexts[0] if len(contexts) == 1 else torch.cat(contexts)
+            found = recipes[first[0]].task.encode(joined, prompts[first[0]][first[1]].names)
+            for (at, name), one in zip(
+                batch, torch.split(found, [*map(len, contexts)]), strict=True
+            ):
+                features[at][name] = one
+
+    branches([partial(through, forms) for forms in wanted.values()], recipes[0].task.device)
+    return features
+
+
+def packed(requests: Sequence[Request], size: int) -> Iterator[list[tuple[int, Request]]]:
+    """Requests cut into batches of `size` clients, each part with the number of its request."""
+    batch: list[tuple[int, Request]] = []
+    room = size
+    for number, request in enumerate(requests):
+        done = 0
+        while done < len(request):
+            rows = slice(done, done + room)
+            batch.append((number, request.part(rows)))
+            done, room = rows.stop, room - len(batch[-1][1])
+            if room == 0:
+                yield batch
+                batch, room = [], size
+    if batch:
+        yield batch
+
+
+def grouped(requests: Sequence[Request]) -> list[list[tuple[int, Request]]]:
+    """Requests with their numbers, those together that one lot can hold."""
+    groups: list[list[tuple[int, Request]]] = []
+    for number, request in enumerate(requests):
+        if not len(request):
+            continue
+        for group in groups:
+            if alike(group[0][1], request):
+                group.append((number, request))
+                break
+        else:
+            groups.append([(number, request)])
+    return groups
+
+
+def alike(one: Request, other: Request) -> bool:
+    """Whether clients of both can be rows of the same tensors."""
+    if one.recipe is not other.recipe:
+        return False
+    mine, others = one.states[0].shared, other.states[0].shared
+    whole = [n for n, v in mine.items() if not v.is_floating_point()]
+    return all(torch.equal(mine[name], others[name]) for name in whole)
 
 
 def train_together(
@@ -170,111 +269,21 @@ def train_together(
     generators: Sequence[torch.Generator],
 ) -> list[tuple[State, float]]:
     """`client.train` for clients that received the same shared tensors, as one batch."""
-    return Together(method, task, settings).train(states, data, settings.lr, generators)
+    request = Request(Recipe(method, task, settings), states, data, settings.lr, generators)
+    (results,) = Together(task.device).train([request])
+    losses = on_host([loss for _, loss in results])
+    for loss, images in zip(losses, data, strict=True):
+        if len(images):
+            check_loss(loss, settings.lr)
+    return [(state, loss) for (state, _), loss in zip(results, losses, strict=True)]
 
 
-class Group:
-    """K clients in training: stacked parameters (K, ...), images padded to the largest client."""
-
-    def __init__(
-        self,
-        method: Method,
-        states: Sequence[State],
-        data: Sequence[ClientData],
-        task: Task,
-        settings: LocalSettings,
-    ) -> None:
-        self.device = task.device
-        first = states[0]
-        self.shared, self.private = list(first.shared), list(first.private)
-        # What the server sent in whole numbers, such as words, is the same for all clients.
-        self.common = {n: v for n, v in first.shared.items() if not v.is_floating_point()}
-        self.constants = {f"common/{n}": v.cpu() for n, v in self.common.items()}
-        received = {n: v for n, v in first.shared.items() if trains(method, n, v)}
-        # So is what nobody trains, but a round's is not the next one's.
-        same = {*self.common, *received}
-        self.fixed = {n: v for n, v in first.shared.items() if n not in same}
-        self.received = received if settings.prox > 0 else {}
-        self.params: Params = {
-            name: torch.stack([{**s.shared, **s.private}[name] for s in states])
-            for name in (*received, *self.private)
-        }
-        self.momentum: Params = {}
-        if settings.momentum:
-            floats = {n: v for n, v in self.params.items() if v.is_floating_point()}
-            self.momentum = {n: torch.zeros_like(v) for n, v in floats.items()}
-        self.images = {
-            "pooled": self.padded([d.pooled for d in data]),  # (K, n, D)
-            "labels": self.padded([d.labels for d in data]),
-        }
-        patches = [d.patches for d in data if d.patches is not None]
-        if patches:
-            self.images["patches"] = self.padded(patches)
-        self.losses: list[tuple[Sequence[int], Tensor]] = []
-        self.places: dict[tuple[int, ...], Tensor] = {}
-
-    def padded(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Clients' rows as one tensor; padding is never looked up."""
-        return pad_sequence(list(tensors), batch_first=True).to(self.device)
-
-    def inputs(self, rows: Sequence[int], index: Tensor, noise: Sequence[Params]) -> Params:
-        """What a step of the clients at `rows` (k,) on their images `index` (k, B) reads."""
-        where, index = self.where(rows), self.sent(index)
-        every = len(rows) == len(self.images["pooled"])
-        found = {f"received/{n}": v for n, v in self.received.items()}
-        found |= {f"fixed/{n}": v for n, v in self.fixed.items()}
-        for part, params in (("param", self.params), ("momentum", self.momentum)):
-            found |= {f"{part}/{n}": v if every else v[where] for n, v in params.items()}
-        found |= {f"image/{n}": v[where[:, None], index] for n, v in self.images.items()}
-        for name in noise[0]:
-            found[f"noise/{name}"] = self.sent([one[name] for one in noise])
-        return found
-
-    def where(self, rows: Sequence[int]) -> Tensor:
-        """The rows as a tensor on the device."""
-        if tuple(rows) not in self.places:
-            self.places[tuple(rows)] = torch.tensor(rows, device=self.device)
-        return self.places[tuple(rows)]
-
-    def sent(self, tensors: Tensor | Sequence[Tensor]) -> Tensor:
-        """One stacked tensor on the device; the host does not wait for it to arrive."""
-        first = tensors[0]
-        if self.device.type == "cpu":
-            return torch.stack(tuple(tensors))
-        there = torch.empty(len(tensors), *first.shape, dtype=first.dtype, pin_memory=True)
-        torch.stack(tuple(tensors), out=there)
-        return there.to(self.device, non_blocking=True)
-
-    def keep(self, rows: Sequence[int], outputs: Params) -> None:
-        """Write a step's results into the rows they belong to."""
-        where = self.where(rows)
-        self.losses.append((rows, outputs["loss"].clone()))
-        for part, params in (("param", self.params), ("momentum", self.momentum)):
-            for name, value in _part(outputs, part).items():
-                params[name] = params[name].index_copy(0, where, value)
-
-    def results(self) -> list[tuple[State, float]]:
-        """Each client's new state and mean loss."""
-        taken: list[list[Tensor]] = [[] for _ in self.images["pooled"]]
-        for rows, losses in self.losses:
-            for row, loss in zip(rows, losses.cpu(), strict=True):
-                taken[row].append(loss)
-        found = []
-        for row, losses_of_row in enumerate(taken):
-            mine = {**{n: v[row] for n, v in self.params.items()}, **self.common, **self.fixed}
-            state = State({n: mine[n] for n in self.shared}, {n: mine[n] for n in self.private})
-            found.append((state, float(torch.stack(losses_of_row).mean())))
-        return found
+def on_host(losses: Sequence[Tensor | float]) -> list[float]:
+    """Losses () as numbers; the host waits for the device once."""
+    given = [loss for loss in losses if isinstance(loss, Tensor)]
+    numbers = iter(torch.stack(given).tolist() if given else [])
+    return [next(numbers) if isinstance(loss, Tensor) else loss for loss in losses]
 
 
-def _part(tensors: Params, part: str) -> Params:
-    """The tensors named `part/...`, without the part."""
-    start = f"{part}/"
-    return {n.removeprefix(start): v for n, v in tensors.items() if n.startswith(start)}
-
-
-def _next(order: Iterator[Tensor]) -> Iterator[Tensor]:
-    """The next batch of a client, or nothing once it is through."""
-    index = next(order, None)
-    if index is not None:
-        yield index
+def _trains(tensor: Tensor) -> bool:
+    return tensor.is_floating_point()

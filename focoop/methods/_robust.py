@@ -8,7 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from focoop.clip import fused
 from focoop.methods._base import Batch, Params, Text
+
+WIDEST, MOST = 1024, 4096  # rows of the GPU's kernels, and how many of them there may be
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,9 @@ class Ascent:
         return noise
 
 
+Move = tuple[Ascent, int, float]  # how rows are perturbed: ascent, steps, price
+
+
 @dataclass(frozen=True)
 class Separation:
     """The mean `separation_loss` of a batch as a function of noise on unit rows, in closed form.
@@ -81,17 +87,26 @@ class Separation:
     detection_weight: float
     offset: Tensor | None = None
 
-    def worst(
-        self,
-        text: Text,
-        noise: Params,
-        move_id: tuple[Ascent, int, float],
-        move_ood: tuple[Ascent, int, float],
-    ) -> Text:
+    def loss(
+        self, text: Text, noise: Params, move_id: Move, move_ood: Move, sharpness: float
+    ) -> Tensor:
+        """Eq. sol_dro: the soft maximum of the batch's losses under the worst perturbations."""
+        if fits(text.id, text.ood, move_id[0], move_ood[0]):
+            from focoop.methods._climb import robust_loss
+
+            return robust_loss(
+                text.id, text.ood, noise["id"], noise["ood"], self.batch.pooled, self.batch.labels,
+                self.offset, move_id, move_ood, self.scale, self.detection_weight, sharpness,
+            )  # fmt: skip
+        worst = self.worst(text, noise, move_id, move_ood)
+        losses = separation_loss(worst, self.batch, self.scale, self.detection_weight, self.offset)
+        return soft_maximum(losses, sharpness)
+
+    def worst(self, text: Text, noise: Params, move_id: Move, move_ood: Move) -> Text:
         """Unit text features under the worst perturbations: class rows first, OOD rows given them.
 
-        `noise` holds the starting rows `id` and `ood`; a move is (ascent, steps, tau). A fused
-        class feature moves as a whole: its global part has no address of its own there.
+        `noise` holds the starting rows `id` and `ood`. A fused class feature moves as a whole: its
+        global part has no address of its own there.
         """
         assert text.ood is not None
         still_id, still_ood = text.id.detach(), text.ood.detach()
@@ -132,6 +147,19 @@ class Separation:
             return slope
 
         return at
+
+
+def fits(ids: Tensor, oods: Tensor | None, *ascents: Ascent) -> bool:
+    """Whether the kernels of `_climb.py` can: a GPU, unit gradients, no L1 price."""
+    assert oods is not None
+    return (
+        ids.device.type == "cuda"
+        and ids.dtype == torch.float32
+        and ids.shape[1] <= WIDEST
+        and max(len(ids), len(oods)) <= MOST
+        and all(ascent.normalised and ascent.gamma == 0 for ascent in ascents)
+        and fused.builds(ids.device)
+    )
 
 
 def row_norms(rows: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ from focoop.methods._base import (
     weighted_mean,
 )
 from focoop.methods._consistency import Consistency
-from focoop.methods._robust import Ascent, Separation, separation_loss, soft_maximum
+from focoop.methods._robust import Ascent, Move, Separation, separation_loss, soft_maximum
 from focoop.settings import setting
 
 
@@ -180,18 +180,19 @@ class FOCoOp(Method):
         config = self.config
         if not config.bos:
             return separation_loss(text, batch, task.logit_scale, 0.0).mean()
+        sharpness = config.tau_ood * config.mu
+        if config.space == "feature":
+            separation = Separation(batch, task.logit_scale, config.detection_weight)
+            return separation.loss(text, noise, self.move("id"), self.move("ood"), sharpness)
         worst = self.worst_case(text, params, batch, task, noise)
         losses = separation_loss(worst, batch, task.logit_scale, config.detection_weight)
-        return soft_maximum(losses, config.tau_ood * config.mu)
+        return soft_maximum(losses, sharpness)
 
     def worst_case(
         self, text: Text, params: Params, batch: Batch, task: Task, noise: Params
     ) -> Text:
-        """Text features under the worst perturbations: eps^g first, then eps^o given eps^g."""
+        """Text features where the worst perturbations move prompts: eps^g, then eps^o given it."""
         config = self.config
-        if config.space == "feature":
-            separation = Separation(batch, task.logit_scale, config.detection_weight)
-            return separation.worst(text, noise, self.move("id"), self.move("ood"))
         assert text.ood is not None
         still_ood = text.ood.detach()
         fixed = {name: value.detach() for name, value in params.items()}
@@ -217,7 +218,7 @@ class FOCoOp(Method):
         moved = explored("ood", lambda eps: objective(still_id, self.move_ood(fixed, eps, task)))
         return Text(worst, self.move_ood(params, moved, task))
 
-    def move(self, name: str) -> tuple[Ascent, int, float]:
+    def move(self, name: str) -> Move:
         """How the rows `id` or `ood` are perturbed: ascent, steps, price."""
         config = self.config
         radius, steps, tau = {

@@ -57,7 +57,7 @@ from focoop.methods._base import (
 )
 from focoop.methods._consistency import Consistency
 from focoop.methods._metric import class_means, known, scatter, seen, whitening
-from focoop.methods._robust import Ascent, Separation, separation_loss, soft_maximum
+from focoop.methods._robust import Ascent, Separation, separation_loss
 from focoop.settings import setting
 
 
@@ -233,20 +233,16 @@ class FOCoOpPlus(Method):
         config, scale, view = self.config, task.logit_scale, self.view(text)
         weight = config.detection_weight if config.bos else 0.0
         batch = replace(batch, pooled=seen(batch.pooled, **view)[0])
-
-        def losses(moved: Text) -> Tensor:
-            return separation_loss(moved, batch, scale, weight, text.parts["prior"])
-
         if config.bos:
-            worst = Separation(batch, scale, weight, text.parts["prior"]).worst(
+            total = Separation(batch, scale, weight, text.parts["prior"]).loss(
                 text,
                 noise,
                 (self.ascent(config.id_radius), config.id_steps, config.tau_id),
                 (self.ascent(config.ood_radius), config.ood_steps, config.tau_ood),
+                config.tau_ood * config.mu,
             )
-            total = soft_maximum(losses(worst), config.tau_ood * config.mu)
         else:
-            total = losses(text).mean()
+            total = separation_loss(text, batch, scale, weight, text.parts["prior"]).mean()
         held = (params["counts"] > 0).to(total.dtype)
         off = 1.0 - (text.id * self.seen_text(task.anchors, view, task)).sum(dim=1)
         return total + config.anchor_weight * (held * off).sum() / held.sum().clamp(min=1.0)

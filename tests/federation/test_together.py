@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from focoop.federation.client import ClientData, LocalSettings, train
+from focoop.federation.lot import Recipe, Request
 from focoop.federation.simulator import MemoryStore, Schedule, simulate
 from focoop.federation.together import Together, train_together
 from focoop.methods import available, create
@@ -138,10 +139,11 @@ class Small(Together):
 
     asked: ClassVar[list[int]] = []
 
-    def step(self, inputs: Params) -> Params:
-        clients = len(inputs["image/labels"])
-        self.asked.append(clients)
-        outputs = super().step(inputs)
+    @staticmethod
+    def step(recipes: Sequence[Recipe], inputs: Params) -> Params:
+        clients = sum(len(v) for n, v in inputs.items() if n.endswith("/image/labels"))
+        Small.asked.append(clients)
+        outputs = Together.step(recipes, inputs)
         if clients > 2:
             raise torch.OutOfMemoryError("too many clients")
         return outputs
@@ -154,17 +156,17 @@ def test_where_memory_is_too_small_clients_train_by_halves() -> None:
     generators = [torch_generator(k, "client") for k in range(len(data))]
     expected = train_together(method, states, data, task, PLAIN, generators)
     again = [torch_generator(k, "client") for k in range(len(data))]
-    small = Small(method, task, PLAIN)
-    found = small.train(states, data, PLAIN.lr, again)
+    small, recipe = Small(task.device), Recipe(method, task, PLAIN)
+    (found,) = small.train([Request(recipe, states, data, PLAIN.lr, again)])
     assert small.limit == 2
     for (a, loss_a), (b, loss_b) in zip(expected, found, strict=True):
-        assert loss_a == pytest.approx(loss_b, rel=1e-9)
+        assert loss_a == pytest.approx(float(loss_b), rel=1e-9)
         for name, value in {**a.shared, **a.private}.items():
             torch.testing.assert_close({**b.shared, **b.private}[name], value, rtol=1e-9, atol=1e-9)
     for one, other in zip(generators, again, strict=True):
         assert torch.equal(one.get_state(), other.get_state())
     small.asked.clear()
-    small.train(states, data, PLAIN.lr, again)
+    small.train([Request(recipe, states, data, PLAIN.lr, again)])
     assert max(small.asked) == 2  # it does not try again what did not fit
 
 
@@ -174,11 +176,15 @@ def test_one_client_that_does_not_fit_is_an_error() -> None:
     states, data = start_states(method, task, [5])
 
     class Smaller(Together):
-        def step(self, inputs: Params) -> Params:
+        @staticmethod
+        def step(recipes: Sequence[Recipe], inputs: Params) -> Params:
             raise torch.OutOfMemoryError("no memory")
 
+    generators = [torch_generator(0, "client")]
     with pytest.raises(torch.OutOfMemoryError):
-        Smaller(method, task, PLAIN).train(states, data, PLAIN.lr, [torch_generator(0, "client")])
+        Smaller(task.device).train(
+            [Request(Recipe(method, task, PLAIN), states, data, PLAIN.lr, generators)]
+        )
 
 
 class Bowl(Method):
