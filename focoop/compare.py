@@ -48,11 +48,16 @@ def refuse_changed(cells: Sequence[Cell]) -> None:
 
 
 def run(
-    cells: Sequence[Cell], watch: Watch = lambda outcome: None, *, jobs: int = 1
+    cells: Sequence[Cell],
+    watch: Watch = lambda outcome: None,
+    *,
+    jobs: int = 1,
+    together: int = 1,
 ) -> list[Outcome]:
     """Run what is not finished, `jobs` at a time; `watch` is told of every change.
 
-    Failed cells keep their error; the others go on.
+    Each of the jobs makes up to `together` runs as one batch. Failed cells keep their error; the
+    others go on.
     """
     refuse_changed(cells)
     outcomes = [found(cell) for cell in cells]
@@ -71,7 +76,7 @@ def run(
         watch(outcome)
 
     todo = [Job(outcome.cell.config, outcome.cell.folder) for outcome in left]
-    run_jobs(todo, report, workers=jobs)
+    run_jobs(todo, report, workers=jobs, together=together)
     return outcomes
 
 

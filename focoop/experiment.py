@@ -10,6 +10,7 @@ from focoop.errors import RunError
 from focoop.evaluation import Evaluation, evaluate
 from focoop.federation.client import LocalSettings
 from focoop.federation.edges import Edges
+from focoop.federation.meeting import Train
 from focoop.federation.round import Screen
 from focoop.federation.simulator import (
     PrivateStore,
@@ -60,12 +61,15 @@ def describe_partition(config: RunConfig) -> PartitionView:
 
 
 def run_experiment(
-    config: RunConfig, folder: RunFolder, on_round: OnRound | None = None
+    config: RunConfig,
+    folder: RunFolder,
+    on_round: OnRound | None = None,
+    train: Train | None = None,
 ) -> dict[str, Any]:
     """Train from the folder's last committed round to the end; returns the last evaluation.
 
     `on_round(round, loss, evaluation or None)` is called after each commit; round 0 is the state
-    before training.
+    before training. `train` is a `Meeting`'s where other runs train beside this one.
     """
     scenario = build(config)
     folder.pin("backbone_fingerprint", scenario.backbone.fingerprint)
@@ -91,6 +95,7 @@ def run_experiment(
         folder.private,
         seed=config.seed,
         resume=(done, server),
+        train=train,
     )
     for result in rounds:
         _commit(

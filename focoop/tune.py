@@ -148,10 +148,16 @@ def _refuse_test_data(config: RunConfig) -> None:
 
 
 def tune(
-    found: Sequence[Study], weights: Mapping[str, float], *, jobs: int, watch: Watch
+    found: Sequence[Study],
+    weights: Mapping[str, float],
+    *,
+    jobs: int,
+    together: int = 1,
+    watch: Watch,
 ) -> list[Choice]:
     """Run all trials of all methods in one pool, then choose."""
-    outcomes = run([cell for study in found for cell in study.cells], watch, jobs=jobs)
+    cells = [cell for study in found for cell in study.cells]
+    outcomes = run(cells, watch, jobs=jobs, together=together)
     by_cell = {outcome.cell.folder: outcome for outcome in outcomes}
     return [
         choose(study, [by_cell[cell.folder] for cell in study.cells], weights) for study in found

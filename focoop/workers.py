@@ -1,5 +1,8 @@
 """Many runs in few processes: a worker makes one run after the other and keeps features open.
 
+It may also make a few at once, whose clients train as one batch (`federation/meeting.py`): a GPU's
+time is used better, a run's numbers are those of a run alone up to rounding.
+
 Workers are spawned once, so that imports and a GPU's start are paid once each. A worker that dies
 (out of memory, kill -9) fails the run it was at; a fresh one takes its place. Runs live in run
 folders, so whatever is stopped here goes on with the same command.
@@ -12,7 +15,8 @@ import signal
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -25,7 +29,8 @@ import torch
 from focoop import kept
 from focoop.config import from_dict, to_dict
 from focoop.errors import ConfigError, FocoopError
-from focoop.experiment import run_experiment
+from focoop.experiment import TOGETHER, run_experiment
+from focoop.federation.meeting import Meeting, Train
 from focoop.manifest import collect
 from focoop.runs import start
 from focoop.schema import RunConfig
@@ -59,6 +64,7 @@ class News:
 
 
 Report = Callable[[News], None]
+Numbered = tuple[int, Job]
 
 
 def cores() -> int:
@@ -71,18 +77,22 @@ def default_jobs(devices: Sequence[str]) -> int:
     return cores() if all(one == "cpu" for one in devices) else min(GPU_JOBS, cores())
 
 
-def run_jobs(jobs: Sequence[Job], report: Report, *, workers: int) -> None:
+def run_jobs(jobs: Sequence[Job], report: Report, *, workers: int, together: int = 1) -> None:
     """Make all runs, `workers` at a time, in the order given; 0 makes them in this process.
 
-    `report` is called in this process with all news. A job that fails does not stop the others.
+    A worker makes up to `together` runs as one batch. `report` is called in this process with all
+    news. A job that fails does not stop the others.
     """
     if workers < 0:
         raise ConfigError(f"--jobs {workers} is not allowed: the least is 0 (in this process)")
+    if together < 1:
+        raise ConfigError(f"--together {together} is not allowed: the least is 1 (each run alone)")
+    lots = bundles(jobs, together)
     if workers == 0:
-        for number, job in enumerate(jobs):
-            report(execute(number, job, report))
+        for lot in lots:
+            execute_all(lot, report)
         return
-    crew = _Crew(deque(enumerate(jobs)), min(workers, len(jobs)))
+    crew = _Crew(deque(lots), min(workers, len(lots)))
     try:
         crew.fill()
         while crew.members:
@@ -93,7 +103,36 @@ def run_jobs(jobs: Sequence[Job], report: Report, *, workers: int) -> None:
         crew.dismiss()
 
 
-def execute(number: int, job: Job, report: Report) -> News:
+def bundles(jobs: Sequence[Job], size: int) -> list[list[Numbered]]:
+    """Numbered jobs, up to `size` that one tower and one data set serve; a method's seeds first."""
+    if size == 1:
+        return [[numbered] for numbered in enumerate(jobs)]
+    groups: dict[str, list[Numbered]] = {}
+    for number, job in enumerate(jobs):
+        key = repr((replace(job.config.backbone, logit_scale=0.0), job.config.data))
+        groups.setdefault(key, []).append((number, job))
+    found = []
+    for group in groups.values():
+        group.sort(key=lambda numbered: repr(numbered[1].config.method))
+        found += [group[first : first + size] for first in range(0, len(group), size)]
+    return found
+
+
+def execute_all(jobs: Sequence[Numbered], report: Report) -> None:
+    """Make the runs of a bundle, their clients as one batch, and report how each ended."""
+
+    def make(number: int, job: Job, train: Train | None = None) -> None:
+        report(execute(number, job, report, train))
+
+    if len(jobs) == 1:
+        make(*jobs[0])
+        return
+    kept.BACKBONES.limit = max(kept.BACKBONES.limit, 1)  # one tower for all of them
+    limit = max(job.config.federation.together or TOGETHER for _, job in jobs)
+    Meeting[None](limit).run([partial(make, number, job) for number, job in jobs])
+
+
+def execute(number: int, job: Job, report: Report, train: Train | None = None) -> News:
     """Make, resume or find finished one run; what goes wrong becomes news, not an error."""
 
     def committed(round_index: int, loss: float | None, line: dict[str, Any] | None) -> None:
@@ -102,7 +141,7 @@ def execute(number: int, job: Job, report: Report) -> News:
     try:
         with start(job.folder, job.config, collect(job.config), resume=True) as folder:
             if folder.status != "finished":
-                run_experiment(job.config, folder, committed)
+                run_experiment(job.config, folder, committed, train)
                 folder.finish("finished")
             return News(number, "finished", folder.last_round(), short(folder.metrics()[-1]))
     except FocoopError as error:
@@ -119,13 +158,13 @@ def short(line: dict[str, Any] | None) -> dict[str, Any] | None:
 @dataclass
 class _Worker:
     process: SpawnProcess
-    job: int
+    jobs: set[int]
 
 
 class _Crew:
     """The processes at work and the jobs that wait for one."""
 
-    def __init__(self, waiting: deque[tuple[int, Job]], size: int) -> None:
+    def __init__(self, waiting: deque[list[Numbered]], size: int) -> None:
         self.members: dict[Connection, _Worker] = {}
         self._waiting = waiting
         self._size = size
@@ -139,7 +178,7 @@ class _Crew:
             with _surroundings(max(1, cores() // self._size)):
                 process.start()
             theirs.close()  # else the pipe would not end with the worker
-            self.members[ours] = _Worker(process, -1)
+            self.members[ours] = _Worker(process, set())
             self._give(ours)
 
     def listen(self, connection: Connection) -> Iterator[News]:
@@ -151,11 +190,14 @@ class _Crew:
             del self.members[connection]
             connection.close()
             worker.process.join()
-            yield News(worker.job, "failed", error=_obituary(worker.process), exit_code=1)
+            for job in sorted(worker.jobs):
+                yield News(job, "failed", error=_obituary(worker.process), exit_code=1)
             self.fill()
             return
         yield news
-        if news.kind == "round":
+        if news.kind != "round":
+            worker.jobs.discard(news.job)
+        if worker.jobs:
             return
         if self._waiting:
             self._give(connection)
@@ -177,10 +219,10 @@ class _Crew:
         self.members.clear()
 
     def _give(self, connection: Connection) -> None:
-        number, job = self._waiting.popleft()
-        self.members[connection].job = number
+        lot = self._waiting.popleft()
+        self.members[connection].jobs = {number for number, _ in lot}
         with contextlib.suppress(OSError):  # a dead worker is met by the next `listen`
-            connection.send((number, to_dict(job.config), str(job.folder)))
+            connection.send([(n, to_dict(job.config), str(job.folder)) for n, job in lot])
 
 
 @contextlib.contextmanager
@@ -226,7 +268,7 @@ def _serve(connection: Connection, size: int) -> None:
     keep_open(int(KEPT_SHARE * _memory() / size))
     while True:
         try:
-            number, tree, folder = connection.recv()
+            lot = connection.recv()
         except (EOFError, OSError):
             return
 
@@ -238,7 +280,7 @@ def _serve(connection: Connection, size: int) -> None:
             except OSError as error:  # the parent is gone: nobody waits for this run
                 raise SystemExit(1) from error
 
-        report(execute(number, Job(from_dict(tree), Path(folder)), report))
+        execute_all([(n, Job(from_dict(tree), Path(where))) for n, tree, where in lot], report)
 
 
 def keep_open(limit: int) -> None:

@@ -15,6 +15,7 @@ FLOWER = "flower"  # needs flwr, an extra; nothing but the command line may need
 # open_clip, an extra, and Triton, which comes with torch where there may be a GPU.
 OPENCLIP = {f"focoop.clip.{name}" for name in ("openclip", "patches", "weights")}
 OPENCLIP |= {f"focoop.clip.{name}" for name in ("kernels", "kernels_attention")}
+OPENCLIP |= {"focoop.methods._climb"}
 # A module may import its own layer and those to the left of it.
 LAYERS = (
     ("errors", "__init__"),

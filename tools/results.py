@@ -69,6 +69,7 @@ def parser() -> argparse.ArgumentParser:
     for command, out in ((one, "runs/compare"), (two, "runs/tune")):
         command.add_argument("--out", type=Path, default=Path(out))
         command.add_argument("--jobs", type=int, help="runs at a time")
+        command.add_argument("--together", type=int, default=1, help="runs of a job, as one batch")
         command.add_argument("--device")
         command.add_argument("--set", action="append", default=[], dest="overrides")
     return top
@@ -85,7 +86,7 @@ def run_compare(given: argparse.Namespace) -> list[compare.Outcome]:
         compare.refuse_changed(cells)
         outcomes = [compare.found(cell) for cell in cells]
     else:
-        outcomes = compare.run(cells, say, jobs=jobs(given, cells))
+        outcomes = compare.run(cells, say, jobs=jobs(given, cells), together=given.together)
     compare.write_results(given.out, outcomes)
     for name, rows in compare.grouped(outcomes).items():
         print(compare.markdown(name, rows))
@@ -105,7 +106,9 @@ def run_tune(given: argparse.Namespace) -> list[compare.Outcome]:
         seed=given.seed,
     )
     cells = [cell for study in studies for cell in study.cells]
-    choices = tuning.tune(studies, weights, jobs=jobs(given, cells), watch=say)
+    choices = tuning.tune(
+        studies, weights, jobs=jobs(given, cells), together=given.together, watch=say
+    )
     suffix = f"@{given.setting.stem}" if given.only else ""
     for choice in choices:
         write_choice(choice, weights, given.out, given.write, suffix)

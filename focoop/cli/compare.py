@@ -23,6 +23,12 @@ Jobs = Annotated[
     int | None,
     typer.Option(help="Runs at a time; default: one per core, on a GPU 4. 0: in this process."),
 ]
+Together = Annotated[
+    int,
+    typer.Option(
+        help="Runs that each of the jobs makes as one batch, for a GPU: faster, equal to rounding."
+    ),
+]
 BRIEF = ("own", "all", "corrupted", "alarm", "fpr95", "auroc")
 
 
@@ -50,6 +56,7 @@ def compare(
         Path, typer.Option("--out", metavar="DIR", help="Folder of the runs and tables.")
     ] = Path("runs/compare"),
     jobs: Jobs = None,
+    together: Together = 1,
     device: Device = None,
     overrides: Overrides = None,
     no_run: Annotated[
@@ -75,7 +82,7 @@ def compare(
         outcomes = [grid_runs.found(cell) for cell in cells]
     else:
         with _board(cells, live_comparison) as watch:
-            outcomes = grid_runs.run(cells, watch, jobs=_jobs(jobs, cells))
+            outcomes = grid_runs.run(cells, watch, jobs=_jobs(jobs, cells), together=together)
     paths = grid_runs.write_results(folder, outcomes)
     if as_json:
         print_json(grid_runs.document(outcomes))
@@ -111,6 +118,7 @@ def tune(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the runs and of the sample.")] = 0,
     jobs: Jobs = None,
+    together: Together = 1,
     device: Device = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
@@ -133,7 +141,9 @@ def tune(
     )
     cells = [cell for study in found for cell in study.cells]
     with _board(cells, live_tuning(found, weights)) as watch:
-        choices = run_trials(found, weights, jobs=_jobs(jobs, cells), watch=watch)
+        choices = run_trials(
+            found, weights, jobs=_jobs(jobs, cells), together=together, watch=watch
+        )
     suffix = f"@{setting.stem}" if only else ""
     paths = [path for one in choices for path in write_choice(one, weights, folder, write, suffix)]
     if as_json:

@@ -28,6 +28,9 @@ from focoop.privacy import Privacy
 from focoop.secure_sum import num_words, sum_bytes
 from focoop.seeds import torch_generator
 
+# A loss that is still on the device, until the round ends.
+UNKNOWN = 0.0
+
 
 class PrivateStore(Protocol):
     """Where private tensors live between rounds; on disk in a run, in memory in a test."""
@@ -149,7 +152,7 @@ def simulate(
         batched = method.together and schedule.together > 1
         size = schedule.together if batched else group_size(task)
         updates: list[ClientUpdate] = []
-        losses: list[Tensor | float] = []
+        losses: list[Tensor | float | None] = []
         for start_at in range(0, len(turn), size):
             group = turn[start_at : start_at + size]
             data = [clients[client]() for client in group]
@@ -174,8 +177,8 @@ def simulate(
             for client, images, (trained, loss) in zip(group, data, results, strict=True):
                 if trained.private and len(images):
                     store.save(client, round_index, trained.private)
-                losses.append(loss)
-                update = make_update(method, client, trained, images, task, math.nan)
+                losses.append(loss if len(images) else None)
+                update = make_update(method, client, trained, images, task, UNKNOWN)
                 if schedule.privacy is not None:
                     update = schedule.privacy.release(
                         update,
@@ -208,12 +211,17 @@ def simulate(
 
 
 def with_losses(
-    updates: Sequence[ClientUpdate], losses: Sequence[Tensor | float], lr: float
+    updates: Sequence[ClientUpdate], losses: Sequence[Tensor | float | None], lr: float
 ) -> list[ClientUpdate]:
-    """Updates with their losses, for which the host waits only now; refuses those that diverged."""
+    """Updates with their losses, for which the host waits only now; refuses those that diverged.
+
+    A client without images has none, and what privacy hid stays hidden.
+    """
+    numbers = iter(on_host([loss for loss in losses if loss is not None]))
     found = []
-    for update, loss in zip(updates, on_host(losses), strict=True):
-        found.append(replace(update, loss=check_loss(loss, lr) if update.num_examples else loss))
+    for update, loss in zip(updates, losses, strict=True):
+        number = math.nan if loss is None else check_loss(next(numbers), lr)
+        found.append(replace(update, loss=number) if update.loss == UNKNOWN else update)
     return found
 
 
