@@ -4,7 +4,7 @@
     PYTHONPATH=. python3 benchmarks/gpu.py --device cpu --tiny        (tries every part)
 
 `--parts` chooses, by commas: exact, peak, kernels, tower, server, host, round, run, naive,
-methods, profile, transport, classes, groups, clients. Towers have ViT-B/16's sizes and random
+methods, profile, transport, classes, groups, runs, clients. Towers have ViT-B/16's sizes and random
 weights; K=10 clients, 80 images each, batch 32, E=2, C=100, U=100, bi-level separations (4+4 steps
 in feature space) and transport on. A part that fails prints its error and the others go on; a sweep
 stops where `--seconds` are used up. Needs torch, numpy and safetensors; the fused step also Triton.
@@ -19,10 +19,12 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from gpu_kernels import kernels, profile
+from gpu_runs import runs
 from gpu_tower import Bench, Row, exact, peak, tower, transport
 from gpu_world import REAL, TINY, Federation, make_clients, make_sets, make_task, wait
 from naive import naive_round
@@ -136,14 +138,28 @@ def naive(bench: Bench) -> list[Row]:
 
 
 def methods(bench: Bench) -> list[Row]:
-    """Rounds of PromptFL (shared prefix) and FOCoOp+."""
-    rows = []
-    for name in ("promptfl", "focoop_plus"):
-        for clients in (10, 100) if bench.real else (3,):
+    """Rounds of PromptFL (shared prefix), FOCoOp+, and FOCoOp in prompt space.
+
+    In prompt space clients train one after another; with `reuse_slopes` by fewer passes.
+    """
+    rows: list[Row] = []
+    space = {"space": "prompt"}
+    reused = {**space, "reuse_slopes": True}
+    sizes = (10, 100) if bench.real else (3,)
+    kinds: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
+        ("promptfl", {}, sizes), ("focoop_plus", {}, sizes),
+        ("focoop", reused, (2,)), ("focoop", space, (2,)),
+    ]  # fmt: skip
+    for name, settings, counts in kinds:
+        for clients in counts:
             bench.fresh()
-            found = bench.federation(clients, name).rounds(6 if bench.real else 4)
-            rows.append({"method": name, "K": clients, "round s": settled(found, 3)["round"],
-                         "GiB": bench.peak_memory()})  # fmt: skip
+            count = 2 if settings else 6
+            found = bench.federation(clients, name, **settings).rounds(count)
+            told = ", ".join(f"{key}={value}" for key, value in settings.items())
+            rows.append({
+                "method": f"{name} {told}".strip(), "K": clients,
+                "round s": settled(found, min(3, count - 1))["round"], "GiB": bench.peak_memory(),
+            })  # fmt: skip
     return rows
 
 
@@ -216,6 +232,7 @@ PARTS: dict[str, Callable[[Bench], list[Row]]] = {
     "transport": transport,
     "classes": classes,
     "groups": groups,
+    "runs": runs,
     "clients": clients,
 }
 

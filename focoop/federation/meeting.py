@@ -9,6 +9,7 @@ Results are those of a run alone up to rounding, as in `together.py`.
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -27,6 +28,7 @@ Made = TypeVar("Made")
 class _Asked:
     """What a waiting run asked for, and what came of it."""
 
+    place: int
     request: Request
     results: Results | None = None
     error: Exception | None = None
@@ -54,7 +56,7 @@ class Meeting(Generic[Made]):
         def take_part(place: int) -> None:
             with self._turn:
                 try:
-                    outcomes[place] = jobs[place](self.train)
+                    outcomes[place] = jobs[place](partial(self.train, place))
                 except BaseException as error:
                     outcomes[place] = error
                     if not isinstance(error, Exception):
@@ -83,10 +85,10 @@ class Meeting(Generic[Made]):
                 raise outcome
         return outcomes  # type: ignore[return-value]
 
-    def train(self, request: Request) -> Results:
-        """Wait for the others' requests, then for the training of all of them."""
+    def train(self, place: int, request: Request) -> Results:
+        """For the run at `place`: wait for the others' requests, then for the training of all."""
         self._leave_if_stopped()
-        mine = _Asked(replace(request, recipe=self._known.recipe(request.recipe)))
+        mine = _Asked(place, replace(request, recipe=self._known.recipe(request.recipe)))
         self._asked.append(mine)
         self._train_if_all_asked()
         while mine.results is None and mine.error is None:
@@ -109,7 +111,8 @@ class Meeting(Generic[Made]):
     def _train_if_all_asked(self) -> None:
         if not self._asked or len(self._asked) < self._present:
             return
-        asked, self._asked = self._asked, []
+        # By place: who came first changes neither rounding nor which step was recorded before.
+        asked, self._asked = sorted(self._asked, key=lambda one: one.place), []
         if self._together is None:
             self._together = Together(asked[0].request.recipe.task.device, self._limit)
         generators = [g for one in asked for g in one.request.generators]

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from focoop.cores import one_core
 from focoop.methods._base import Batch
 
 # Mean variance of a unit feature's entries that is none; images of a class have 1e-3 and more.
@@ -42,7 +43,8 @@ def whitening(spread: Tensor, shrinkage: float) -> Tensor:
     size = spread.diagonal().mean()
     if size < NOTHING:
         return torch.eye(len(spread), dtype=spread.dtype)
-    values, vectors = torch.linalg.eigh((spread + spread.T) / (2 * size))
+    with one_core():  # bits that do not depend on the machine; more cores gain little
+        values, vectors = torch.linalg.eigh((spread + spread.T) / (2 * size))
     # Noise or robust rules may leave a scatter that is not positive.
     values = ((1.0 - shrinkage) * values.clamp(min=0.0) + shrinkage) * size * len(values)
     metric: Tensor = (vectors * values.rsqrt()) @ vectors.T
