@@ -166,7 +166,7 @@ def methods(bench: Bench) -> list[Row]:
 def sweep(bench: Bench, federation: Federation, label: str, value: int) -> Row:
     """Seconds of the rounds after the second: their median and, per client too, the best."""
     bench.fresh()
-    count = 8 if len(federation.clients) <= 20 else 5 if len(federation.clients) <= 100 else 3
+    count = 8 if len(federation.clients) <= 20 else 5 if len(federation.clients) <= 200 else 3
     try:
         found = federation.rounds(count)
     except torch.OutOfMemoryError:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from threading import Barrier
 from typing import TypeVar
 
 import torch
@@ -20,19 +19,6 @@ def one_core() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def threads_of_one_core(count: int) -> ThreadPoolExecutor:
-    """A pool of `count` threads, all of them running, whose operations have one core each."""
-    pool, everyone = ThreadPoolExecutor(count), Barrier(count)
-
-    def settle(_: int) -> None:
-        torch.set_num_threads(1)
-        everyone.wait()  # so that each thread comes here once
-
-    with one_core():
-        list(pool.map(settle, range(count)))
-    return pool
 
 
 def side_by_side(job: Callable[[int], Found], count: int, device: torch.device) -> list[Found]:

@@ -6,7 +6,7 @@ import numpy as np
 import ot
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -119,9 +119,10 @@ def test_small_epsilon_tends_to_the_exact_partial_plan() -> None:
     epsilon=st.floats(0.1, 1.0),
     seed=st.integers(0, 10**6),
 )
+@example(sources=6, targets=1, mass=0.845703125, epsilon=0.1, seed=3)  # slow to converge
 def test_marginals_hold(sources: int, targets: int, mass: float, epsilon: float, seed: int) -> None:
     cost = make_cost((30, sources, targets), seed=seed)
-    plan = partial(cost, epsilon=epsilon, mass=mass, threshold=0.0, max_iterations=300)
+    plan = partial(cost, epsilon=epsilon, mass=mass, threshold=0.0, max_iterations=1000)
     assert bool((plan >= 0).all())
     assert plan.sum(-2).numpy() == pytest.approx(mass / targets, rel=1e-12)
     assert float(plan.sum(-1).max()) <= (1 + 1e-4) / sources

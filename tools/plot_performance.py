@@ -47,7 +47,7 @@ def clients(found: dict[str, Any]) -> Any:
     rows = rows_of(found, "clients", "s per client")
     figure, axes = panel("cost of a client in a round", "clients K", "ms per client")
     axes.loglog([r["K"] for r in rows], [1e3 * r["s per client"] for r in rows], marker="o")
-    plain(axes, [r["K"] for r in rows], [10, 15, 20, 30, 40])
+    plain(axes, [r["K"] for r in rows], [10, 12, 15, 20])
     return figure
 
 

@@ -10,6 +10,7 @@ belong to several runs (seeds); those of other recipes (methods) share the passe
 import math
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
 from itertools import zip_longest
@@ -18,10 +19,10 @@ import torch
 from torch import Tensor
 
 from focoop.clip.text import Names
-from focoop.cores import one_core, threads_of_one_core
+from focoop.cores import one_core
 from focoop.federation.client import ClientData, LocalSettings, check_loss, distance
 from focoop.federation.graphs import Graphs, Pool, branches
-from focoop.federation.lot import Lot, Recipe, Request, part
+from focoop.federation.lot import Lot, Recipe, Request, Step, part
 from focoop.methods._base import Batch, Method, Params, Prompt, State, Task
 
 # At most, that draw clients' noise beside a GPU.
@@ -41,7 +42,7 @@ class Together:
         self.pool = Pool()
         self.steps: dict[tuple[Recipe, ...], Graphs] = {}
         count = min(THREADS, os.cpu_count() or 1)
-        self.threads = None if device.type == "cpu" else threads_of_one_core(count)
+        self.threads = None if device.type == "cpu" else ThreadPoolExecutor(count)
 
     def train(self, requests: Sequence[Request]) -> list[Results]:
         """`client.train` of every request's clients.
@@ -74,7 +75,7 @@ class Together:
 
     def train_all(self, requests: Sequence[Request]) -> list[Results]:
         """As `train`, all in one batch."""
-        # Beside threads that draw noise, a host's operation on all cores would wait for them.
+        # Threads draw noise beside this one: an operation on all cores would wait for all of them.
         with one_core() if self.threads else nullcontext():
             return self._train_all(requests)
 
@@ -87,19 +88,7 @@ class Together:
                 lot.gather()  # while threads draw noise
             while any(steps):
                 for taken in zip_longest(*steps):
-                    present = [lot for lot, step in zip(lots, taken, strict=True) if step]
-                    inputs: Params = {}
-                    constants: Params = {}
-                    for at, (lot, step) in enumerate(
-                        zip(present, filter(None, taken), strict=True)
-                    ):
-                        inputs |= {f"{at}/{n}": v for n, v in lot.inputs(step).items()}
-                        constants |= {f"{at}/{n}": v for n, v in lot.constants.items()}
-                    outputs = self.advance([lot.recipe for lot in present])(inputs, constants)
-                    for at, (lot, step) in enumerate(
-                        zip(present, filter(None, taken), strict=True)
-                    ):
-                        lot.keep(step, part(outputs, str(at)))
+                    self.take([(lot, step) for lot, step in zip(lots, taken, strict=True) if step])
                 steps = [lot.next_steps(self.threads) for lot in lots]
         finally:
             for step in (one for of_lot in steps for one in of_lot):
@@ -111,12 +100,19 @@ class Together:
                 found[number][client] = state, loss
         return found
 
-    def advance(self, recipes: Sequence[Recipe]) -> Graphs:
-        """A step of clients of these recipes, recorded where that pays."""
-        key = tuple(recipes)
-        if key not in self.steps:
-            self.steps[key] = Graphs(partial(type(self).step, key), self.pool)
-        return self.steps[key]
+    def take(self, pairs: Sequence[tuple[Lot, Step]]) -> None:
+        """A step of some lots' clients at once, recorded where that pays."""
+        inputs: Params = {}
+        constants: Params = {}
+        for at, (lot, step) in enumerate(pairs):
+            inputs |= {f"{at}/{n}": v for n, v in lot.inputs(step).items()}
+            constants |= {f"{at}/{n}": v for n, v in lot.constants.items()}
+        recipes = tuple(lot.recipe for lot, _ in pairs)
+        if recipes not in self.steps:
+            self.steps[recipes] = Graphs(partial(type(self).step, recipes), self.pool)
+        outputs = self.steps[recipes](inputs, constants)
+        for at, (lot, step) in enumerate(pairs):
+            lot.keep(step, part(outputs, str(at)))
 
     @staticmethod
     def step(recipes: Sequence[Recipe], inputs: Params) -> Params:
@@ -126,7 +122,8 @@ class Together:
         """
         lots = [part(inputs, str(at)) for at in range(len(recipes))]
         leaves = [{n: v.detach() for n, v in part(lot, "param").items()} for lot in lots]
-        trained = [(at, n) for at, p in enumerate(leaves) for n, v in p.items() if _trains(v)]
+        floats = [[n for n, v in params.items() if v.is_floating_point()] for params in leaves]
+        trained = [(at, name) for at, names in enumerate(floats) for name in names]
         for at, name in trained:
             leaves[at][name].requires_grad_(True)
         encoded = encode(recipes, leaves, lots)
@@ -283,7 +280,3 @@ def on_host(losses: Sequence[Tensor | float]) -> list[float]:
     given = [loss for loss in losses if isinstance(loss, Tensor)]
     numbers = iter(torch.stack(given).tolist() if given else [])
     return [next(numbers) if isinstance(loss, Tensor) else loss for loss in losses]
-
-
-def _trains(tensor: Tensor) -> bool:
-    return tensor.is_floating_point()
