@@ -110,6 +110,7 @@ class Lot:
             for images, generator in zip(self.data, self.generators, strict=True)
         ]
         self.taken = [0] * len(self.places)  # steps
+        self.in_step = False  # whether all clients of all lots take every step
 
     def next_steps(self, by: Executor | None) -> list[Step]:
         """The next step of every client that is not through, those of equal size together."""
@@ -189,9 +190,10 @@ class Lot:
         return self.everywhere[key]
 
     def keep(self, step: Step, outputs: Params) -> None:
-        """Take a step's results: as they are where all clients took it, else into their rows.
+        """Take a step's results into the rows of those who took it.
 
-        Outputs of a recorded step are valid until it is taken again, which reads them first.
+        Another recorded step may write over them. Where all clients take every step and there is
+        no other lot, the next step reads all of them first: then they need not be copied.
         """
         where, every = self.where(step.rows), len(step.rows) == len(self.states)
         loss = outputs["loss"]
@@ -200,7 +202,10 @@ class Lot:
             self.taken[row] += 1
         for kind, params in (("param", self.params), ("momentum", self.momentum)):
             for name, value in part(outputs, kind).items():
-                params[name] = value if every else params[name].index_copy(0, where, value)
+                if every:
+                    params[name] = value if self.in_step else value.clone()
+                else:
+                    params[name] = params[name].index_copy(0, where, value)
 
     def results(self) -> list[tuple[tuple[int, int], State, Tensor]]:
         """Each client's place, its new state and its mean loss, all still on the device."""

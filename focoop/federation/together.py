@@ -82,6 +82,8 @@ class Together:
     def _train_all(self, requests: Sequence[Request]) -> list[Results]:
         lots = [Lot(alike) for alike in grouped(requests)]
         lots = [lot for lot in lots if lot.places]
+        for lot in lots:
+            lot.in_step = len(lots) == 1 and len({len(images) for images in lot.data}) == 1
         steps = [lot.next_steps(self.threads) for lot in lots]
         try:
             for lot in lots:

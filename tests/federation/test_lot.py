@@ -1,15 +1,20 @@
 """Noise drawn by threads is noise drawn in turn; requests are cut and grouped without loss."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 import torch
+from torch import Tensor
 
+from focoop.federation import together
 from focoop.federation.graphs import branches, sent
 from focoop.federation.lot import Draws, Recipe, Request
-from focoop.federation.together import alike, grouped, on_host, packed
+from focoop.federation.together import Together, alike, grouped, on_host, packed
 from focoop.methods import create
+from focoop.methods._base import Params
 from focoop.seeds import torch_generator
 from tests.federation.test_together import PLAIN, start_states
 from tests.methods.contract_toy import make_task
@@ -86,3 +91,57 @@ def test_on_a_cpu_jobs_run_in_turn() -> None:
     assert found == seen == [0, 1, 2]
     tensor = torch.ones(2)
     assert sent(tensor, cpu) is tensor
+
+
+class Overwritten:
+    """A recorded step at its worst: a call spoils whatever any call returned before."""
+
+    returned: ClassVar[list[Tensor]] = []
+
+    def __init__(self, step: Callable[[Params], Params], pool: object) -> None:
+        self.step = step
+
+    def __call__(self, inputs: Params, constants: Params) -> Params:
+        read = {name: value.clone() for name, value in {**inputs, **constants}.items()}
+        for earlier in self.returned:
+            earlier.fill_(torch.nan)
+        outputs = {name: value.clone() for name, value in self.step(read).items()}
+        self.returned.extend(outputs.values())
+        return outputs
+
+
+CASES = {
+    "equal clients": [("focoop", [7, 7, 7])],
+    "unequal clients": [("focoop", [9, 4, 1, 6])],
+    "equal at first": [("focoop", [8, 5])],
+    "methods of unequal clients": [("focoop", [9, 4]), ("promptfl", [3, 5]), ("focoop", [2, 2])],
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_is_read_from_a_recorded_step_after_another(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def requests() -> list[Request]:
+        found = []
+        for number, (name, sizes) in enumerate(CASES[case]):
+            method = create(name)
+            task = make_task(method)
+            states, data = start_states(method, task, sizes)
+            generators = [torch_generator(k, "client", number) for k in range(len(sizes))]
+            recipe = Recipe(method, task, replace(PLAIN, momentum=0.5))
+            found.append(Request(recipe, states, data, 0.1, generators))
+        return found
+
+    cpu = torch.device("cpu")
+    expected = Together(cpu).train(requests())
+    monkeypatch.setattr(together, "Graphs", Overwritten)
+    Overwritten.returned.clear()
+    trained = Together(cpu)
+    first, second = trained.train(requests()), trained.train(requests())
+    for found in (first, second):  # what a round returned outlives the next
+        for one, other in zip(expected, found, strict=True):
+            for (a, loss_a), (b, loss_b) in zip(one, other, strict=True):
+                assert torch.equal(loss_a, loss_b)
+                for name, value in {**a.shared, **a.private}.items():
+                    assert torch.equal({**b.shared, **b.private}[name], value), name
