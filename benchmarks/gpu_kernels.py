@@ -11,6 +11,9 @@ from torch import Tensor
 
 from focoop.federation.graphs import Graphs
 from focoop.federation.simulator import MemoryStore
+from focoop.methods import _robust
+from focoop.methods._base import Batch, Text
+from focoop.methods._robust import Ascent, Separation
 
 
 def kernels(bench: Bench) -> list[Row]:
@@ -96,4 +99,43 @@ def profile(bench: Bench) -> list[Row]:
                 "of": label, "kernel": event.key[:100], "ms": spent / 1e3, "calls": event.count,
                 "%": 100.0 * spent / max(total, 1e-9),
             })  # fmt: skip
+    return rows
+
+
+def robust(bench: Bench) -> list[Row]:
+    """The robust loss of 10 clients with its gradient: kernels and torch, against float64."""
+    clients, classes, words, width = 10, bench.sizes.classes, bench.sizes.words, bench.tower.dim
+    torch.manual_seed(0)
+
+    def unit(rows: int) -> Tensor:
+        found = torch.randn(clients, rows, width, device=bench.device, dtype=torch.float64)
+        return torch.nn.functional.normalize(found, dim=-1)
+
+    given = [unit(classes), unit(words), unit(32)]
+    start = [1e-3 * torch.randn_like(rows) for rows in given[:2]]
+    labels = torch.randint(classes, (clients, 32), device=bench.device)
+    moves = [(Ascent(radius, 0.4, True, 0.0), 4, 10.0) for radius in (0.01, 1.0)]
+
+    def one(i: Tensor, o: Tensor, x: Tensor, y: Tensor, ni: Tensor, no: Tensor) -> Tensor:
+        separation = Separation(Batch(x, None, y), 100.0, 1.0)
+        return separation.loss(Text(i, o), {"id": ni, "ood": no}, *moves, 10.0)
+
+    def step(dtype: torch.dtype) -> list[Tensor]:
+        ids, oods, images = (rows.to(dtype) for rows in given)
+        leaves = [ids.clone().requires_grad_(), oods.clone().requires_grad_()]
+        noise = [rows.to(dtype) for rows in start]
+        losses: Tensor = torch.func.vmap(one)(*leaves, images, labels, *noise)
+        return [losses.detach(), *torch.autograd.grad(losses.sum(), leaves)]
+
+    expected, rows, fits = step(torch.float64), [], _robust.fits
+    for kind in ("torch", "kernels"):
+        _robust.fits = fits if kind == "kernels" else lambda *_: False
+        found = step(torch.float32)
+        errors = [float((a - b).norm() / b.norm()) for a, b in zip(found, expected, strict=True)]
+        seconds = clock(partial(step, torch.float32), bench.device, 5, 3)
+        names = ("loss", "slope of classes", "slope of OOD rows")
+        rows.append(
+            {"by": kind, **dict(zip(names, errors, strict=True)), "eager ms": 1e3 * seconds}
+        )
+    _robust.fits = fits
     return rows
