@@ -126,3 +126,18 @@ def test_the_command_makes_runs_together(tmp_path: Path) -> None:
     found = CliRunner().invoke(app, call)
     assert found.exit_code == 0, found.output
     assert "2 of 2" in found.output or "| 2 |" in found.output
+
+
+def test_a_worker_that_is_told_to_stop_stops_all_its_runs(tmp_path: Path) -> None:
+    setting = write_setting(tmp_path / "data", rounds=3000)
+    cells = grid.plan([setting], "promptfl", (0, 1), tmp_path / "out", overrides=BATCHED)
+
+    def stop(outcome: compare.Outcome) -> None:
+        if outcome.round == 2:
+            raise KeyboardInterrupt  # as Ctrl-C would
+
+    with pytest.raises(KeyboardInterrupt):
+        compare.run(cells, stop, jobs=1, together=2)
+    folders = [RunFolder.open(cell.folder) for cell in cells]
+    assert [folder.status for folder in folders] == ["interrupted"] * 2
+    assert all(folder.last_round() >= 1 for folder in folders)

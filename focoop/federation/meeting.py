@@ -64,21 +64,26 @@ class Meeting(Generic[Made]):
                 finally:
                     self._present -= 1
                     self._train_if_all_asked()
+                    if not self._present:
+                        over.set()
 
-        self._present = len(jobs)
+        # Not Thread.join: interrupted once, it takes a thread that goes on for one that ended.
+        over = threading.Event()
         threads = [
             threading.Thread(target=take_part, args=(place,), daemon=True)
             for place in range(len(jobs))
         ]
         try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            with self._turn:  # none moves before all are there
+                for thread in threads:
+                    thread.start()
+                    self._present += 1
+            while self._present:
+                over.wait()
         except BaseException as error:
             self._stop(error)
-            for thread in threads:
-                thread.join()
+            while self._present:
+                over.wait()
             raise
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
@@ -109,7 +114,7 @@ class Meeting(Generic[Made]):
             raise self._stopped
 
     def _train_if_all_asked(self) -> None:
-        if not self._asked or len(self._asked) < self._present:
+        if self._stopped is not None or not self._asked or len(self._asked) < self._present:
             return
         # By place: who came first changes neither rounding nor which step was recorded before.
         asked, self._asked = sorted(self._asked, key=lambda one: one.place), []

@@ -220,3 +220,7 @@ def test_tasks_are_the_same_by_their_values() -> None:
     assert known.recipe(Recipe(method, other, replace(PLAIN, lr=9.0))) is first
     later = known.recipe(Recipe(method, other, LocalSettings(1, 2, 0.1)))
     assert later is not first and later.task.id_names is first.task.id_names
+
+
+def test_no_runs_are_no_results() -> None:
+    assert Meeting[RoundResult]().run([]) == []
