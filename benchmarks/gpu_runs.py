@@ -5,10 +5,11 @@ from functools import partial
 
 import numpy as np
 from gpu_tower import Bench, Row
-from gpu_world import LOCAL, Federation, wait
+from gpu_world import Federation, wait
 
-from focoop.federation.meeting import Meeting, Train
-from focoop.federation.simulator import MemoryStore, Schedule, simulate
+from focoop.federation.meeting import Meeting
+from focoop.federation.simulator import MemoryStore
+from focoop.federation.together import Train
 
 
 def runs(bench: Bench) -> list[Row]:
@@ -35,12 +36,8 @@ def runs(bench: Bench) -> list[Row]:
 
 def timed(federation: Federation, seed: int, count: int, train: Train | None) -> list[float]:
     """When each round of a run ended."""
-    schedule = Schedule(count, 1.0, LOCAL, together=federation.together)
     found = []
-    for _ in simulate(
-        federation.method(), federation.task, federation.clients, schedule, MemoryStore(),
-        seed=seed, train=train,
-    ):  # fmt: skip
+    for _ in federation.simulated(federation.method(), MemoryStore(), count, seed, train):
         wait(federation.task.device)
         found.append(time.perf_counter())
     return found

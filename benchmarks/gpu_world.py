@@ -24,6 +24,7 @@ from focoop.experiment import TOGETHER
 from focoop.federation import simulator
 from focoop.federation.client import ClientData, LocalSettings
 from focoop.federation.simulator import MemoryStore, Schedule, client_state, simulate, start
+from focoop.federation.together import Train
 from focoop.methods import available, create
 from focoop.methods._base import Method, Params, Server, Task
 from focoop.words import candidates
@@ -236,11 +237,16 @@ class Federation:
         return found
 
     def simulated(
-        self, method: Method, store: MemoryStore, count: int
+        self,
+        method: Method,
+        store: MemoryStore,
+        count: int,
+        seed: int = 0,
+        train: Train | None = None,
     ) -> Iterator[simulator.RoundResult]:
         """The simulator's rounds."""
         schedule = Schedule(count, 1.0, LOCAL, together=self.together)
-        return simulate(method, self.task, self.clients, schedule, store, seed=0)
+        return simulate(method, self.task, self.clients, schedule, store, seed=seed, train=train)
 
     def whole(self, rounds: int, sets: EvaluationSets, every: int) -> tuple[float, float]:
         """Seconds of a whole run with evaluation, and those of evaluation alone."""

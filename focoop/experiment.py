@@ -10,7 +10,6 @@ from focoop.errors import RunError
 from focoop.evaluation import Evaluation, evaluate
 from focoop.federation.client import LocalSettings
 from focoop.federation.edges import Edges
-from focoop.federation.meeting import Train
 from focoop.federation.round import Screen
 from focoop.federation.simulator import (
     PrivateStore,
@@ -20,6 +19,7 @@ from focoop.federation.simulator import (
     simulate,
     start,
 )
+from focoop.federation.together import Train
 from focoop.methods._base import Params, Server
 from focoop.payload import Payload, rounded
 from focoop.privacy import Privacy

@@ -118,7 +118,7 @@ class _Problem:
         """Shares (C,M) of some columns, to be written over."""
         if point.share is not None:
             return point.share.clone()
-        return _shares(self.cost[:, part], point.u, self.softness)[0]
+        return shares(self.cost[:, part], point.u, self.softness)
 
     def gram(self, point: _Point) -> Tensor:
         """sum_j q_j p_cj p_kj / sqrt(m_c m_k) (C,C): at most 1 as an operator."""

@@ -30,7 +30,8 @@ from focoop import kept
 from focoop.config import from_dict, to_dict
 from focoop.errors import ConfigError, FocoopError
 from focoop.experiment import TOGETHER, run_experiment
-from focoop.federation.meeting import Meeting, Train
+from focoop.federation.meeting import Meeting
+from focoop.federation.together import Train
 from focoop.manifest import collect
 from focoop.runs import start
 from focoop.schema import RunConfig
@@ -87,12 +88,12 @@ def run_jobs(jobs: Sequence[Job], report: Report, *, workers: int, together: int
         raise ConfigError(f"--jobs {workers} is not allowed: the least is 0 (in this process)")
     if together < 1:
         raise ConfigError(f"--together {together} is not allowed: the least is 1 (each run alone)")
-    lots = bundles(jobs, together)
+    waiting = bundles(jobs, together)
     if workers == 0:
-        for lot in lots:
-            execute_all(lot, report)
+        for bundle in waiting:
+            execute_all(bundle, report)
         return
-    crew = _Crew(deque(lots), min(workers, len(lots)))
+    crew = _Crew(deque(waiting), min(workers, len(waiting)))
     try:
         crew.fill()
         while crew.members:
@@ -219,10 +220,10 @@ class _Crew:
         self.members.clear()
 
     def _give(self, connection: Connection) -> None:
-        lot = self._waiting.popleft()
-        self.members[connection].jobs = {number for number, _ in lot}
+        bundle = self._waiting.popleft()
+        self.members[connection].jobs = {number for number, _ in bundle}
         with contextlib.suppress(OSError):  # a dead worker is met by the next `listen`
-            connection.send([(n, to_dict(job.config), str(job.folder)) for n, job in lot])
+            connection.send([(n, to_dict(job.config), str(job.folder)) for n, job in bundle])
 
 
 @contextlib.contextmanager
@@ -268,7 +269,7 @@ def _serve(connection: Connection, size: int) -> None:
     keep_open(int(KEPT_SHARE * _memory() / size))
     while True:
         try:
-            lot = connection.recv()
+            bundle = connection.recv()
         except (EOFError, OSError):
             return
 
@@ -280,7 +281,7 @@ def _serve(connection: Connection, size: int) -> None:
             except OSError as error:  # the parent is gone: nobody waits for this run
                 raise SystemExit(1) from error
 
-        execute_all([(n, Job(from_dict(tree), Path(where))) for n, tree, where in lot], report)
+        execute_all([(n, Job(from_dict(tree), Path(where))) for n, tree, where in bundle], report)
 
 
 def keep_open(limit: int) -> None:

@@ -17,10 +17,9 @@ from torch import Tensor
 
 from focoop.clip.text import Names
 from focoop.federation.lot import Recipe, Request
-from focoop.federation.together import Results, Together
+from focoop.federation.together import Results, Together, Train, rewound
 from focoop.methods._base import Task
 
-Train = Callable[[Request], Results]
 Made = TypeVar("Made")
 
 
@@ -120,15 +119,13 @@ class Meeting(Generic[Made]):
         asked, self._asked = sorted(self._asked, key=lambda one: one.place), []
         if self._together is None:
             self._together = Together(asked[0].request.recipe.task.device, self._limit)
-        generators = [g for one in asked for g in one.request.generators]
-        before = [generator.get_state() for generator in generators]
+        requests = [one.request for one in asked]
         try:
-            found = self._together.train([one.request for one in asked])
+            with rewound(requests):
+                found = self._together.train(requests)
             for one, results in zip(asked, found, strict=True):
                 one.results = results
         except Exception:
-            for generator, kept in zip(generators, before, strict=True):
-                generator.set_state(kept)
             self._one_by_one(self._together, asked)
         self._turn.notify_all()
 

@@ -21,7 +21,7 @@ from focoop.federation.client import (
 from focoop.federation.lot import Recipe, Request
 from focoop.federation.parallel import group_size, train_each
 from focoop.federation.round import Screen, aggregate, num_bytes, sample_clients
-from focoop.federation.together import Results, Together, on_host
+from focoop.federation.together import Together, Train, on_host
 from focoop.methods._base import ClientUpdate, Method, Params, Server, State, Task
 from focoop.payload import Payload, rounded
 from focoop.privacy import Privacy
@@ -128,7 +128,7 @@ def simulate(
     seed: int,
     resume: tuple[int, Server] | None = None,
     order: Callable[[list[int]], list[int]] | None = None,
-    train: Callable[[Request], Results] | None = None,
+    train: Train | None = None,
 ) -> Iterator[RoundResult]:
     """Yield every round from the first, or from the one after `resume` (round, server).
 

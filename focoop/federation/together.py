@@ -9,9 +9,9 @@ belong to several runs (seeds); those of other recipes (methods) share the passe
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import zip_longest
 
@@ -29,6 +29,7 @@ from focoop.methods._base import Batch, Method, Params, Prompt, State, Task
 THREADS = 16
 # New states and mean losses (), which may still be on their way; NaN without images.
 Results = list[tuple[State, Tensor]]
+Train = Callable[[Request], Results]
 
 
 class Together:
@@ -59,18 +60,15 @@ class Together:
                 ):
                     found[number] += results
             return found
-        generators = [g for request in requests for g in request.generators]
-        before = [generator.get_state() for generator in generators]
         try:
-            return self.train_all(requests)
+            with rewound(requests):
+                return self.train_all(requests)
         except torch.OutOfMemoryError:
             if size <= 1:
                 raise
         self.steps.clear()
         self.pool = Pool()
         self.limit = (size + 1) // 2
-        for generator, kept in zip(generators, before, strict=True):
-            generator.set_state(kept)
         return self.train(requests)
 
     def train_all(self, requests: Sequence[Request]) -> list[Results]:
@@ -157,31 +155,35 @@ class Together:
 def losses(recipe: Recipe, params: Params, features: Params, lot: Params) -> Tensor:
     """(k,) loss of each client on its own batch."""
     method, task = recipe.method, recipe.task
-    common = {**part(lot, "common"), **part(lot, "one/fixed")}
+    own, common = untrained(lot)
 
     def one(p: Params, own: Params, f: Params, x: Params, noise: Params) -> Tensor:
         p = {**p, **own, **common}
         batch = Batch(x["pooled"], x.get("patches"), x["labels"])
         return method.loss(p, method.text(p, f, task), batch, task, noise)
 
-    own, noise = part(lot, "fixed"), part(lot, "noise")
+    noise = part(lot, "noise")
     dims = (0, 0 if own else None, 0, 0, 0 if noise else None)
     mapped = torch.func.vmap(one, in_dims=dims)
     found: Tensor = mapped(params, own, features, part(lot, "image"), noise)
     return found
 
 
+def untrained(lot: Params) -> tuple[Params, Params]:
+    """What nobody trains: each client's own (k, ...), and what is one for all of a lot."""
+    return part(lot, "fixed"), {**part(lot, "common"), **part(lot, "one/fixed")}
+
+
 def prompted(recipe: Recipe, params: Params, lot: Params) -> dict[str, Prompt]:
     """What a lot's clients send through the tower: contexts (k, N or 1, n, d_t) by name."""
     names: dict[str, Names] = {}
-    common = {**part(lot, "common"), **part(lot, "one/fixed")}
+    own, common = untrained(lot)
 
     def contexts(p: Params, own: Params) -> Params:
         prompts = recipe.method.prompts({**p, **own, **common}, recipe.task)
         names.update({name: prompt.names for name, prompt in prompts.items()})
         return {name: prompt.contexts for name, prompt in prompts.items()}
 
-    own = part(lot, "fixed")
     found = torch.func.vmap(contexts, in_dims=(0, 0 if own else None))(params, own)
     # (k, n, d_t): one context per client for all its names.
     stacked = {n: v[:, None] if v.dim() == 3 else v for n, v in found.items()}
@@ -216,6 +218,19 @@ def encode(
 
     branches([partial(through, forms) for forms in wanted.values()], recipes[0].task.device)
     return features
+
+
+@contextmanager
+def rewound(requests: Sequence[Request]) -> Iterator[None]:
+    """The requests' generators as they were before, where the block fails."""
+    generators = [generator for request in requests for generator in request.generators]
+    before = [generator.get_state() for generator in generators]
+    try:
+        yield
+    except Exception:
+        for generator, kept in zip(generators, before, strict=True):
+            generator.set_state(kept)
+        raise
 
 
 def packed(requests: Sequence[Request], size: int) -> Iterator[list[tuple[int, Request]]]:

@@ -178,74 +178,70 @@ class Side:
         self.noise = noise
 
 
+def robust(
+    ids: Tensor, oods: Tensor, noise_id: Tensor, noise_ood: Tensor, pooled: Tensor,
+    labels: Tensor, offset: Tensor | None, move_id: Move, move_ood: Move, scale: float,
+    detection: float, sharpness: float,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Eq. sol_dro of K clients: losses (K,), their slopes for class and OOD rows (K, R, D)."""
+    pooled, labels = pooled.contiguous(), labels.contiguous()
+    id_side = Side(ids, noise_id, pooled, offset, scale)
+    ood_side = Side(oods, noise_ood, pooled, None, scale)
+    ood_side.move(torch.zeros_like(oods), oods, None, slope=False, look=True)
+    id_side.climb(ood_side, labels, detection, move_id)
+    ood_side.climb(id_side, None, detection, move_ood)
+    clients, images = labels.shape
+    losses = pooled.new_empty(clients, images)
+    _losses[(clients * images,)](
+        id_side.logits, ood_side.logits, labels, losses, id_side.rows, ood_side.rows,
+        float(detection), IDS=id_side.block, OODS=ood_side.block, num_warps=1,
+    )  # fmt: skip
+    weights = (losses / sharpness).softmax(dim=1)
+    id_side.pull(ood_side, labels, detection, weights)
+    ood_side.pull(id_side, None, detection, weights)
+    slopes = [
+        side.move(side.noise, torch.empty_like(side.still), None, slope=True, look=False)
+        for side in (id_side, ood_side)
+    ]
+    # log mean exp(l) = l_1 - log of the first weight - log B
+    first = losses[:, 0] / sharpness - (losses / sharpness).log_softmax(dim=1)[:, 0]
+    return sharpness * (first - torch.full_like(first, images).log()), *slopes
+
+
 class RobustLoss(torch.autograd.Function):
-    """(K,) losses of K clients; gradients for class and OOD rows (K, R, D)."""
+    """`robust` of one client, tensors without K; under vmap of all clients at once."""
 
     @staticmethod
-    def forward(
-        ctx: Any, ids: Tensor, oods: Tensor, noise_id: Tensor, noise_ood: Tensor, pooled: Tensor,
-        labels: Tensor, offset: Tensor | None, move_id: Move, move_ood: Move, scale: float,
-        detection: float, sharpness: float,
-    ) -> Tensor:  # fmt: skip
-        """Both ascents, then Eq. sol_dro; the gradient is made here too."""
-        pooled, labels = pooled.contiguous(), labels.contiguous()
-        id_side = Side(ids, noise_id, pooled, offset, scale)
-        ood_side = Side(oods, noise_ood, pooled, None, scale)
-        ood_side.move(torch.zeros_like(oods), oods, None, slope=False, look=True)
-        id_side.climb(ood_side, labels, detection, move_id)
-        ood_side.climb(id_side, None, detection, move_ood)
-        clients, images = labels.shape
-        losses = pooled.new_empty(clients, images)
-        _losses[(clients * images,)](
-            id_side.logits, ood_side.logits, labels, losses, id_side.rows, ood_side.rows,
-            float(detection), IDS=id_side.block, OODS=ood_side.block, num_warps=1,
-        )  # fmt: skip
-        weights = (losses / sharpness).softmax(dim=1)
-        id_side.pull(ood_side, labels, detection, weights)
-        ood_side.pull(id_side, None, detection, weights)
-        slopes = [
-            side.move(side.noise, torch.empty_like(side.still), None, slope=True, look=False)
-            for side in (id_side, ood_side)
-        ]
+    def forward(*given: Any) -> tuple[Tensor, ...]:
+        """The loss and its slopes; with K where vmap put it."""
+        if given[0].dim() == 3:
+            return robust(*given)
+        several: list[Any] = [v[None] if isinstance(v, Tensor) else v for v in given]
+        return tuple(one[0] for one in robust(*several))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: tuple[Tensor, ...]) -> None:
+        """Keep the slopes, which have none themselves."""
+        _, *slopes = output
+        ctx.mark_non_differentiable(*slopes)
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(*slopes)
-        # log mean exp(l) = l_1 - log of the first weight - log B
-        first = losses[:, 0] / sharpness - (losses / sharpness).log_softmax(dim=1)[:, 0]
-        return sharpness * (first - torch.full_like(first, images).log())
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        """What was made in `forward`, times the slope (K,)."""
-        ids, oods = (slope[:, None, None] * one for one in ctx.saved_tensors)
+    def backward(ctx: Any, slope: Tensor, *_: None) -> tuple[Tensor | None, ...]:
+        """What was made in `forward`, times the slope () or (K,)."""
+        ids, oods = (slope[..., None, None] * one for one in ctx.saved_tensors)
         return ids, oods, *[None] * 10
 
-
-class Mapped(torch.autograd.Function):
-    """`RobustLoss` of one client under vmap: of all clients at once."""
-
     @staticmethod
-    def forward(*given: Any) -> Tensor:
-        """Never asked for: vmap has its own."""
-        raise NotImplementedError("call RobustLoss")
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing is kept."""
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *given: Any) -> tuple[Tensor, int]:
+    def vmap(info: Any, in_dims: Any, *given: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         """Clients in front."""
-        tensors = []
+        tensors: list[Any] = []
         for value, dim in zip(given, in_dims, strict=True):
-            if isinstance(value, Tensor):
-                full = value.expand(info.batch_size, *value.shape) if dim is None else value
-                tensors.append(full if dim is None else full.movedim(dim, 0))
-            else:
+            if not isinstance(value, Tensor):
                 tensors.append(value)
-        return RobustLoss.apply(*tensors), 0
-
-
-def robust_loss(*given: Any) -> Tensor:
-    """Of one client: tensors as those of `RobustLoss`, without K."""
-    if torch._C._functorch.is_functorch_wrapped_tensor(given[0]):
-        return Mapped.apply(*given)
-    return RobustLoss.apply(*[v[None] if isinstance(v, Tensor) else v for v in given])[0]
+            elif dim is None:
+                tensors.append(value.expand(info.batch_size, *value.shape))
+            else:
+                tensors.append(value.movedim(dim, 0))
+        return RobustLoss.apply(*tensors), (0, 0, 0)

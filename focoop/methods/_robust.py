@@ -92,12 +92,13 @@ class Separation:
     ) -> Tensor:
         """Eq. sol_dro: the soft maximum of the batch's losses under the worst perturbations."""
         if fits(text.id, text.ood, move_id[0], move_ood[0]):
-            from focoop.methods._climb import robust_loss
+            from focoop.methods._climb import RobustLoss
 
-            return robust_loss(
+            found: Tensor = RobustLoss.apply(
                 text.id, text.ood, noise["id"], noise["ood"], self.batch.pooled, self.batch.labels,
                 self.offset, move_id, move_ood, self.scale, self.detection_weight, sharpness,
-            )  # fmt: skip
+            )[0]  # fmt: skip
+            return found
         worst = self.worst(text, noise, move_id, move_ood)
         losses = separation_loss(worst, self.batch, self.scale, self.detection_weight, self.offset)
         return soft_maximum(losses, sharpness)

@@ -13,9 +13,9 @@ from focoop.clip.text import Names
 from focoop.errors import MethodError
 from focoop.federation.client import LocalSettings
 from focoop.federation.lot import Recipe, Request
-from focoop.federation.meeting import Known, Meeting, Train, same_task
+from focoop.federation.meeting import Known, Meeting, same_task
 from focoop.federation.simulator import MemoryStore, RoundResult, Schedule, simulate
-from focoop.federation.together import Together
+from focoop.federation.together import Together, Train
 from focoop.methods import create
 from focoop.methods._base import Batch, Method, Params, Task, Text
 from focoop.methods.promptfl import PromptFL

@@ -4,26 +4,18 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from focoop.methods import _robust
 from focoop.methods._base import Batch, Params, Text
 from focoop.methods._robust import Ascent, Separation
 from focoop.seeds import torch_generator
+from tests.methods.test_robust import draw, unit
 
 pytest.importorskip("triton")
 from focoop.methods import _climb  # noqa: E402
 
 CLIENTS, CLASSES, WORDS, WIDTH, IMAGES = 3, 11, 5, 12, 6
-
-
-def draw(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch_generator(2, *shape), dtype=torch.float64)
-
-
-def unit(*shape: int) -> Tensor:
-    return F.normalize(draw(*shape), dim=-1)
 
 
 PRIORS = {"none": None, "one": draw(CLASSES), "own": draw(CLIENTS, CLASSES)}
