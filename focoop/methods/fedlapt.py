@@ -1,7 +1,7 @@
 """FedLAPT: one context for class names and one for negative words, trained on mixed features.
 
 Paper: Zhang et al., LAPT: Label-driven Automated Prompt Tuning for OOD Detection with
-Vision-Language Models, ECCV 2024, federated as in Zhou et al., FOCoOp, ICML 2025.
+Vision-Language Models, ECCV 2024, federated as in Liao et al., FOCoOp, ICML 2025.
 
 Objective, with one lam ~ Beta(alpha, alpha) per batch and a template r drawn per image:
     x = normalise(lam h + (1 - lam) b_yr)                       b -> `bank` (C + U, 7, D), frozen

@@ -1,6 +1,6 @@
 """FOCoOp: three prompt sets that classify, generalise and detect, kept consistent across clients.
 
-Paper: Zhou et al., FOCoOp: Enhancing Out-of-Distribution Robustness in Federated Prompt Learning
+Paper: Liao et al., FOCoOp: Enhancing Out-of-Distribution Robustness in Federated Prompt Learning
 for Vision-Language Models, ICML 2025. Readings of its gaps: A-1..A-17 in `docs/methods/focoop.md`.
 
 Client (Bi-level OOD Separations, BOS), with S = exp(s cos):
@@ -117,7 +117,7 @@ class FOCoOp(Method):
 
     Config = FOCoOpConfig  # type: ignore[assignment]
     config: FOCoOpConfig
-    paper = "Zhou et al. 2025"
+    paper = "Liao et al. 2025"
     shares = "global prompts, OOD prompts"
     keeps = "local prompts"
     scores_by = "ID mass over C + U"

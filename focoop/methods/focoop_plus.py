@@ -1,6 +1,6 @@
 """FOCoOp+: FOCoOp's three prompt sets in a model that does not forget what other clients know.
 
-Paper: ours, built on FOCoOp (Zhou et al., ICML 2025); ablation in `docs/methods/focoop_plus.md`.
+Paper: ours, built on FOCoOp (Liao et al., ICML 2025); ablation in `docs/methods/focoop_plus.md`.
 
 FOCoOp's clients answer their own classes by pushing all others away. Here a client that holds the
 classes H_k with counts n_c keeps the others' prompts as the federation made them and says what it
@@ -123,7 +123,7 @@ class FOCoOpPlus(Method):
         )
 
     config: Config
-    paper = "ours, on Zhou et al. 2025"
+    paper = "ours, on Liao et al. 2025"
     shares = "global prompts, OOD prompts, class means, scatter"
     keeps = "local prompts, class counts"
     scores_by = "ID mass under the client's prior"
