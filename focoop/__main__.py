@@ -3,6 +3,8 @@
 import os
 import sys
 
+from focoop.errors import MissingExtra
+
 # Threads that wait asleep: spinning makes a shared machine several times slower. Read by OpenMP
 # when torch is first imported, which no command does before this line.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -19,7 +21,7 @@ def main() -> None:
         if error.name not in ("typer", "rich"):
             raise
         print(MISSING, file=sys.stderr)
-        sys.exit(1)
+        sys.exit(MissingExtra.exit_code)
     run()
 
 

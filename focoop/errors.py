@@ -41,3 +41,13 @@ class FederationError(FocoopError):
     """A federation that cannot go on, or a message that cannot be used."""
 
     exit_code = 7
+
+
+class MissingExtra(FocoopError):
+    """An optional package is not installed; the message gives the `pip install` that brings it.
+
+    Raised wherever a package of an extra is first needed (open_clip, Flower, matplotlib, datasets,
+    pillow-heif, pydicom), so that scripts meet one exit code for all of them.
+    """
+
+    exit_code = 8

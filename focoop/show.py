@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from focoop.errors import DataError, FocoopError
+from focoop.errors import DataError, MissingExtra
 
 SHADES = " ░▒▓█"
 PLAIN_SHADES = " .:+#"
@@ -119,7 +119,7 @@ def plot_partition(counts: NDArray[np.int64], classes: Sequence[str], path: Path
     try:
         import matplotlib
     except ModuleNotFoundError as error:
-        raise FocoopError(PLOT_HINT) from error
+        raise MissingExtra(PLOT_HINT) from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

@@ -1,7 +1,6 @@
 """The command line: `focoop run`, `evaluate`, `compare`, `tune`, `features`, `data`, `demo`, ...
 
-Results go to standard output, messages to standard error. Exit codes: 0 done, 2 wrong usage or
-configuration, 3 data, 4 backbone, 5 method, 6 run folder, 7 federation, 130 interrupted.
+Results go to standard output, messages to standard error. Exit codes: `failure.EXIT_CODES`.
 """
 
 import warnings
@@ -11,6 +10,7 @@ import typer
 
 from focoop import __version__
 from focoop.cli import compare, coordinator, data, info, keys, negatives, run, site
+from focoop.cli.failure import EPILOG
 from focoop.cli.screen import Commands
 
 __all__ = ["app", "main"]
@@ -18,6 +18,7 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     name="focoop",
     cls=Commands,
+    epilog=EPILOG,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from focoop.cli.screen import out
-from focoop.errors import ConfigError
+from focoop.errors import ConfigError, MissingExtra
 
 
 def keys(
@@ -72,4 +72,4 @@ def need_flower() -> None:
     try:
         import flwr  # noqa: F401
     except ModuleNotFoundError as error:
-        raise ConfigError("this needs Flower: pip install 'focoop[flower]'") from error
+        raise MissingExtra("this needs Flower: pip install 'focoop[flower]'") from error

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
+import click
 import typer
 from rich.console import Console
 from rich.progress import (
@@ -23,14 +24,13 @@ from rich.progress import (
 )
 from typer.core import TyperGroup
 
-from focoop.errors import FocoopError
+from focoop.cli.failure import report
 from focoop.watch import watched
 
 if TYPE_CHECKING:
     from focoop.schema import RunConfig
 
 PLAIN_WIDTH = 160  # tables in files and pipes are not folded at 80 columns
-INTERRUPTED = 130
 # Seconds between two lines about one work on images; shorter work than QUICK has no line at all.
 PAUSE, QUICK = 10.0, 1.0
 
@@ -51,14 +51,15 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
+        # Click empties both before a command runs.
+        given = [*getattr(ctx, "_protected_args", ()), *ctx.args]
         try:
             return super().invoke(ctx)
-        except FocoopError as error:
-            typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(error.exit_code) from error
-        except KeyboardInterrupt as error:
-            typer.echo("interrupted", err=True)
-            raise typer.Exit(INTERRUPTED) from error
+        except (click.exceptions.Exit, click.Abort):
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            report(error, given)
+            raise
 
 
 def out() -> Console:

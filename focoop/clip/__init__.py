@@ -6,7 +6,7 @@ import torch
 
 from focoop.clip.base import Backbone, ImageFeatures
 from focoop.clip.text import Names, TextTower
-from focoop.errors import BackboneError
+from focoop.errors import BackboneError, MissingExtra
 
 __all__ = ["Backbone", "ImageFeatures", "Names", "TextTower", "load_backbone"]
 
@@ -29,7 +29,7 @@ def load_backbone(name: str, *, weights: Path | None = None, device: str = "cpu"
         try:
             from focoop.clip.openclip import load_openclip
         except ModuleNotFoundError as error:
-            raise BackboneError(
+            raise MissingExtra(
                 f"the backbone {name!r} needs open_clip (no module {error.name!r}): "
                 "pip install 'focoop[openclip]'"
             ) from error

@@ -12,7 +12,7 @@ from focoop.data._listing import ALL
 from focoop.data._readers import SPLITS, named_classes, scan
 from focoop.data.imageset import ImageSet, Store
 from focoop.data.names import nearest
-from focoop.errors import DataError
+from focoop.errors import DataError, MissingExtra
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -163,7 +163,7 @@ def read_hub(target: str, split: str) -> ImageSet:
     try:
         library = import_module("datasets")
     except ImportError as error:
-        raise DataError(
+        raise MissingExtra(
             f"hf:{target} needs the package datasets (pip install datasets), or save the images "
             "as folders and name them folder:PATH"
         ) from error

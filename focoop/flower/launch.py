@@ -15,7 +15,7 @@ from typing import Any
 from urllib.request import urlopen
 
 from focoop import __version__
-from focoop.errors import FederationError
+from focoop.errors import FederationError, MissingExtra
 from focoop.flower.settings import Flat
 from focoop.settings import toml_value
 
@@ -43,7 +43,7 @@ def program(name: str) -> str:
     """A program of flwr, from the environment this Python is of."""
     path = Path(sys.executable).parent / name
     if not path.exists():
-        raise FederationError(f"no program {name}: pip install 'focoop[flower]'")
+        raise MissingExtra(f"no program {name}: pip install 'focoop[flower]'")
     return str(path)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from focoop.clip import load_backbone
 from focoop.clip.base import Backbone
-from focoop.errors import BackboneError
+from focoop.errors import BackboneError, MissingExtra
 from tests.helpers import toy_backbone
 
 
@@ -74,5 +74,5 @@ def test_without_open_clip_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "open_clip", None)
     monkeypatch.delitem(sys.modules, "focoop.clip.openclip", raising=False)
     monkeypatch.delitem(sys.modules, "focoop.clip.weights", raising=False)
-    with pytest.raises(BackboneError, match=r"pip install 'focoop\[openclip\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'focoop\[openclip\]'"):
         load_backbone("openclip:ViT-B-16:openai")

@@ -12,7 +12,7 @@ from PIL import Image
 from focoop.data import read_folder, sound
 from focoop.data.own import clients_table, csv_table, read_hub
 from focoop.data.sources import open_images, splits_of
-from focoop.errors import DataError
+from focoop.errors import DataError, MissingExtra
 from tests.data.trees import plant, write
 
 TABLE = """path, Label,split,client,domain
@@ -202,5 +202,5 @@ def test_hub_datasets_by_their_typed_columns(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_hub_datasets_need_their_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match="pip install datasets"):
+    with pytest.raises(MissingExtra, match="pip install datasets"):
         read_hub("me/pets", "train")

@@ -1,0 +1,59 @@
+"""How a failing command says so: on standard error, with --json on standard output too."""
+
+import json
+import sys
+from collections.abc import Sequence
+
+import click
+import typer
+
+from focoop.errors import FocoopError
+
+INTERRUPTED = 130
+# Every command's exit codes, shown below `focoop --help` and in docs/architecture.md.
+EXIT_CODES = {
+    0: "done",
+    1: "a failed check, or an error of focoop itself",
+    2: "wrong usage or setting",
+    3: "data",
+    4: "backbone",
+    5: "method",
+    6: "run folder",
+    7: "federation",
+    8: "an optional package is missing",
+    INTERRUPTED: "interrupted",
+}
+EPILOG = f"Exit codes: {', '.join(f'{code} {what}' for code, what in EXIT_CODES.items())}."
+
+
+def report(error: BaseException, arguments: Sequence[str]) -> None:
+    """Say what stopped a command, in the forms it was asked for.
+
+    Args:
+        error: what ended the command.
+        arguments: the command line behind `focoop`; with `--json` in it, standard output gets the
+            document `{"error": {"kind", "message", "exit_code"}}`.
+
+    Raises:
+        typer.Exit: for errors whose message is complete, with their exit code. Others return, and
+            the caller raises them again.
+    """
+    code = exit_code(error)
+    kind = "Interrupted" if isinstance(error, KeyboardInterrupt) else type(error).__name__
+    if "--json" in arguments:
+        told = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        document = {"error": {"kind": kind, "message": told, "exit_code": code}}
+        sys.stdout.write(json.dumps(document, indent=1) + "\n")
+    if isinstance(error, FocoopError):
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(code) from error
+    if isinstance(error, KeyboardInterrupt):
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(code) from error
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit code that an error ends a command with."""
+    if isinstance(error, FocoopError | click.ClickException):
+        return error.exit_code
+    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
