@@ -11,8 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from focoop.data.names import nearest
-from focoop.errors import ConfigError
+from focoop.errors import ConfigError, closest, nearest
 from focoop.methods import lookup
 from focoop.schema import (
     SCALARS,
@@ -71,10 +70,10 @@ def load(path: Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
 
 def locate(path: Path) -> Path:
     """A configuration's file, where only its name is given."""
-    if path.suffix or path.exists():
+    if path.suffix == ".toml" or path.exists():
         return path
-    files = [folder / f"{path}.toml" for folder in NAMED if folder.is_dir()]
-    return next((file for file in files if file.is_file()), [path, *files][-1])
+    files = [folder / f"{path}.toml" for folder in NAMED]
+    return next((file for file in files if file.is_file()), path)
 
 
 def shipped(name: str) -> Path:
@@ -91,8 +90,7 @@ def read_toml(path: Path, seen: tuple[Path, ...] = ()) -> Tree:
     try:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        there = sorted(p.name for p in path.parent.glob("*.toml")) if path.parent.is_dir() else []
-        raise ConfigError(f"no configuration file {path}{nearest(path.name, there)}") from error
+        raise ConfigError(f"no configuration file {path}{_instead(path)}") from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"cannot read the configuration {path}: {error}") from error
     base = tree.pop("extends", None)
@@ -101,6 +99,30 @@ def read_toml(path: Path, seen: tuple[Path, ...] = ()) -> Tree:
     if not isinstance(base, str):
         raise ConfigError(f"extends = {base!r} is not allowed in {path}: it must be a string")
     return merge(read_toml(path.parent / base, (*seen, here)), tree)
+
+
+def _instead(path: Path) -> str:
+    """The end of the message about a configuration file that is not there."""
+    name = Path(str(path).removesuffix(".toml"))
+    if path.suffix == ".toml" and not path.is_absolute() and locate(name).is_file():
+        return f" here; settings of that name come with focoop: focoop run {name}"
+    beside = sorted(file.name for file in path.parent.glob("*.toml"))
+    if closest(path.name, beside):
+        return nearest(path.name, beside)
+    return nearest(name.as_posix(), shipped_names())
+
+
+def shipped_names() -> list[str]:
+    """Names that stand for files of `configs`, such as `demo` or `settings/cifar100`.
+
+    Files of the folder `methods` are presets and no whole configurations: they are left out.
+    """
+    found = [
+        file.relative_to(folder).as_posix().removesuffix(".toml")
+        for folder in NAMED
+        for file in folder.rglob("*.toml")
+    ]
+    return sorted({name for name in found if not name.startswith("methods/")})
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:

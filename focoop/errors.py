@@ -1,4 +1,13 @@
-"""Typed errors: each says what is wrong and what to do, and carries the exit code of the CLI."""
+"""Typed errors: each says what is wrong and what to do, and carries the exit code of the CLI.
+
+`nearest` ends a message about an unknown name with the name that was probably meant.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
+PART = 4  # letters from which a part of a name stands for the name
 
 
 class FocoopError(Exception):
@@ -51,3 +60,63 @@ class MissingExtra(FocoopError):
     """
 
     exit_code = 8
+
+
+def folded(name: str) -> str:
+    """A name without what people write differently: case, spaces, dashes, a plus sign.
+
+    >>> folded("FOCoOp+"), folded("focoop_plus"), folded("CIFAR-100-C")
+    ('focoopplus', 'focoopplus', 'cifar100c')
+    """
+    return re.sub(r"[\W_]+", "", name.casefold().replace("+", "plus")) or name
+
+
+def closest(
+    name: str,
+    valid: Iterable[str],
+    count: int = 1,
+    *,
+    cutoff: float = 0.6,
+    spellings: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Find the valid names that are most like a given one.
+
+    Args:
+        name: what a user wrote.
+        valid: the names that exist.
+        count: how many to return at most.
+        cutoff: likeness from 0 to 1 below which a name is not returned.
+        spellings: other ways to write valid names, as `folded` gives them.
+
+    Returns:
+        Valid names, the most alike first; empty if none is alike.
+    """
+    known: dict[str, list[str]] = {}
+    for one in valid:
+        known.setdefault(folded(one), []).append(one)
+    wanted = folded(name)
+    meant = (spellings or {}).get(wanted)
+    if meant is not None and meant in known.get(folded(meant), ()):
+        return [meant]
+    found = get_close_matches(wanted, known, n=count, cutoff=cutoff)
+    if not found and len(wanted) >= PART:  # "pets" for "oxford_pets"
+        found = [key for key in known if wanted in key]
+    return [one for key in found for one in known[key]][:count]
+
+
+def nearest(name: str, valid: Iterable[str], *, spellings: Mapping[str, str] | None = None) -> str:
+    """The end of an error message about an unknown name.
+
+    >>> nearest("tran", ["train", "test"])
+    "; nearest is 'train'"
+    >>> nearest("TRAIN", ["train", "test"])
+    "; nearest is 'train'"
+    >>> nearest("zzz", ["train", "test"])
+    '; there are train, test'
+    """
+    known = list(valid)
+    close = closest(name, known, spellings=spellings)
+    if close:
+        return f"; nearest is {close[0]!r}"
+    shown = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
+    return f"; there are {shown}" if known else ""

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from focoop.config import from_dict, merge, parse_override, read_toml
+from focoop.config import from_dict, locate, merge, parse_override, read_toml
 from focoop.data.names import nearest
 from focoop.errors import ConfigError
-from focoop.methods import available, lookup
+from focoop.methods import SPELLINGS, available, lookup
 from focoop.schema import RunConfig
 
 Tree = dict[str, Any]
@@ -25,7 +25,7 @@ TUNABLE = {
     "federation": ("lr", "lr_schedule", "momentum", "weight_decay", "prox"),
     "backbone": ("logit_scale",),
 }
-NAME = re.compile(r"\s*([\w.-]+)\s*(?::(.*))?", re.DOTALL)
+NAME = re.compile(r"\s*([\w.+-]+)\s*(?::(.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def plan(
     if not files:
         raise ConfigError("name at least one settings file, as configs/cifar100.toml")
     trees: list[tuple[str, str, Tree]] = []
-    for path in files:
+    for path in map(locate, files):
         setting = read_toml(path)
         if methods is None:
             trees.append(("runs", path.stem, setting))
@@ -150,7 +150,8 @@ def configured(
     if not layers and method not in available():
         there = [] if presets is None else [p.stem for p in presets.glob("*.toml")]
         known = dict.fromkeys([*available(), *(name for name in there if "@" not in name)])
-        raise ConfigError(f"there is no method or preset {method!r}{nearest(method, known)}")
+        hint = nearest(method, known, spellings=SPELLINGS)
+        raise ConfigError(f"there is no method or preset {method!r}{hint}")
     # A setting's own method, if it has one, is no part of what is compared on.
     tree = merge({**setting, "method": {}}, {"method": {"name": method}})
     for layer in (*layers, *(parse_override(text) for text in variant.overrides)):

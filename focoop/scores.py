@@ -8,14 +8,13 @@ in log form where probabilities would saturate: at a scale of 100 most maxima of
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from focoop.errors import ConfigError, MethodError
+from focoop.errors import ConfigError, MethodError, nearest
 from focoop.seeds import torch_generator
 
 # Images whose patch similarities are widened to float64 at a time.
@@ -218,9 +217,7 @@ def score(name: str, inputs: Inputs) -> Tensor:
     [4.0]
     """
     if name not in SCORES:
-        near = get_close_matches(name, SCORES, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(SCORES)}"
-        raise ConfigError(f"unknown score {name!r}; {hint}")
+        raise ConfigError(f"unknown score {name!r}{nearest(name, SCORES)}")
     return SCORES[name].compute(inputs)
 
 

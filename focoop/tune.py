@@ -13,7 +13,7 @@ from typing import Any
 
 from focoop.choice import Choice, Point, Study, choose
 from focoop.compare import Watch, run
-from focoop.config import config_hash, from_dict, merge, parse_override, read_toml
+from focoop.config import config_hash, from_dict, locate, merge, parse_override, read_toml
 from focoop.errors import ConfigError
 from focoop.grid import Cell, Variant, configured, parse_methods, safe, variants_for
 from focoop.methods import lookup
@@ -51,6 +51,7 @@ def studies(
     """The trials of every method on one setting."""
     if budget < 1:
         raise ConfigError(f"--budget {budget} is not allowed: the least is 1")
+    setting = locate(setting)
     tree = validated(read_toml(setting), setting, validation, ood)
     found = []
     for variant in variants_for(parse_methods(methods), tree):

@@ -70,7 +70,7 @@ def test_a_shipped_configuration_runs_outside_a_checkout(installed: Path, tmp_pa
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["summary"]["round"] == 1
     wrong = focoop(installed, tmp_path, "run", "cifar100-vitb61")
-    assert wrong.returncode == 2 and "nearest is 'cifar100-vitb16.toml'" in wrong.stderr
+    assert wrong.returncode == 2 and "nearest is 'cifar100-vitb16'" in wrong.stderr
 
 
 @pytest.mark.slow

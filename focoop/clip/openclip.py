@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from focoop.clip.weights import (
     read_into,
     source_of,
 )
-from focoop.errors import BackboneError, ConfigError
+from focoop.errors import BackboneError, ConfigError, closest
 
 CUSTOM = "custom"  # the tag of weights that open_clip does not list
 FAMILIES = (
@@ -170,9 +169,8 @@ def resolve_tag(model: str, tag: str, weights: Path | None) -> Source:
 
 def nearest(word: str, choices: Sequence[str]) -> str:
     """` (did you mean a, b?)`, or nothing."""
-    lowered = {choice.lower(): choice for choice in choices}
-    found = get_close_matches(word.lower(), lowered, n=3, cutoff=0.5)
-    return f" (did you mean {', '.join(lowered[name] for name in found)}?)" if found else ""
+    found = closest(word, choices, 3, cutoff=0.5)
+    return f" (did you mean {', '.join(found)}?)" if found else ""
 
 
 def build(config: Mapping[str, Any], quick_gelu: bool) -> Any:

@@ -1,16 +1,33 @@
 """Federated prompt-learning methods: every file of this folder without a leading underscore."""
 
-import difflib
 import inspect
 import pkgutil
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 
-from focoop.errors import ConfigError, MethodError
+from focoop.errors import ConfigError, MethodError, nearest
 from focoop.methods._base import Method
 
-__all__ = ["Method", "available", "create", "lookup"]
+__all__ = ["SPELLINGS", "Method", "available", "create", "lookup"]
+
+# What people call methods, without case and signs -> the file that holds it.
+SPELLINGS = {
+    "averaging": "promptfl",
+    "clip": "zeroshot",
+    "coop": "promptfl",
+    "central": "centralized",
+    "centralised": "centralized",
+    "fedavg": "promptfl",
+    "fedcoop": "promptfl",
+    "fedprox": "promptfl",
+    "gallop": "fedgallop",
+    "lapt": "fedlapt",
+    "local": "local_only",
+    "locoop": "fedlocoop",
+    "otp": "fedotp",
+    "pgp": "fedpgp",
+}
 
 
 @cache
@@ -39,9 +56,9 @@ def lookup(name: str) -> type[Method]:
     """The class of a method, or a refusal that names the nearest."""
     methods = available()
     if name not in methods:
-        near = difflib.get_close_matches(name, methods, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"no method is called {name!r}.{hint} Known: {', '.join(methods)}")
+        hint = nearest(name, methods, spellings=SPELLINGS)
+        known = "" if hint.startswith("; there are") else f" (all: {', '.join(methods)})"
+        raise ConfigError(f"no method is called {name!r}{hint}{known}")
     return methods[name]
 
 
