@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from focoop.data._readers import SUFFIXES
+from focoop.data.formats import SUFFIXES
 from focoop.data.imageset import ImageSet, Joined, Store
 from focoop.errors import DataError
 

@@ -1,18 +1,17 @@
 """Image folders: which files there are, of which class, split and domain. No pixel is read here."""
 
 import csv
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from focoop.data.foldertree import NAMES, lost, walk
+from focoop.data.formats import SUFFIXES
 from focoop.data.imageset import ImageSet
 from focoop.data.names import nearest
 from focoop.errors import DataError
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff"})
 SPLITS = ("train", "test", "val", "valid", "validation")
 ALL = "all"
-NAMES = "class_names.csv"
 
 
 Tree = Mapping[str, Mapping[str, Sequence[str]]]  # group -> class -> files relative to the root
@@ -130,19 +129,15 @@ def renamed(tree: Tree, names: Mapping[str, str]) -> dict[str, dict[str, list[st
 
 
 def scan(root: Path) -> dict[str, dict[str, list[str]]]:
-    """Group -> class -> files; the group is the empty string for `root/<class>/*`."""
+    """Group -> class -> image files; the group is the empty string for `root/<class>/*`.
+
+    Images in folders below a class folder, at any depth, belong to that class. A folder called as a
+    split is one where it has class folders: images directly in it belong to no class.
+    """
     if not root.is_dir():
         raise DataError(f"no image folder {root}: check the path")
-    tree: dict[str, dict[str, list[str]]] = {}
-    for first in _folders(root):
-        direct = _images(root, first)
-        if direct:
-            tree.setdefault("", {})[first] = direct
-            continue
-        inner = {name: _images(root, f"{first}/{name}") for name in _folders(root / first)}
-        inner = {name: files for name, files in inner.items() if files}
-        if inner:
-            tree[first] = inner
+    files = walk(root)
+    tree = _layout(files.images)
     if "" in tree and len(tree) > 1:
         other = sorted(group for group in tree if group)[0]
         raise DataError(
@@ -150,41 +145,32 @@ def scan(root: Path) -> dict[str, dict[str, list[str]]]:
             f"({other}): use one layout"
         )
     if not tree:
+        told = lost(files.others)
         raise DataError(
             f"no images in {root}: expected <class>/<image>, or <split>/<class>/<image>, "
-            f"with images of {_suffixes()}"
+            f"with images of {_suffixes()}{f'; there are {told}' if told else ''}"
         )
     return tree
 
 
-def _folders(path: Path) -> list[str]:
-    return sorted(e.name for e in _entries(path) if _is_dir(e) and not e.name.startswith("."))
-
-
-def _is_dir(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link in a circle
-        return False
-
-
-def _images(root: Path, folder: str) -> list[str]:
-    """Image files directly in `root/folder`, sorted, relative to `root`.
-
-    Links that lead nowhere are among them, so that they are named with the unreadable ones.
-    """
-    names = sorted(e.name for e in _entries(root / folder) if not e.name.startswith("."))
-    kept = [name for name in names if Path(name).suffix.lower() in SUFFIXES]
-    return [f"{folder}/{name}" for name in kept if not (root / folder / name).is_dir()]
-
-
-def _entries(path: Path) -> list[os.DirEntry[str]]:
-    """What a folder holds; one that may not be looked into is refused by name."""
-    try:
-        with os.scandir(path) as entries:
-            return list(entries)
-    except OSError as error:
-        raise DataError(f"cannot look into {path} ({error.strerror}): give read access") from error
+def _layout(images: Iterable[str]) -> dict[str, dict[str, list[str]]]:
+    """Group -> class -> files, from the paths alone."""
+    below: dict[str, list[str]] = {}
+    for file in images:
+        first, slash, _ = file.partition("/")
+        if slash:
+            below.setdefault(first, []).append(file)
+    tree: dict[str, dict[str, list[str]]] = {}
+    for first, files in sorted(below.items()):
+        deeper = [file for file in files if file.count("/") > 1]
+        if len(deeper) < len(files) and not (first in SPLITS and deeper):
+            tree.setdefault("", {})[first] = files
+            continue
+        classes: dict[str, list[str]] = {}
+        for file in deeper:
+            classes.setdefault(file.split("/")[1], []).append(file)
+        tree[first] = dict(sorted(classes.items()))
+    return tree
 
 
 def _suffixes() -> str:
