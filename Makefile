@@ -22,8 +22,11 @@ setup: $(SETUP) ## install the pinned packages into .venv/
 demo: $(SETUP) ## zero-shot, PromptFL and FOCoOp on the packaged CIFAR-100 features
 	$(BIN)/focoop demo
 
-# One process per core, one thread each; a file's tests stay in one process.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+# One process per core, one thread each; a file's tests stay in one process. Every test has a time
+# limit (tests/conftest.py); a process that dies ends the run, and so does the last limit, TEST_LIMIT.
+TEST_LIMIT ?= 40m
+PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} timeout --kill-after=30 $(TEST_LIMIT) \
+	$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0
 
 test: $(SETUP) ## all tests but the slow ones
 	$(PYTEST) -m "not slow"

@@ -44,7 +44,16 @@ def examine(config: "RunConfig | None" = None) -> Iterator[Check]:
     yield Check("focoop", OK, f"{__version__} in {Path(__file__).resolve().parent}")
     yield python()
     yield from packages()
-    checks = (device, backbone_mini, backbone_openclip, datasets, demo_pack, cache, runs_folder)
+    checks = (
+        device,
+        processor,
+        backbone_mini,
+        backbone_openclip,
+        datasets,
+        demo_pack,
+        cache,
+        runs_folder,
+    )
     for check in checks:
         yield guarded(check)
     if config is not None:
@@ -95,6 +104,19 @@ def device() -> Check:
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         return Check("device", OK, f"{found}; cuda: {', '.join(names)}", "use it by --device cuda")
     return Check("device", OK, f"{found}; no cuda")
+
+
+def processor() -> Check:
+    """Whether the CPU can multiply in bfloat16, tried in a child process the first time."""
+    from focoop.processor import bfloat16_on_cpu
+
+    found = bfloat16_on_cpu()
+    if found.works and not found.limit:
+        return Check("processor", OK, str(found))
+    advice = "focoop's commands set this themselves; a notebook needs it in its environment"
+    if not found.works:
+        advice = "leave backbone.precision at auto, which is float32 on a CPU"
+    return Check("processor", NOTE, str(found), advice)
 
 
 def backbone_mini() -> Check:

@@ -19,6 +19,8 @@ from focoop.schema import RunConfig
 
 FORMAT = 1
 PACKAGES = ("torch", "numpy", "safetensors", "open_clip_torch")
+# Environment variables that choose other kernels, which round otherwise.
+KERNEL_LIMITS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
 
 
 def collect(config: RunConfig) -> dict[str, Any]:
@@ -70,6 +72,8 @@ def hardware(device: str) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "memory_gib": _memory(),
         "torch_threads": torch.get_num_threads(),
+        "kernels": torch.backends.cpu.get_cpu_capability(),
+        "limits": {name: os.environ[name] for name in KERNEL_LIMITS if name in os.environ},
         "device": device,
     }
     if device.startswith("cuda") and torch.cuda.is_available():

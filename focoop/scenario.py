@@ -20,6 +20,7 @@ from focoop.methods import create
 from focoop.methods._base import Method, Task
 from focoop.mined import remembered
 from focoop.negatives import Negatives, mine
+from focoop.processor import training_in_bfloat16
 from focoop.schema import RunConfig
 from focoop.seeds import derive
 from focoop.split import Split, make_split
@@ -134,9 +135,7 @@ def open_backbone(
     backbone: Backbone = kept.BACKBONES.get(
         (name, weights, where), lambda: chosen(name, weights=weights, device=where), size=1
     )
-    precision = config.backbone.precision
-    on_gpu = backbone.device.type == "cuda"
-    half = precision == "bfloat16" or (precision == "auto" and on_gpu)
+    half = training_in_bfloat16(config.backbone.precision, backbone.device.type)
     backbone.text.train_in(torch.bfloat16 if half else None)
     return backbone
 

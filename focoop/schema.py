@@ -75,8 +75,9 @@ class BackboneConfig(Section):
     device: str = setting("cpu", "torch device, such as cpu or cuda")
     precision: str = setting(
         "auto",
-        "products inside the text tower while training; auto: bfloat16 on a GPU",
-        choices=("auto", "float32", "bfloat16"),
+        "products inside the text tower while training; auto: bfloat16 on a GPU, float32 on a "
+        "CPU; prefer_bfloat16: bfloat16 where it works, else float32",
+        choices=("auto", "float32", "bfloat16", "prefer_bfloat16"),
     )
     logit_scale: float = setting(0.0, "factor of cosines in losses; 0: the backbone's own", low=0)
 

@@ -5,13 +5,39 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
-from focoop.clip import load_backbone
-from focoop.clip.base import Backbone
+from focoop.processor import apply_remembered_limit, bfloat16_on_cpu
 
+# Where bfloat16 products need a smaller instruction set, it must be chosen before torch loads; the
+# worker processes of a parallel test run inherit it.
+bfloat16_on_cpu()
+apply_remembered_limit()
+
+import torch  # noqa: E402
+
+from focoop.clip import load_backbone  # noqa: E402
+from focoop.clip.base import Backbone  # noqa: E402
+
+# A test that takes longer hangs. The slow ones start processes and wait for them.
+SECONDS, SLOW_SECONDS = 120, 900
 # The GPU's kernels run on the CPU in tests; Triton reads this when it is first imported.
 os.environ["TRITON_INTERPRET"] = "1"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give every test a time limit, unless it states one itself."""
+    for item in items:
+        if item.get_closest_marker("timeout") is None:
+            slow = item.get_closest_marker("slow") is not None
+            item.add_marker(pytest.mark.timeout(SLOW_SECONDS if slow else SECONDS))
+
+
+@pytest.fixture(scope="session")
+def bfloat16_products() -> None:
+    """Skips tests that multiply in bfloat16 where this machine's processor cannot."""
+    answer = bfloat16_on_cpu()
+    if not answer.usable_now:
+        pytest.skip(str(answer))
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ OPENCLIP |= {"focoop.methods._climb"}
 # A module may import its own layer and those to the left of it.
 LAYERS = (
     ("errors", "__init__"),
-    ("seeds", "atomic", "cores", "kept", "watch"),
+    ("seeds", "atomic", "cores", "kept", "processor", "watch"),
     ("tensorcache", "linesearch", "marginals", "words", "shamir"),
     ("transport", "transport_dual", "partial_transport", "scores", "metrics"),
     ("data",),

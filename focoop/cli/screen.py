@@ -83,8 +83,11 @@ def print_json(document: Any) -> None:
 def load_config(path: Path | None, overrides: list[str] | None, device: str | None) -> "RunConfig":
     """The configuration of a command's file, `--set` and `--device`."""
     from focoop.config import load
+    from focoop.processor import restart_with_limit
 
-    return load(path, [*(overrides or []), *([f"backbone.device={device}"] if device else [])])
+    config = load(path, [*(overrides or []), *([f"backbone.device={device}"] if device else [])])
+    restart_with_limit(config.backbone.precision, config.backbone.device)
+    return config
 
 
 class Rounds:

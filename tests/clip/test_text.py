@@ -232,6 +232,7 @@ def test_contexts_of_a_wrong_shape_are_refused() -> None:
         backbone.encode_prompts(torch.zeros(2, 4, 8), names)
 
 
+@pytest.mark.usefixtures("bfloat16_products")
 def test_training_in_bfloat16_keeps_float32_features_weights_and_evaluation() -> None:
     backbone = toy_backbone()
     names, contexts = backbone.names(CLASSES), random_contexts(backbone, len(CLASSES), 4)

@@ -159,6 +159,7 @@ def test_transforms_of_torch_func_pass_through(monkeypatch: pytest.MonkeyPatch) 
     torch.testing.assert_close(found, expected, atol=1e-9, rtol=1e-9)
 
 
+@pytest.mark.usefixtures("bfloat16_products")
 @pytest.mark.parametrize("unified", [True, False], ids=["unified", "specific"])
 def test_bfloat16_agrees_within_its_bits(unified: bool) -> None:
     backbone = backbone_in(torch.float32, layers=2)

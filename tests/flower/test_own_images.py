@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,15 +54,25 @@ def test_sites_with_their_own_files_give_the_simulators_bits(tmp_path: Path) -> 
     assert state(run) == state(plain)
     for ours, theirs in zip(run.metrics(), plain.metrics(), strict=True):
         assert ours.get("loss") == theirs.get("loss")
-        for mine, row in zip(ours["clients"], theirs["clients"], strict=True):
-            for name in ("client", "num_test", "accuracy_own", "threshold", "ood"):
-                assert mine[name] == row[name]
-            assert mine["cross_alarm"] is None  # other sites' images are not here
+        same_answers(ours["clients"], theirs["clients"])
+        # Other sites' images are not here.
+        assert all(row["cross_alarm"] is None for row in ours["clients"])
 
     fewer = "; ".join(name for name in CLASSES if name != "cat")
     wanted = toy_config(tmp_path, "method.name=promptfl")
     with pytest.raises(FederationError, match="'cat'"):
         inprocess.run(wanted, tmp_path / "no", CLIENTS, nodes=nodes, classes=fewer, quorum=1.0)
+
+
+def same_answers(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
+    """Evaluations agree up to rounding: a site scores its own images, the simulator all at once.
+
+    Matrix products of other numbers of rows use other kernels on some processors.
+    """
+    for mine, row in zip(ours, theirs, strict=True):
+        for name in ("client", "num_test", "accuracy_own", "threshold", "ood"):
+            left, right = flatten({name: mine[name]}), flatten({name: row[name]})
+            assert left == pytest.approx(right, rel=1e-4)
 
 
 def test_a_site_says_where_things_are(tmp_path: Path) -> None:
@@ -136,12 +147,7 @@ def test_sites_with_folders_of_images_give_the_simulators_bits(tmp_path: Path) -
     inprocess.run(wanted, tmp_path / "run", CLIENTS, nodes=nodes, classes="; ".join(names))
     run = RunFolder.open(tmp_path / "run")
     assert state(run) == state(plain)
-    rows = (found.metrics()[-1]["clients"] for found in (run, plain))
-    for ours, theirs in zip(*rows, strict=True):
-        # Scores of all test images at once and of a site's own alone differ in their last bits.
-        for name in ("num_test", "accuracy_own", "threshold", "ood"):
-            mine, row = flatten({name: ours[name]}), flatten({name: theirs[name]})
-            assert mine == pytest.approx(row, rel=1e-4)
+    same_answers(*(found.metrics()[-1]["clients"] for found in (run, plain)))
 
 
 @pytest.mark.usefixtures("cache")
