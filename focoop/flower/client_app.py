@@ -48,6 +48,8 @@ def hello(message: Message, context: Context) -> Message:
             "classes": list(scenario.task.classes),
         }
     )
+    if party.config.privacy.counts == "exact" and not party.config.privacy.secure_sum:
+        about["images"] = len(scenario.client(party.client))  # as every update tells
     if party.keys is not None:
         ids = context.run_id, context.node_id, party.client
         about["proof"] = prove(party.keys, challenge(message.content), *ids)

@@ -8,7 +8,9 @@ from datetime import datetime
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
+from focoop.errors import FederationError
 from focoop.flower.journal import Journal
+from focoop.flower.pull import pull_each
 from focoop.flower.roster import Roster
 from focoop.flower.settings import ServerSettings
 
@@ -21,6 +23,7 @@ REASONS = {
     8: "its process died",
 }
 PASSING = (4, 5, 8)
+MALFORMED = 900  # our own, beyond those of Flower: a reply that Flower could not decode
 FIRST_PAUSE, LONGEST_PAUSE, LOOK_EVERY = 0.1, 2.0, 3.0  # seconds
 LEAST_TIME = 1.0  # seconds left below which nobody is asked again
 Enough = Callable[[dict[int, Message]], bool]
@@ -61,8 +64,8 @@ class Collection:
         self._push(list(self.asked.values()))
         pause = FIRST_PAUSE
         while self.open:
-            for reply in self.grid.pull_messages(list(self.waiting)):
-                self._receive(reply)
+            for identifier, reply in pull_each(self.grid, list(self.waiting)):
+                self._receive(identifier, reply)
             self._look()
             left = self.until - time.monotonic()
             if enough is not None and enough(self.replies):
@@ -99,7 +102,11 @@ class Collection:
             else:
                 self.waiting[identifier] = one
 
-    def _receive(self, reply: Message) -> None:
+    def _receive(self, identifier: str, reply: Message | FederationError) -> None:
+        if isinstance(reply, FederationError):
+            if (one := self.waiting.pop(identifier, None)) is not None and one.reply is None:
+                self._fail(one, Error(MALFORMED, str(reply)))
+            return
         one = self.waiting.pop(reply.metadata.reply_to_message_id, None)
         if one is None or one.reply is not None:
             self.journal.note("ignored", round=self.round, reason="a late or repeated reply")

@@ -7,7 +7,9 @@ Down go `global` (shared tensors) and `config` (the order); up come `update` (sh
 import io
 import re
 import secrets
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +32,27 @@ GLOBAL, CONFIG, UPDATE, STATS, METRICS, ABOUT = (
 )
 KEY = re.compile(r"[0-9a-f]{16}")
 CHALLENGE = re.compile(r"[0-9a-f]{32}")
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Turn whatever goes wrong while another party's message is decoded into a refusal of it.
+
+    It is a context manager and a decorator. A `FederationError` passes as it is.
+
+    Args:
+        what: what is read, as the start of a sentence: "its update".
+
+    Raises:
+        FederationError: for any `Exception` inside, with its class alone: the text of the error
+            may repeat megabytes of what was sent.
+    """
+    try:
+        yield
+    except FederationError:
+        raise
+    except Exception as error:
+        raise FederationError(f"{what} cannot be read ({type(error).__name__})") from error
 
 
 @dataclass(frozen=True)
@@ -56,7 +79,7 @@ class Order:
     @classmethod
     def read(cls, content: RecordDict) -> "Order":
         """From a message; the key becomes a folder's name, so it must be a plain one."""
-        record = content[CONFIG]
+        record = content.get(CONFIG)
         if not isinstance(record, ConfigRecord):
             raise FederationError("the message holds no order")
         index, key, hash_ = (record.get(name) for name in ("round", "key", "config-hash"))
@@ -89,31 +112,65 @@ def to_tensors(record: Any, device: torch.device | str = "cpu") -> Params:
 
 
 def to_tensor(name: str, array: Array, like: Tensor | None = None) -> Tensor:
-    """One array; `like` is what it must resemble in shape and type.
+    """Read one array that another party sent.
 
     The header is read before the data, as it alone decides how much memory would be taken.
+
+    Args:
+        name: the array's name, for errors.
+        array: a NumPy file (.npy) in Flower's wrapping, possibly malformed.
+        like: what the array must resemble in shape and type; None: anything that torch can hold.
+
+    Returns:
+        The tensor on the CPU.
+
+    Raises:
+        FederationError: for every array that is not exactly what its header announces.
     """
-    stream = io.BytesIO(array.data)
+    with reading(f"the array {name}"):
+        stream = io.BytesIO(array.data)
+        shape, dtype = _header(name, stream)
+        if like is not None:
+            wanted = torch.empty(0, dtype=like.dtype).numpy().dtype
+            if shape != tuple(like.shape):
+                raise FederationError(f"{name} has shape {_short(shape)}, not {tuple(like.shape)}")
+            if dtype != wanted:
+                raise FederationError(f"{name} is of type {_short(dtype)}, not {wanted}")
+        expected = int(np.prod(shape, dtype=object)) * dtype.itemsize
+        if dtype.hasobject or len(array.data) - stream.tell() != expected:
+            raise FederationError(f"{name} does not hold the bytes its header announces")
+        stream.seek(0)
+        found = np.load(stream, allow_pickle=False)
+        return torch.from_numpy(np.ascontiguousarray(found).reshape(shape))
+
+
+def _header(name: str, stream: io.BytesIO) -> tuple[tuple[int, ...], "np.dtype[Any]"]:
+    """Shape and type of a NumPy file; NumPy evaluates the header as a Python literal.
+
+    Malformed ones raise nearly anything: SyntaxError, RecursionError, MemoryError, TokenError.
+    """
     try:
-        version = np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0
-        if version != (1, 0):
-            read = np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(stream)
-    except ValueError as error:
-        raise FederationError(f"{name} is not an array ({error})") from error
-    if like is not None:
-        wanted = torch.empty(0, dtype=like.dtype).numpy().dtype
-        if shape != tuple(like.shape):
-            raise FederationError(f"{name} has shape {shape}, not {tuple(like.shape)}")
-        if dtype != wanted:
-            raise FederationError(f"{name} is of type {dtype}, not {wanted}")
-    expected = int(np.prod(shape, dtype=object)) * dtype.itemsize
-    if dtype.hasobject or len(array.data) - stream.tell() != expected:
-        raise FederationError(f"{name} does not hold the {expected} bytes its header announces")
-    stream.seek(0)
-    found = np.load(stream, allow_pickle=False)
-    return torch.from_numpy(np.ascontiguousarray(found).reshape(shape))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # headers of Python 2, which nobody here writes
+            version = np.lib.format.read_magic(stream)
+            read = np.lib.format.read_array_header_1_0
+            if version != (1, 0):
+                read = np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(stream)
+    except Exception as error:
+        raise FederationError(f"{name} is not an array ({type(error).__name__})") from error
+    if any(size < 0 for size in shape):
+        raise FederationError(f"{name} is not an array (a negative size)")
+    return shape, dtype
+
+
+def _short(what: object) -> str:
+    """Something of another party in few words; whole numbers of any length have some text."""
+    try:
+        text = str(what)
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        text = "of numbers too long to write"
+    return text if len(text) <= 60 else text[:60] + "..."
 
 
 def sent_down(shared: Params, kind: str) -> ArrayRecord:
@@ -123,7 +180,8 @@ def sent_down(shared: Params, kind: str) -> ArrayRecord:
 
 def received(content: RecordDict, kind: str, like: Params, device: torch.device) -> Params:
     """The shared tensors of an order, as the server holds them; `like` tells their types."""
-    return widen(to_tensors(content.get(GLOBAL), device), kind, like)
+    with reading("what the server sent"):
+        return widen(to_tensors(content.get(GLOBAL), device), kind, like)
 
 
 def update_content(update: ClientUpdate, round_index: int, coded: Params) -> RecordDict:
@@ -179,5 +237,9 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
         place = tree
         for name in parents:
             place = place.setdefault(name, {})
+            if not isinstance(place, dict):
+                raise FederationError(f"{_short(path)} is inside of a number")
+        if isinstance(place.get(leaf), dict):
+            raise FederationError(f"{_short(path)} is a number and holds others")
         place[leaf] = value
     return tree

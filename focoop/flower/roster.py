@@ -12,8 +12,9 @@ from flwr.serverapp import Grid
 from focoop import __version__
 from focoop.errors import FederationError
 from focoop.flower.identity import Site, proves
-from focoop.flower.journal import Journal
-from focoop.flower.records import ABOUT, CONFIG
+from focoop.flower.journal import Journal, shown
+from focoop.flower.pull import pull_each
+from focoop.flower.records import ABOUT, CONFIG, reading
 
 HELLO = f"{MessageType.QUERY}.hello"
 MAX_CLIENTS = 1_000_000
@@ -50,6 +51,7 @@ class Member:
     client: int
     name: str
     facts: Facts
+    images: int | None = None  # training images it declares, where counts are sent at all
 
 
 class Roster:
@@ -165,11 +167,15 @@ class Roster:
         pending = {one.node for one in self.hellos.values()}
         new = [n for n in self.online - known - pending if self.later.get(n, 0.0) <= now]
         self._greet(grid, sorted(new), now)
-        for reply in grid.pull_messages(list(self.hellos)) if self.hellos else ():
-            asked = self.hellos.pop(reply.metadata.reply_to_message_id, None)
+        for identifier, reply in pull_each(grid, list(self.hellos)):
+            if isinstance(reply, Message):
+                identifier = reply.metadata.reply_to_message_id
+            asked = self.hellos.pop(identifier, None)
             if asked is None:
                 continue
             try:
+                if isinstance(reply, FederationError):
+                    raise reply
                 self.admit(identified(reply, self.sites, asked.challenge))
             except FederationError as error:
                 self.later[asked.node] = now + ASK_AGAIN
@@ -206,6 +212,7 @@ class Roster:
 
     def refuse(self, name: str, reason: str) -> None:
         """Note who takes no part, and why."""
+        reason = shown(reason)
         if self.refused.get(name) != reason:
             self.journal.note("refused", site=name, reason=reason)
         self.refused[name] = reason
@@ -214,6 +221,7 @@ class Roster:
         return max((member.facts.clients for member in self.members.values()), default=0)
 
 
+@reading("its answer")
 def identified(reply: Message, sites: Mapping[int, Site] | None, challenge: str) -> Member:
     """Who has answered; where sites have keys, it must have signed its number with its own."""
     member = read_member(reply)
@@ -249,7 +257,10 @@ def read_member(reply: Message) -> Member:
     if not all(isinstance(text, str) and text.isprintable() for text in texts):
         raise FederationError("its answer cannot be read")
     facts = Facts(clients, str(backbone), tuple(str(one) for one in classes), str(version))
-    return Member(reply.metadata.src_node_id, client, str(name), facts)
+    images = about.get("images")
+    if images is not None and (type(images) is not int or images < 0):
+        raise FederationError("its answer cannot be read")
+    return Member(reply.metadata.src_node_id, client, str(name), facts, images)
 
 
 def difference(facts: Facts, wanted: Facts) -> str:

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 
 from focoop.errors import ConfigError, FederationError, MethodError
 from focoop.federation.round import num_bytes
-from focoop.flower.records import CONFIG, METRICS, UPDATE, Order, to_tensor
+from focoop.flower.records import CONFIG, METRICS, UPDATE, Order, reading, to_tensor
 from focoop.flower.secure_site import (
     KEYS,
     MASKED,
@@ -153,10 +153,12 @@ class SecureStrategy(PromptStrategy):
         found: dict[int, Read] = {}
         for client, reply in self._sorted(self._collect(self.grid, round_index), self.lost):
             try:
-                record = record_of(reply.content)
+                with reading("its answer"):
+                    record = record_of(reply.content)
                 if (record.get("client"), record.get("round")) != (client, round_index):
                     raise FederationError("its answer is another client's, or of another round")
-                found[client] = read(record, client)
+                with reading("its answer"):
+                    found[client] = read(record, client)
             except FederationError as error:
                 self.lost[self.roster.name(client)] = str(error)
         return found
@@ -211,6 +213,7 @@ def read_opened(record: ConfigRecord, client: int) -> Revealed:
     return Revealed(client, seeds, keys)
 
 
+@reading("its vector")
 def read_masked(content: RecordDict, client: int, round_index: int, words: int) -> Words:
     """A client's vector (uint64), of which nothing but its length can be checked."""
     arrays, metrics = content.get(UPDATE), content.get(METRICS)

@@ -44,7 +44,7 @@ class ServerSettings:
         1000.0, "refuse updates this many times longer than the median; 0: none", low=0
     )
     count_bound: float = setting(
-        100.0, "refuse clients with this many times the median of images; 0: none", low=0
+        20.0, "refuse clients with this many times the median of images; 0: none", low=0
     )
 
 

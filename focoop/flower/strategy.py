@@ -17,7 +17,13 @@ from focoop.config import config_hash
 from focoop.errors import FederationError
 from focoop.experiment import client_privacy, server_screen
 from focoop.federation.round import aggregate, num_bytes
-from focoop.flower.checks import read_row, read_update, suspects
+from focoop.flower.checks import (
+    check_counts,
+    read_row,
+    read_update,
+    suspects,
+    suspicious_rows,
+)
 from focoop.flower.collect import EXPIRED, REASONS, Collection, Enough, why
 from focoop.flower.journal import shown
 from focoop.flower.records import CONFIG, GLOBAL, Order, sent_down
@@ -182,14 +188,19 @@ class PromptStrategy(Strategy):
         """Average the rows that came, then commit the round: it is never repeated."""
         round_index = self.done + server_round
         refused: dict[str, str] = {}
-        rows: list[dict[str, Any]] = []
+        found: dict[int, dict[str, Any]] = {}
         for client, reply in self._sorted(replies, refused):
             try:
-                row = read_row(reply.content, client, round_index)
+                row = read_row(reply.content, client, round_index, len(self.task.classes))
             except FederationError as error:
                 refused[self.roster.name(client)] = str(error)
                 continue
-            rows += [] if row is None else [{**row, "client": client}]
+            if row is not None:
+                found[client] = {**row, "client": client}
+        odd = suspicious_rows(found, self.settings.count_bound)
+        refused |= {self.roster.name(client): reason for client, reason in odd.items()}
+        rows = [row for client, row in found.items() if client not in odd]
+        refused = {name: shown(reason) for name, reason in refused.items()}
         for name, reason in refused.items():
             told = f"not evaluated: {reason}"
             self.journal.note("left out", round=round_index, site=name, reason=told)
@@ -222,7 +233,7 @@ class PromptStrategy(Strategy):
 
     def _read(self, round_index: int, client: int, reply: Message) -> ClientUpdate:
         """A client's update, or why it is refused."""
-        return read_update(
+        update = read_update(
             reply.content,
             client,
             round_index,
@@ -231,6 +242,8 @@ class PromptStrategy(Strategy):
             noised=self.noised,
             payload=self.payload,
         )
+        check_counts(update, self.config, self.roster.members[client].images)
+        return update
 
     def _orders(
         self, clients: Sequence[int], round_index: int, arrays: ArrayRecord, kind: str

@@ -95,6 +95,19 @@ def bomb(message: Message, reply: Message) -> Message:
     return reply
 
 
+def header(text: bytes) -> Spoil:
+    """An array whose header is this text."""
+
+    def spoil(message: Message, reply: Message) -> Message:
+        record = reply.content[UPDATE]
+        assert isinstance(record, ArrayRecord)
+        head = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+        record["context"] = Array("float32", (16, 192), "numpy.ndarray", head)
+        return reply
+
+    return spoil
+
+
 GARBAGE: dict[str, tuple[Spoil, str]] = {
     "raises": (raises, "disk on fire"),
     "nan": (context_array(lambda a: a * np.nan), "no numbers"),
@@ -112,7 +125,13 @@ GARBAGE: dict[str, tuple[Spoil, str]] = {
     "negative": (counts(lambda c: -c, lambda n: -n), "negative"),
     "sum": (counts(lambda c: c + 1, lambda n: n), "add up"),
     "wrap": (counts(lambda c: c * 0 + 2**62, lambda n: 0), "add up"),
-    "too many": (counts(lambda c: c * 10_000, lambda n: n * 10_000), "number of images"),
+    "too many": (counts(lambda c: c * 50, lambda n: n * 50), "100 images of a class, and 2 are"),
+    "header of a list as a key": (header(b"{[]:1}"), "not an array"),
+    "header of open brackets": (header(b"(" * 4), "not an array"),
+    "header of a long number": (
+        header(b"{'descr': '<f4', 'fortran_order': False, 'shape': (" + b"9" * 5000 + b",)}"),
+        "not an array",
+    ),
 }
 
 
@@ -231,13 +250,83 @@ def test_an_impostor_and_a_stranger_take_no_part(tmp_path: Path) -> None:
         assert reason in " ".join(told.values()), told
 
 
-def test_evaluations_are_looked_at_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("row/accuracy_own", float("nan"), "accuracy_own is not a number"),
+        ("row/accuracy_own", 7.0, "accuracy_own is 7, and must lie between 0 and 1"),
+        ("row/num_test", 10_000, "10000 test images, 1429 times the median"),
+        ("row/ood", 1.0, "ood"),
+        ("row/ood/far/auroc/x", 1.0, "auroc"),
+        ("row/corrupted/fog@1/accuracy", 0.5, "corrupted/fog@1 has other values"),
+    ],
+)
+def test_evaluations_are_looked_at_too(
+    tmp_path: Path, name: str, value: float, reason: str
+) -> None:
     wanted = toy_config(tmp_path, "method.name=promptfl", "federation.rounds=1")
-    spoil = number("row/accuracy_own", float("nan"))
+    spoil = number(name, value)
     run = federated(wanted, tmp_path / "run", [*HONEST, Tampered(spoil, kind="evaluate")])
     line = run.metrics()[-1]
     assert [row["client"] for row in line["clients"]] == [0, 1]
-    assert "accuracy_own" in run.manifest["rounds"][-1]["not_evaluated"]["client 2"]
+    assert reason in run.manifest["rounds"][-1]["not_evaluated"]["client 2"]
     known = [(row["accuracy_own"], row["num_test"]) for row in line["clients"]]
     mean = sum(value * count for value, count in known) / sum(count for _, count in known)
     assert line["accuracy_own"] == pytest.approx(mean)
+
+
+def test_a_site_does_not_grow_fifty_times_in_the_run(tmp_path: Path) -> None:
+    """Where no number of shots bounds the counts, what the site told of when it joined does."""
+    more = "method.name=promptfl", "partition.shots=0", "federation.evaluate_every=0"
+    wanted = toy_config(tmp_path, *more)
+    liar = Tampered(counts(lambda c: c * 3, lambda n: n * 3))
+    run = federated(wanted, tmp_path / "run", [*HONEST, liar])
+    refused = run.manifest["rounds"][1]["refused"]["client 2"]
+    assert re.search(r"counts \d+ images, and it told of \d+ when it joined", refused)
+
+    def about(message: Message, reply: Message) -> Message:
+        reply.content["about"]["images"] = 10**6  # type: ignore[index]
+        return reply
+
+    liar = Tampered(about, "query.hello", Tampered(counts(lambda c: c * 50, lambda n: n * 50)))
+    run = federated(wanted, tmp_path / "declared", [*HONEST, liar])
+    assert "50 times the median" in run.manifest["rounds"][1]["refused"]["client 2"]
+
+
+class Undecodable(inprocess.InProcessGrid):
+    """Flower cannot decode client 2's replies, and hands out none of that request's."""
+
+    def pull_messages(self, message_ids):  # type: ignore[no-untyped-def]
+        replies = list(super().pull_messages(message_ids))
+        for reply in replies:
+            trains = reply.metadata.message_type == "train"
+            if trains and reply.metadata.src_node_id == inprocess.FIRST_NODE + 2:
+                raise ValueError("Unexpected format for object head.")
+        return replies
+
+
+def test_a_reply_that_flower_cannot_decode_is_its_senders_alone(
+    tmp_path: Path, without: tuple[Path, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, expected = without
+    wanted = toy_config(folder, "method.name=promptfl", "federation.evaluate_every=0")
+    monkeypatch.setattr(inprocess, "InProcessGrid", Undecodable)
+    run = federated(wanted, tmp_path / "run")
+    assert state(run) == expected
+    reason = run.manifest["rounds"][1]["refused"]["client 2"]
+    assert reason == "its reply cannot be read (ValueError)"
+
+
+class Down(inprocess.InProcessGrid):
+    """The SuperLink itself is gone."""
+
+    def pull_messages(self, message_ids):  # type: ignore[no-untyped-def]
+        raise ConnectionRefusedError
+
+
+def test_a_lost_connection_is_nobodys_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inprocess, "InProcessGrid", Down)
+    with pytest.raises(ConnectionRefusedError):
+        federated(toy_config(tmp_path, "method.name=promptfl"), tmp_path / "run")
