@@ -144,7 +144,13 @@ def client_privacy(config: RunConfig) -> Privacy | None:
     if not given.clip and given.counts == "exact":
         return None
     return Privacy(
-        given.clip, given.noise, given.delta, given.counts, given.count_step, given.count_noise
+        given.clip,
+        given.noise,
+        given.delta,
+        given.counts,
+        given.count_step,
+        given.count_noise,
+        given.secret_draw,
     )
 
 

@@ -5,13 +5,17 @@ Gaussian noise of deviation z S is added to every number. Neighbours are two fed
 one client's whole data set is replaced by any other: two clipped changes lie at most 2 S apart, so
 that one round is a Gaussian mechanism of multiplier z / 2. The mean training loss is withheld.
 
+The noise protects where nobody else can draw it again: a site draws it from fresh bytes
+(`SecretNormal`) and answers each round once (`flower/releases.py`). The simulator draws it from the
+run's seed, which everyone knows: its noise shows what privacy costs, and protects nothing.
+
 Costs are Renyi divergences of order a (Mironov 2017), added over rounds and turned into
 (epsilon, delta) at the end. What is covered and what is not: `docs/threat-model.md`.
 """
 
-import hmac
+import hashlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -36,6 +40,8 @@ class Privacy:
         counts: `exact`; `rounded` up to a multiple of `count_step`; `noised` by a Gaussian of
             deviation `count_noise`, drawn once for all rounds; `none`: every class counts one.
         count_step, count_noise: of the above.
+        secret_draw: whether nobody but the server knows who takes part in a round; only then does
+            drawing clients lower what an outsider learns.
     """
 
     clip: float = 0.0
@@ -44,27 +50,39 @@ class Privacy:
     counts: str = "exact"
     count_step: int = 10
     count_noise: float = 0.0
+    secret_draw: bool = False
+
+    @property
+    def draws(self) -> bool:
+        """Whether a release holds random numbers, so that two of them can be compared."""
+        return self.noise > 0 or self.counts == "noised"
 
     def release(
-        self,
-        update: ClientUpdate,
-        received: Params,
-        generator: torch.Generator,
-        count_generator: torch.Generator,
+        self, update: ClientUpdate, received: Params, noise: "Normal", count_noise: "Normal"
     ) -> ClientUpdate:
         """The update as it may leave the client that received `received`.
 
-        `generator` must be new in every round, `count_generator` the same in all of them: counts
-        noised anew each round could be averaged. At a real site both come of `secret_generator`.
+        A client without images is released as any other under noise: that it has none must not
+        show. Without noise its unchanged tensors tell it anyway, and it leaves as it is.
+
+        Args:
+            update: the client's update after training.
+            received: the shared tensors it was given.
+            noise: draws the noise of the tensors; must be new in every round.
+            count_noise: draws the noise of the counts; must be the same in all rounds, as counts
+                noised anew each round could be averaged.
+
+        Returns:
+            The update with clipped and noised tensors, coarser counts and, under noise, no loss.
         """
-        if update.num_examples == 0:
+        if update.num_examples == 0 and not self.noise:
             return update
         shared = update.shared
         if self.clip:
             shared = clip_change(shared, received, self.clip)
         if self.noise:
-            shared = add_noise(shared, self.noise * self.clip, generator)
-        counts = self.release_counts(update.class_counts, count_generator)
+            shared = add_noise(shared, self.noise * self.clip, noise)
+        counts = self.release_counts(update.class_counts, count_noise)
         return replace(
             update,
             shared=shared,
@@ -73,13 +91,13 @@ class Privacy:
             loss=math.nan if self.noise else update.loss,
         )
 
-    def release_counts(self, counts: Tensor, generator: torch.Generator) -> Tensor:
+    def release_counts(self, counts: Tensor, noise: "Normal") -> Tensor:
         """(C,) class counts as they may leave the client."""
         if self.counts == "rounded":
             return (counts + self.count_step - 1) // self.count_step * self.count_step
         if self.counts == "noised":
-            noise = torch.randn(counts.shape, generator=generator, dtype=torch.float64)
-            noisy = counts.double().cpu() + self.count_noise * noise
+            drawn = normal(noise, counts.shape, torch.float64)
+            noisy = counts.double().cpu() + self.count_noise * drawn
             whole = noisy.round().clamp(min=0).long()
             if not whole.any():  # no images at all would leave the client out
                 whole[noisy.argmax()] = 1
@@ -88,22 +106,25 @@ class Privacy:
             return torch.ones_like(counts)
         return counts
 
-    def spent(self, busiest: int, rounds: int, participation: float) -> dict[str, float]:
+    def spent(self, busiest: int, rounds: int, share: float) -> dict[str, float]:
         """Epsilon so far, for the round's report; empty without noise.
 
-        `epsilon` bounds what the server learns, who knows who took part: `busiest` is how often the
-        client did that took part most. `epsilon_outside` bounds what the noised tensors tell
-        somebody who sees neither counts nor who took part, where clients are drawn each round.
-        `epsilon_counts` is for one image of a client replaced, whatever the number of rounds.
+        `epsilon` bounds what the server learns, who knows who took part. `epsilon_outside` bounds
+        what the noised tensors tell somebody who sees neither counts nor who took part; it is told
+        only where clients are drawn secretly. `epsilon_counts` is for one image of a client
+        replaced, whatever the number of rounds.
+
+        Args:
+            busiest: how often the client took part that did so most often.
+            rounds: rounds so far.
+            share: the true share of clients asked in a round, their number over all clients.
         """
         found = {}
         if self.noise:
-            found["epsilon"] = epsilon(
-                {a: busiest * gaussian_rdp(a, self.noise / 2) for a in ORDERS}, self.delta
-            )
-            if participation < 1:
-                outside = {
-                    a: rounds * drawn_rdp(a, participation, self._one_round) for a in WHOLE_ORDERS
+            found["epsilon"] = composed([self.noise] * busiest, self.delta)
+            if self.secret_draw and share < 1:
+                outside: dict[float, float] = {
+                    a: rounds * drawn_rdp(a, share, self._one_round) for a in WHOLE_ORDERS
                 }
                 found["epsilon_outside"] = min(found["epsilon"], epsilon(outside, self.delta))
         if self.counts == "noised" and self.count_noise:
@@ -117,15 +138,54 @@ class Privacy:
         return gaussian_rdp(order, self.noise / 2)
 
 
-def secret_generator(secret: bytes, *names: str | int) -> torch.Generator:
-    """A generator only the holder of `secret` can repeat, for a real site.
+class SecretNormal:
+    """Normal draws that only the holder of `key` can repeat: a stream of SHAKE-256.
 
-    The run's seed is known to all: noise drawn from it could be taken off again. Use the names
-    ("privacy", run, round) for noise and ("counts", run) for counts, and keep the secret on disk.
+    For real sites: torch's generators start from 63 bits and are not made to resist attacks.
     """
-    text = "/".join(f"{type(name).__name__}:{name}" for name in names)
-    digest = hmac.digest(secret, text.encode(), "sha256")
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) < 32:
+            raise ValueError("a key for noise has 32 bytes or more")
+        self._key, self._drawn = key, 0
+
+    def draw(self, shape: Sequence[int]) -> Tensor:
+        """Float64 normal numbers of this shape, other ones at each call."""
+        count = math.prod(shape)
+        name = self._key + self._drawn.to_bytes(8, "big")
+        self._drawn += 1
+        words = torch.frombuffer(
+            bytearray(hashlib.shake_256(name).digest(8 * count + 8)), dtype=torch.int64
+        )[:count]
+        # 53 bits in the middle of their steps: never 0 or 1, where the quantile is infinite.
+        uniform = (((words >> 11) & (2**53 - 1)).double() + 0.5) / 2.0**53
+        drawn: Tensor = torch.special.ndtri(uniform)
+        return drawn.reshape(tuple(shape))
+
+
+# Where normal numbers come from: a seeded generator in the simulator, a secret at a site.
+Normal = torch.Generator | SecretNormal
+
+
+def normal(source: Normal, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Standard normal numbers of a shape and type, drawn on the CPU."""
+    if isinstance(source, SecretNormal):
+        return source.draw(shape).to(dtype)
+    return torch.randn(shape, generator=source, dtype=dtype)
+
+
+def composed(noises: Iterable[float], delta: float) -> float:
+    """Epsilon of releases of one client, one for each of `noises` (z, in units of the clip).
+
+    >>> composed([], 1e-5)
+    0.0
+    >>> composed([8.0, 8.0], 1e-5) < composed([8.0, 4.0], 1e-5)
+    True
+    """
+    given = [z / 2 for z in noises]  # two clipped changes lie up to 2 S apart
+    if not given:
+        return 0.0
+    return epsilon({a: math.fsum(gaussian_rdp(a, z) for z in given) for a in ORDERS}, delta)
 
 
 def clip_change(shared: Params, received: Params, bound: float) -> Params:
@@ -143,13 +203,13 @@ def clip_change(shared: Params, received: Params, bound: float) -> Params:
     return {name: moved.get(name, value) for name, value in shared.items()}
 
 
-def add_noise(shared: Params, deviation: float, generator: torch.Generator) -> Params:
+def add_noise(shared: Params, deviation: float, source: Normal) -> Params:
     """Independent N(0, deviation^2) on every number, drawn on the CPU in the order of names."""
     noised = dict(shared)
     for name in sorted(shared):
         value = shared[name]
         if value.is_floating_point():
-            noise = torch.randn(value.shape, generator=generator, dtype=value.dtype)
+            noise = normal(source, value.shape, value.dtype)
             noised[name] = value + deviation * noise.to(value.device)
     return noised
 

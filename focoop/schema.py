@@ -186,6 +186,9 @@ class PrivacyConfig(Section):
     counts: str = setting("exact", "class counts that are sent", choices=COUNTS)
     count_step: int = setting(10, "rounded counts are multiples of this", low=1)
     count_noise: float = setting(10.0, "deviation of noised counts, in images", above=0)
+    secret_draw: bool = setting(
+        False, "clients of a round are drawn secretly, not from the seed; tells epsilon_outside"
+    )
     secure_sum: bool = setting(False, "the server sees sums over clients alone")
     # Of no more than half of the clients there could be two groups, and each might open one secret.
     threshold: float = setting(

@@ -21,13 +21,14 @@ from focoop.privacy import (
     ORDERS,
     WHOLE_ORDERS,
     Privacy,
+    SecretNormal,
     add_noise,
     clip_change,
+    composed,
     drawn_rdp,
     epsilon,
     gaussian_rdp,
     sampled_gaussian_rdp,
-    secret_generator,
 )
 from focoop.runs import start as begin
 from focoop.schema import PrivacyConfig
@@ -124,8 +125,8 @@ def test_epsilon_is_that_of_an_established_accountant(
 
 
 def test_spent_is_the_gaussian_of_half_the_multiplier_and_more_rounds_cost_more() -> None:
-    privacy = Privacy(clip=1.0, noise=4.0)
-    found = privacy.spent(busiest=5, rounds=50, participation=0.1)
+    privacy = Privacy(clip=1.0, noise=4.0, secret_draw=True)
+    found = privacy.spent(busiest=5, rounds=50, share=0.1)
     assert found["epsilon"] >= exact_gaussian_epsilon(2.0, 5, 1e-5)
     assert found["epsilon"] < privacy.spent(6, 50, 0.1)["epsilon"]
     outside = epsilon(
@@ -134,6 +135,56 @@ def test_spent_is_the_gaussian_of_half_the_multiplier_and_more_rounds_cost_more(
     assert found["epsilon_outside"] == min(outside, found["epsilon"])
     assert "epsilon_outside" not in privacy.spent(5, 5, 1.0)
     assert Privacy(clip=1.0).spent(5, 5, 0.5) == {}
+    # Whoever knows the seed knows who took part: then drawing hides nobody.
+    assert set(Privacy(clip=1.0, noise=4.0).spent(5, 50, 0.1)) == {"epsilon"}
+
+
+@pytest.mark.parametrize(("noise", "busiest"), [(1.0, 1), (4.0, 25), (16.0, 400)])
+def test_epsilon_is_that_of_dp_accounting(noise: float, busiest: int) -> None:
+    accounting = pytest.importorskip("dp_accounting")
+    relation = accounting.NeighboringRelation.REPLACE_ONE
+    oracle = accounting.rdp.RdpAccountant(ORDERS, relation)
+    # Replacing a client moves its clipped change by up to 2 S: the multiplier is noise / 2.
+    oracle.compose(accounting.GaussianDpEvent(noise / 2), busiest)
+    found = Privacy(clip=0.3, noise=noise).spent(busiest, busiest, 1.0)["epsilon"]
+    assert found == pytest.approx(oracle.get_epsilon(1e-5), rel=1e-9)
+    # Its exact accountant knows that itself: it is told the multiplier of a client added.
+    exact = accounting.pld.PLDAccountant(relation, value_discretization_interval=1e-2)
+    exact.compose(accounting.GaussianDpEvent(noise), busiest)
+    assert 0.85 * found - 0.05 <= exact.get_epsilon(1e-5) <= found * (1 + 1e-2)
+
+
+@pytest.mark.parametrize(("clients", "sampled"), [(10, 1), (10, 5), (1000, 10)])
+def test_epsilon_outside_is_no_less_than_that_of_dp_accounting(clients: int, sampled: int) -> None:
+    accounting = pytest.importorskip("dp_accounting")
+    oracle = accounting.rdp.RdpAccountant(WHOLE_ORDERS, accounting.NeighboringRelation.REPLACE_ONE)
+    one = accounting.GaussianDpEvent(4.0)
+    oracle.compose(accounting.SampledWithoutReplacementDpEvent(clients, sampled, one), 50)
+    privacy = Privacy(clip=1.0, noise=8.0, secret_draw=True)
+    found = privacy.spent(50, 50, sampled / clients)
+    # Its bound uses that the noise is Gaussian, ours holds for any mechanism; and drawing never
+    # tells more than taking part every time.
+    least = min(oracle.get_epsilon(1e-5), found["epsilon"])
+    assert least <= found["epsilon_outside"] <= 2 * least
+
+
+def test_the_share_is_that_of_the_clients_drawn() -> None:
+    """K = 10 and a participation of 0.05 draw one client in ten, not one in twenty."""
+    privacy = Privacy(clip=1.0, noise=8.0, secret_draw=True)
+    results = run(privacy, clients=10, participation=0.05, rounds=2)
+    assert [len(one.participants) for one in results] == [1, 1]
+    turns = max(sum(k in one.participants for one in results) for k in range(10))
+    told = results[-1].server.report["epsilon_outside"]
+    assert told == privacy.spent(turns, 2, 0.1)["epsilon_outside"]
+    assert told > privacy.spent(turns, 2, 0.05)["epsilon_outside"]
+    # The numbers of the report that found it: 1.24 was told, 2.60 is true.
+    assert privacy.spent(50, 50, 0.1)["epsilon_outside"] == pytest.approx(2.60, abs=0.01)
+
+
+def test_unequal_releases_add_up() -> None:
+    assert composed([4.0] * 7, 1e-5) == Privacy(clip=1, noise=4.0).spent(7, 7, 1.0)["epsilon"]
+    # Independent Gaussians: 1 / z^2 adds up, so 3 and 4 cost as much as one of 12 / 5.
+    assert composed([3.0, 4.0], 1e-5) == pytest.approx(composed([2.4], 1e-5))
 
 
 def test_noised_counts_cost_once() -> None:
@@ -207,18 +258,32 @@ def test_noise_differs_by_round_and_the_loss_stays_home() -> None:
     assert release(Privacy(clip=0.5)).loss == 0.7
 
 
-def test_noise_of_a_site_is_repeated_by_its_secret_alone() -> None:
-    draws = {
-        name: torch.randn(5, generator=secret_generator(*given)).tolist()
-        for name, given in {
-            "same": (b"k", "privacy", 1),
-            "again": (b"k", "privacy", 1),
-            "other secret": (b"l", "privacy", 1),
-            "other round": (b"k", "privacy", 2),
-        }.items()
-    }
-    assert draws["same"] == draws["again"]
-    assert len({tuple(draw) for draw in draws.values()}) == 3
+def test_secret_noise_is_normal_and_its_keys_own() -> None:
+    key, other = (bytes([k]) * 32 for k in (1, 2))
+    drawn = SecretNormal(key).draw((100, 200)).flatten().numpy()
+    assert stats.kstest(drawn, "norm").pvalue > 1e-3
+    assert abs(stats.pearsonr(drawn[:10000], drawn[10000:]).statistic) < 0.05
+    source = SecretNormal(key)
+    first, second = source.draw((20000,)).numpy(), source.draw((20000,)).numpy()
+    assert (first == drawn).all()
+    for unlike in (second, SecretNormal(other).draw((20000,)).numpy()):
+        assert abs(stats.pearsonr(first, unlike).statistic) < 0.05
+    assert SecretNormal(key).draw(()).shape == ()
+    with pytest.raises(ValueError, match="32 bytes"):
+        SecretNormal(b"short")
+
+
+def test_an_empty_client_is_released_as_any_other() -> None:
+    received, _ = make_update()
+    empty = ClientUpdate(3, received, 0, torch.zeros(3, dtype=torch.int64), math.nan)
+    sources = torch_generator(0, "privacy"), torch_generator(0, "counts")
+    sent = Privacy(clip=0.5, noise=2.0, counts="none").release(empty, received, *sources)
+    change = (sent.shared["a"] - received["a"]).double()
+    assert float(change.std()) == pytest.approx(1.0, rel=0.6)  # 12 numbers
+    assert (sent.class_counts.tolist(), sent.num_examples) == ([1, 1, 1], 3)
+    assert math.isnan(sent.loss)
+    plain = Privacy(clip=0.5, counts="none").release(empty, received, *sources)
+    assert plain is empty  # without noise its tensors tell that it has no images
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
@@ -226,12 +291,19 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         PrivacyConfig(noise=1.0)
 
 
-def run(privacy: Privacy | None, resume: tuple[int, Server] | None = None) -> list[RoundResult]:
+def run(
+    privacy: Privacy | None,
+    resume: tuple[int, Server] | None = None,
+    *,
+    clients: int = 4,
+    participation: float = 0.5,
+    rounds: int = 3,
+) -> list[RoundResult]:
     method = PromptFL(PromptFL.Config(context_tokens=2))
     task = make_task(method)
-    clients = make_clients(method, task, spread([6, 5, 4, 7]))
-    schedule = Schedule(3, 0.5, LocalSettings(1, 4, 0.1), privacy=privacy)
-    return list(simulate(method, task, clients, schedule, MemoryStore(), seed=1, resume=resume))
+    images = make_clients(method, task, spread([6, 5, 4, 7] if clients == 4 else [3] * clients))
+    schedule = Schedule(rounds, participation, LocalSettings(1, 4, 0.1), privacy=privacy)
+    return list(simulate(method, task, images, schedule, MemoryStore(), seed=1, resume=resume))
 
 
 def test_the_simulator_clips_reports_epsilon_and_resumes_to_the_bit() -> None:

@@ -195,7 +195,8 @@ def simulate(
         server = replace(server, shared=rounded(server.shared, schedule.down))
         if schedule.privacy is not None:
             turns.update(participants)
-            spent = schedule.privacy.spent(max(turns.values()), round_index, schedule.participation)
+            share = len(participants) / len(clients)
+            spent = schedule.privacy.spent(max(turns.values()), round_index, share)
             server = replace(server, report={**server.report, **spent})
         examples = sum(u.num_examples for u in updates)
         total = math.fsum(u.loss * u.num_examples for u in updates if u.num_examples)

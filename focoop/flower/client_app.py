@@ -86,7 +86,7 @@ def train(message: Message, context: Context) -> Message:
         store.save(client, round_index, trained.private)
     update = make_update(method, client, trained, data, task, loss)
     if schedule.privacy is not None:
-        update = schedule.privacy.release(update, given, *party.noise(order, given))
+        update = party.release(schedule.privacy, order, update, given)
     if party.config.privacy.secure_sum:
         hidden = secure_site.masked_content(party, order, message.content, update, method.by_class)
         return Message(hidden, reply_to=message)

@@ -1,25 +1,23 @@
 """One client of a federation: its images, its model's parts and its private tensors on disk."""
 
-import hashlib
 import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
-import torch
 from flwr.app import Context
 
 from focoop.clip.light import load_light
 from focoop.config import config_hash
 from focoop.errors import ConfigError, FederationError
 from focoop.flower.records import Order
+from focoop.flower.releases import Releases
 from focoop.flower.settings import listed, run_config, server_settings
 from focoop.methods import lookup
-from focoop.methods._base import Params
-from focoop.privacy import secret_generator
-from focoop.runstore import PrivateStore, dump
+from focoop.methods._base import ClientUpdate, Params
+from focoop.privacy import Privacy
+from focoop.runstore import PrivateStore
 from focoop.scenario import Scenario, build
 from focoop.schema import RunConfig
 from focoop.seeds import torch_generator
@@ -116,43 +114,25 @@ class Party:
             )
         return found
 
-    def noise(self, order: Order, received: Params) -> tuple[torch.Generator, torch.Generator]:
-        """Generators of the round's noise and of that of the counts.
+    def release(
+        self, privacy: Privacy, order: Order, update: ClientUpdate, received: Params
+    ) -> ClientUpdate:
+        """The update as it may leave this client, which was given the tensors `received`.
 
-        A site with images of its own draws from its own secret. The received tensors are part of
-        the name, so that a server that repeats a round with others does not get the same noise.
+        A site with images of its own draws secret noise and answers each round once. A node that
+        opens the run's own dataset is for study: its noise is the simulator's, from the seed.
         """
-        if not self.data:
-            return (
-                torch_generator(self.config.seed, "privacy", order.round_index, self.client),
-                torch_generator(self.config.seed, "counts", self.client),
+        if self.data and privacy.draws:
+            return Releases(self.state, order.key, self.client).release(
+                privacy, order, update, received
             )
-        secret = own_secret(self.state)
-        digest = hashlib.sha256(dump(received, {})).hexdigest()
-        names = (order.key, self.client)
-        return (
-            secret_generator(secret, "privacy", *names, order.round_index, digest),
-            secret_generator(secret, "counts", *names),
-        )
+        seed, client = self.config.seed, self.client
+        noise = torch_generator(seed, "privacy", order.round_index, client)
+        return privacy.release(update, received, noise, torch_generator(seed, "counts", client))
 
     def store(self, order: Order, round_index: int) -> PrivateStore:
         """Private tensors up to `round_index`; each client has its own root, and may clear it."""
         return PrivateStore(self.state / order.key / f"{self.client:04d}", limit=round_index)
-
-
-def own_secret(root: Path) -> bytes:
-    """The site's secret, made when first asked for and readable by its owner alone."""
-    path = root / "secret"
-    root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(secrets.token_bytes(32))
-    except FileExistsError:
-        pass
-    found = path.read_bytes()
-    if len(found) != 32:
-        raise FederationError(f"{path} is damaged: remove it, and a new secret is made")
-    return found
 
 
 @lru_cache(maxsize=2)

@@ -6,9 +6,13 @@ sampled clients are among them the round has the bits of a run without spares.
 """
 
 import math
+import os
+import re
+import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from flwr.app import Message
 
@@ -21,7 +25,7 @@ from focoop.seeds import numpy_generator
 
 @dataclass(frozen=True)
 class Draw:
-    """Who is asked in which round, from the run's seed alone."""
+    """Who is asked in which round, from the run's seed or the server's secret one alone."""
 
     num_clients: int
     participation: float
@@ -42,8 +46,26 @@ class Draw:
         asked = [[*sampled, *spares] for sampled, spares in map(self.clients, range(1, rounds + 1))]
         busiest = Counter(client for clients in asked for client in clients)
         share = max(len(clients) for clients in asked) / self.num_clients
-        plain = self.participation if not self.spare else max(self.participation, share)
-        return max(busiest.values()), rounds, plain
+        return max(busiest.values()), rounds, share
+
+
+def secret_seed(folder: Path) -> int:
+    """The server's own seed for drawing clients, made once for a run and kept in its folder.
+
+    Whoever knows it, or the participants that the run folder names, knows who took part.
+    """
+    path = folder / "draw.secret"
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+            file.flush()
+            os.fsync(file.fileno())
+    except FileExistsError:
+        pass
+    text = path.read_text(encoding="utf-8")
+    if not re.fullmatch(r"[0-9a-f]{64}", text):
+        raise FederationError(f"{path} is damaged: start the run again in another folder")
+    return int(text, 16)
 
 
 def spare_clients(

@@ -29,7 +29,7 @@ from focoop.flower.journal import shown
 from focoop.flower.records import CONFIG, GLOBAL, Order, sent_down
 from focoop.flower.roster import Facts, Roster
 from focoop.flower.settings import ServerSettings
-from focoop.flower.spares import Draw, chosen, suffice
+from focoop.flower.spares import Draw, chosen, secret_seed, suffice
 from focoop.flower.summary import summarise
 from focoop.methods._base import ClientUpdate, Method, Server, Task
 from focoop.payload import Payload, rounded
@@ -61,6 +61,8 @@ class PromptStrategy(Strategy):
         self.rounds = self.config.federation.rounds if method.trains else 0
         self.hash = config_hash(self.config)
         share, seed = self.config.federation.participation, self.config.seed
+        if self.config.privacy.secret_draw:
+            seed = secret_seed(folder.path)
         self.draw = Draw(facts.clients, share, settings.spare, seed)
         self.journal = roster.journal
         self.sent: list[tuple[int, Message]] = []

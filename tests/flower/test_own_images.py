@@ -19,7 +19,7 @@ from focoop.errors import ConfigError, DataError, FederationError
 from focoop.features import save_splits
 from focoop.flower import inprocess
 from focoop.flower.party import Party, own_scenario
-from focoop.flower.records import Order, flatten
+from focoop.flower.records import flatten
 from focoop.runs import RunFolder
 from focoop.scenario import Scenario, build
 from focoop.seeds import numpy_generator
@@ -85,28 +85,6 @@ def test_a_site_says_where_things_are(tmp_path: Path) -> None:
     party = Party.of(Context(1, 1, node, RecordDict(), flat))
     assert party.classes == ("a", "b") and party.state == tmp_path
     assert party.config == wanted and party.places == {"device": "cuda"}
-
-
-def test_noise_of_a_site_is_its_own_secret(tmp_path: Path) -> None:
-    wanted = toy_config(tmp_path, "privacy.clip=1.0", "privacy.noise=1.0", "privacy.counts=noised")
-    node = {"partition-id": 0, "num-partitions": 1, "data": "folder:images"}
-
-    def party(state: str) -> Party:
-        own = {**node, "state": str(tmp_path / state)}
-        return Party.of(Context(1, 1, own, RecordDict(), to_flat(wanted)))
-
-    def draws(state: str, order: Order, received: float) -> list[float]:
-        generators = party(state).noise(order, {"a": torch.full((2,), received)})
-        return [float(torch.rand((), generator=one)) for one in generators]
-
-    order, later = Order(1, "0" * 16, ""), Order(2, "0" * 16, "")
-    first = draws("a", order, 0.0)
-    assert draws("a", order, 0.0) == first  # a round that is repeated as it was
-    assert draws("b", order, 0.0)[0] != first[0] and draws("b", order, 0.0)[1] != first[1]
-    for other in (draws("a", order, 1.0), draws("a", later, 0.0)):
-        assert other[0] != first[0] and other[1] == first[1]
-    assert (tmp_path / "a" / "secret").stat().st_mode & 0o077 == 0
-    assert not party("a").reports  # exact accuracies would undo it
 
 
 @pytest.fixture
