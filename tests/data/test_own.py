@@ -148,7 +148,7 @@ def test_a_mended_image_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.M
     Image.new("RGB", (2, 2)).save(tmp_path / "i" / "bad" / "0.png")
     Image.new("RGB", (2, 2)).save(tmp_path / "i" / "nowhere.jpg")
     assert list(sound.broken(found, tmp_path)) == ["ok/8.jpg"]
-    monkeypatch.setattr(sound, "read_rgb", None)  # nothing is opened a second time
+    monkeypatch.setattr(sound, "decode", None)  # nothing is opened a second time
     assert list(sound.broken(found, tmp_path)) == ["ok/8.jpg"]
 
 
