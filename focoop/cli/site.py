@@ -42,6 +42,12 @@ Classes = Annotated[
         callback=class_names,
     ),
 ]
+PolicyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--policy", metavar="FILE", help="This site's policy; default policy.toml beside its keys."
+    ),
+]
 app = typer.Typer(name="site", no_args_is_help=True, help="A site: its key, images and node.")
 app.command("key")(site_key)
 
@@ -58,6 +64,7 @@ def check(
     state: Annotated[
         Path | None, typer.Option(metavar="DIR", help="State folder, to check too.")
     ] = None,
+    policy: PolicyFile = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
@@ -65,6 +72,7 @@ def check(
     need_flower()
     from focoop.flower.identity import read_site
     from focoop.flower.party import own_scenario
+    from focoop.flower.policy import Policy, policy_file
     from focoop.flower.rehearsal import check_keys, check_state, rehearse
     from focoop.flower.settings import listed
 
@@ -73,6 +81,11 @@ def check(
         check_keys(keys)
     if state is not None:
         check_state(state)
+    allowed = Policy.read(policy_file(policy, keys))
+    if not as_json:
+        for sentence in allowed.sentences():
+            out().print(f"policy: {sentence}", markup=False, soft_wrap=True)
+    allowed.check(config)
     client = read_site(keys).client if keys is not None else 0
     scenario = own_scenario(config, data, tuple(listed(classes)), client, client + 1)
     counts = scenario.split.counts()[client]
@@ -85,6 +98,7 @@ def check(
             if count
         },
         "backbone": scenario.backbone.fingerprint,
+        "policy": allowed.sentences(),
         **rehearse(config, scenario, client).record(),
     }
     if as_json:
@@ -111,6 +125,7 @@ def join(
     state: Annotated[
         Path, typer.Option(metavar="DIR", help="Where private prompts are kept.")
     ] = Path("focoop-site"),
+    policy: PolicyFile = None,
     device: Annotated[str | None, typer.Option(help="Torch device of this site.")] = None,
     report: Annotated[
         bool, typer.Option("--report", help="Send exact accuracies although updates are noised.")
@@ -121,10 +136,13 @@ def join(
     from focoop.flower import launch
     from focoop.flower.identity import read_site
     from focoop.flower.keep import keep
+    from focoop.flower.policy import Policy, policy_file
     from focoop.flower.rehearsal import check_keys, check_state
 
     check_keys(keys)
     check_state(state)
+    own_policy = policy_file(policy, keys)
+    Policy.read(own_policy)  # refuses what is no policy before anything is started
     _look(data)
     site = read_site(keys)
     # The number is no secret and no claim: the server asks for a proof by the key.
@@ -135,6 +153,8 @@ def join(
         "data": _absolute(data),
         "state": str(state.resolve()),
     }
+    if own_policy is not None:
+        node["policy"] = str(own_policy)
     if device:
         node["device"] = device
     if report:

@@ -5,7 +5,6 @@ from functools import partial
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.clientapp import ClientApp
 
 from focoop import __version__
 from focoop.evaluation import EvaluationSets, Owned
@@ -14,6 +13,7 @@ from focoop.federation.client import make_update
 from focoop.federation.client import train as train_locally
 from focoop.federation.simulator import client_state, local_settings, start
 from focoop.flower import secure_site
+from focoop.flower.guard import SiteApp
 from focoop.flower.identity import prove
 from focoop.flower.party import Party
 from focoop.flower.records import (
@@ -27,7 +27,7 @@ from focoop.flower.records import (
 from focoop.methods._base import Server
 from focoop.seeds import torch_generator
 
-app = ClientApp()
+app = SiteApp()
 app.query(secure_site.KEYS)(secure_site.keys)
 app.query(secure_site.SHARES)(secure_site.shares)
 app.query(secure_site.OPEN)(secure_site.open_shares)

@@ -11,6 +11,7 @@ from flwr.app import Context
 from focoop.clip.light import load_light
 from focoop.config import config_hash
 from focoop.errors import ConfigError, FederationError
+from focoop.flower.policy import Policy, Refusal
 from focoop.flower.records import Order
 from focoop.flower.releases import Releases
 from focoop.flower.settings import listed, run_config, server_settings
@@ -43,6 +44,7 @@ class Party:
     places: Mapping[str, str] = field(default_factory=dict)
     reports: bool = True
     keys: Path | None = None
+    policy: Policy | None = None
 
     @classmethod
     def of(cls, context: Context) -> "Party":
@@ -58,7 +60,15 @@ class Party:
             ) from error
         if not 0 <= client < clients:
             raise ConfigError(f"there is no client {client} in a federation of {clients} clients")
+        policy = None
+        if "data" in node or "policy" in node:
+            policy = Policy.read(str(node.get("policy", "")))
+            if settings.config:
+                policy.check_file(settings.config, "config")
         config = run_config(context.run_config)
+        places = {key: str(node[key]) for key in PLACES if key in node}
+        if policy is not None:
+            policy.check(config, places)
         if lookup(config.method.name).pools_data:
             raise ConfigError(
                 f"{config.method.name} needs all clients' images in one place: use focoop run"
@@ -72,12 +82,12 @@ class Party:
                 f"{name} must bring its own images to this run: start its node with "
                 "--node-config 'data=\"folder:PATH\"'"
             )
-        places = {key: str(node[key]) for key in PLACES if key in node}
         # Exact accuracies beside noised tensors would tell what the noise hides.
         reports = not (data and config.privacy.noise) or bool(node.get("report", False))
+        reports = reports and (policy is None or policy.accuracies)
         names = tuple(listed(classes))
         keys = Path(str(node["keys"])) if "keys" in node else None
-        return cls(config, client, clients, name, root, data, names, places, reports, keys)
+        return cls(config, client, clients, name, root, data, names, places, reports, keys, policy)
 
     def check(self, order: Order) -> None:
         """Refuse an order of another configuration, which other versions of focoop would read."""
@@ -86,6 +96,10 @@ class Party:
             raise FederationError(
                 f"{self.name} reads this run's settings as {own}, the server as "
                 f"{order.config_hash}: install the same version of focoop on all machines"
+            )
+        if self.policy is not None and order.round_index > self.config.federation.rounds:
+            raise Refusal(
+                f"round {order.round_index} of a run of {self.config.federation.rounds} rounds"
             )
 
     def scenario(self, *, evaluation: bool = False) -> Scenario:

@@ -30,6 +30,7 @@ GLOBAL, CONFIG, UPDATE, STATS, METRICS, ABOUT = (
     "metrics",
     "about",
 )
+OUTCOME, OUTCOME_ROUND = "outcome", "outcome-round"
 KEY = re.compile(r"[0-9a-f]{16}")
 CHALLENGE = re.compile(r"[0-9a-f]{32}")
 
@@ -66,14 +67,19 @@ class Order:
     key: str
     config_hash: str
 
-    def record(self) -> ConfigRecord:
+    def record(self, told: tuple[int, str] | None = None) -> ConfigRecord:
         """As it travels; make one per message.
+
+        `told` says what became of the client's last update: the round, and why it was left out, or
+        "" where it counted.
 
         Flower names a message by the hash of its content and takes a reply from any node that
         knows the name: the nonce keeps other sites from guessing it.
         """
         record = ConfigRecord({"round": self.round_index, "nonce": secrets.token_hex(16)})
         record["key"], record["config-hash"] = self.key, self.config_hash
+        if told is not None:
+            record[OUTCOME_ROUND], record[OUTCOME] = told
         return record
 
     @classmethod
@@ -97,6 +103,19 @@ def challenge(content: RecordDict) -> str:
     if not isinstance(text, str) or not CHALLENGE.fullmatch(text):
         raise FederationError("the server asks who this is without a challenge to sign")
     return text
+
+
+def outcome(content: RecordDict) -> tuple[int, str] | None:
+    """What the server says became of this client's last update.
+
+    Returns:
+        The round and why the update was left out ("" where it counted); None where nothing is said.
+    """
+    record = content.get(CONFIG)
+    if not isinstance(record, ConfigRecord):
+        return None
+    number, text = record.get(OUTCOME_ROUND), record.get(OUTCOME)
+    return (number, text) if type(number) is int and isinstance(text, str) else None
 
 
 def to_arrays(params: Mapping[str, Tensor]) -> ArrayRecord:

@@ -35,6 +35,8 @@ from focoop.methods._base import ClientUpdate, Method, Server, Task
 from focoop.payload import Payload, rounded
 from focoop.runs import RunFolder
 
+POLICY = "policy: "  # how a site's refusal by its own policy begins
+
 
 class PromptStrategy(Strategy):
     """A method's rounds from the one after `done`; every round is committed to the run folder."""
@@ -71,6 +73,7 @@ class PromptStrategy(Strategy):
         self.spares: list[int] = []
         self.busy: set[int] = set()
         self.notes: dict[str, Any] = {}
+        self.outcomes: dict[int, tuple[int, str]] = {}  # client -> what became of its last update
         self.loss: float | None = None
         self.began = 0.0
 
@@ -256,7 +259,9 @@ class PromptStrategy(Strategy):
             (
                 client,
                 Message(
-                    RecordDict({GLOBAL: arrays, CONFIG: order.record()}),
+                    RecordDict(
+                        {GLOBAL: arrays, CONFIG: order.record(self.outcomes.pop(client, None))}
+                    ),
                     self.roster.members[client].node,
                     kind,
                     ttl=self.settings.deadline,
@@ -295,7 +300,12 @@ class PromptStrategy(Strategy):
         refused |= {self.roster.name(client): "it is not connected" for client in absent}
         for name, reason in refused.items():
             refused[name] = shown(reason)
-            self.journal.note("left out", round=round_index, site=name, reason=reason)
+            event = "refused" if reason.startswith(POLICY) else "left out"
+            self.journal.note(event, round=round_index, site=name, reason=reason)
+        for client in self.sampled:
+            told = "" if client in accepted else refused.get(self.roster.name(client))
+            if told is not None:
+                self.outcomes[client] = round_index, told
         for client in unused:
             self.journal.note("not needed", round=round_index, site=self.roster.name(client))
         self.notes |= {"participants": list(self.sampled), "accepted": list(accepted)}

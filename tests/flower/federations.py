@@ -50,6 +50,13 @@ def federated(
     return RunFolder.open(path)
 
 
+def opened(folder: Path, keys: Path | None = None) -> str:
+    """A policy under which a site lets the run read `folder`; its file's name."""
+    path = (keys or folder) / "policy.toml"
+    path.write_text(f'folders = ["{folder}"]\n')
+    return str(path)
+
+
 def state(folder: RunFolder) -> bytes:
     """The committed tensors."""
     return (folder.path / "state.safetensors").read_bytes()

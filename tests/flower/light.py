@@ -33,6 +33,7 @@ from focoop.flower import client_app
 from focoop.flower.identity import read_site
 from focoop.flower.inprocess import CLIENT_RAISED, identify
 from focoop.flower.keep import keep
+from focoop.flower.policy import policy_file
 from focoop.flower.records import Order
 
 SELF = "tests.flower.light"
@@ -119,6 +120,8 @@ def main(server: str, keys: str, data: str, state: str, *once: str) -> None:
     site = read_site(folder)
     node = {"partition-id": site.client, "name": site.name, "keys": str(folder)}
     node |= {"data": data, "state": state}
+    if (policy := policy_file(None, folder)) is not None:
+        node["policy"] = str(policy)
 
     def slowly(message: Message, context: Context) -> Message:
         if message.metadata.message_type == "train":

@@ -10,6 +10,7 @@ from pathlib import Path
 from focoop.features import save_splits
 from focoop.flower import launch
 from focoop.split import Split
+from tests.flower.federations import opened
 from tests.toy_setting import CLASSES
 
 SAID = ("--classes", "; ".join(CLASSES))
@@ -35,6 +36,8 @@ class Parties:
         (self.port,) = free_ports(1)
         sites = [text for name in names for text in ("--site", name)]
         assert self.begin("keys", "keys", "keys", "--host", "127.0.0.1", *sites).wait(60) == 0
+        for name in names:
+            opened(folder, folder / "keys" / "sites" / name)  # the OOD sets of the run are files
 
     def begin(self, name: str, *arguments: str) -> "subprocess.Popen[bytes]":
         """A command whose output goes to `name`.log."""

@@ -18,7 +18,7 @@ from focoop.flower import client_app, launch
 from focoop.flower.keys import make_keys
 from focoop.flower.records import UPDATE, Order
 from focoop.runs import RunFolder
-from tests.flower.federations import CLIENTS, federated, simulated, state, toy_config
+from tests.flower.federations import CLIENTS, federated, opened, simulated, state, toy_config
 from tests.flower.light import Answer, LightNode
 from tools.flower_hosts import Federation, Network, cmdline, family
 
@@ -54,6 +54,7 @@ class Links:
             "name": keys.name,
             "keys": str(keys),
             "data": f"file:{self.folder}/site-{k}.safetensors",
+            "policy": opened(self.folder),
             "state": f"{self.folder}/state-{k}",
         }
         found = LightNode(keys, self.made.address, node, answer)

@@ -24,7 +24,7 @@ from focoop.runs import RunFolder
 from focoop.scenario import Scenario, build
 from focoop.seeds import numpy_generator
 from focoop.split import make_split
-from tests.flower.federations import CLIENTS, simulated, state, toy_config
+from tests.flower.federations import CLIENTS, opened, simulated, state, toy_config
 from tests.toy_setting import CLASSES
 
 
@@ -45,6 +45,7 @@ def test_sites_with_their_own_files_give_the_simulators_bits(tmp_path: Path) -> 
         own = {name: features.with_classes(held) for name, features in own.items()}
         save_splits(tmp_path / f"site{k}.safetensors", own)
         nodes.append({"data": f"file:{tmp_path}/site{k}.safetensors", "name": f"site {k}"})
+        nodes[-1]["policy"] = opened(tmp_path)  # the OOD set is a file
     plain = simulated(wanted, tmp_path / "sim")
     said = "; ".join(CLASSES)
     # Nobody but the sites has images: the run's own dataset is gone.
@@ -60,7 +61,8 @@ def test_sites_with_their_own_files_give_the_simulators_bits(tmp_path: Path) -> 
 
     fewer = "; ".join(name for name in CLASSES if name != "cat")
     wanted = toy_config(tmp_path, "method.name=promptfl")
-    with pytest.raises(FederationError, match="'cat'"):
+    # Which class it is may be known to the site alone.
+    with pytest.raises(FederationError, match="images: its images cannot be used"):
         inprocess.run(wanted, tmp_path / "no", CLIENTS, nodes=nodes, classes=fewer, quorum=1.0)
 
 
@@ -81,7 +83,7 @@ def test_a_site_says_where_things_are(tmp_path: Path) -> None:
     flat = {**to_flat(wanted), "classes": "a; b"}
     with pytest.raises(ConfigError, match="Utrecht must bring its own images"):
         Party.of(Context(1, 1, node, RecordDict(), flat))
-    node |= {"data": "folder:images", "state": str(tmp_path)}
+    node |= {"data": "folder:images", "state": str(tmp_path), "policy": opened(tmp_path)}
     party = Party.of(Context(1, 1, node, RecordDict(), flat))
     assert party.classes == ("a", "b") and party.state == tmp_path
     assert party.config == wanted and party.places == {"device": "cuda"}
@@ -120,7 +122,8 @@ def test_sites_with_folders_of_images_give_the_simulators_bits(tmp_path: Path) -
     names = paint(tmp_path / "sites", CLIENTS, split=False)
     source = f"data.id=clients:{tmp_path}/sites"
     plain = simulated(image_config(tmp_path, source, "partition.shots=2"), tmp_path / "sim")
-    nodes = [{"data": f"folder:{tmp_path}/sites/site-{k}"} for k in range(CLIENTS)]
+    policy = opened(tmp_path)
+    nodes = [{"data": f"folder:{tmp_path}/sites/site-{k}", "policy": policy} for k in range(3)]
     wanted = image_config(tmp_path, "partition.shots=2")  # whose own dataset no site has
     inprocess.run(wanted, tmp_path / "run", CLIENTS, nodes=nodes, classes="; ".join(names))
     run = RunFolder.open(tmp_path / "run")
