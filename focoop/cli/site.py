@@ -85,7 +85,7 @@ def check(
     if not as_json:
         for sentence in allowed.sentences():
             out().print(f"policy: {sentence}", markup=False, soft_wrap=True)
-    allowed.check(config)
+    allowed.agree(config)
     client = read_site(keys).client if keys is not None else 0
     scenario = own_scenario(config, data, tuple(listed(classes)), client, client + 1)
     counts = scenario.split.counts()[client]

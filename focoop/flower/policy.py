@@ -146,6 +146,20 @@ class Policy:
         if self.run:
             self._check_agreed(config)
 
+    def agree(self, config: RunConfig) -> None:
+        """The same check for the people of the site, before they join.
+
+        Raises:
+            ConfigError: that says what the policy refuses and what can be done about it.
+        """
+        try:
+            self.check(config)
+        except Refusal as error:
+            raise ConfigError(
+                f"this site's policy refuses this run: {error}. Ask for another run, or change the "
+                "policy (policy.toml beside the keys, or --policy FILE)"
+            ) from error
+
     def check_message(self, size: int, what: str = "message") -> None:
         """Refuse a message ("message") or an answer ("answer") of too many bytes."""
         most = self.megabytes_in if what == "message" else self.megabytes_out

@@ -24,7 +24,7 @@ from focoop.errors import ConfigError, FederationError
 from focoop.flower import launch
 from focoop.flower.keys import make_keys
 from focoop.flower.settings import run_config, server_settings
-from tests.flower.federations import toy_config
+from tests.flower.federations import opened, toy_config
 from tests.toy_setting import CLASSES
 
 
@@ -95,11 +95,15 @@ def test_a_site_checks_its_images_and_sends_nothing(
     arguments = ["site", "check", str(tmp_path / "run.toml"), "--json"]
     arguments += ["--data", f"file:{tmp_path}/setting/id.safetensors"]
     done = CliRunner().invoke(app, [*arguments, "--classes", "; ".join(reversed(CLASSES))])
+    assert done.exit_code == 2 and "policy refuses this run: data.ood names files" in done.stderr
+    arguments += ["--policy", opened(tmp_path)]
+    done = CliRunner().invoke(app, [*arguments, "--classes", "; ".join(reversed(CLASSES))])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert (found["train"], found["test"]) == (8 * 4, 5 * 4)
     assert found["classes"] == dict.fromkeys(reversed(CLASSES), 8)
     assert found["sent"] == {"context": "16 x 192 float32"} and not found["kept"]
+    assert f"Reads this site's own images, and {tmp_path};" in " ".join(found["policy"])
     assert found["steps_a_round"] == 4 and found["seconds_a_step"] > 0  # 32 images, 8 a step
     names = tmp_path / "classes.txt"
     names.write_text("\n".join(reversed(CLASSES)) + "\n")
@@ -109,6 +113,7 @@ def test_a_site_checks_its_images_and_sends_nothing(
     done = CliRunner().invoke(app, [*arguments, *places, "--classes", str(names)])
     assert done.exit_code == 0, done.output
     assert "32 training and 20 test images" in done.stdout and "nothing was sent" in done.stdout
+    assert "policy: Trains any method of focoop" in done.stdout
     assert "stays here" in done.stdout and "would be sent each round" in done.stdout
     done = CliRunner().invoke(app, [*arguments, "--classes", "apple; boat; drum"])
     assert done.exit_code == 3 and "'cat'" in done.stderr
