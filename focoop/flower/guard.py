@@ -70,7 +70,7 @@ def guarded(handle: Handler, message: Message, context: Context) -> Message:
         The answer, or an error reply whose text holds no name of a file.
     """
     node = context.node_config
-    if "data" not in node and "policy" not in node:
+    if not node.get("data") and not node.get("policy"):
         return handle(message, context)
     began, step, number = time.monotonic(), message.metadata.message_type, None
     journal = Journal(None)

@@ -61,7 +61,7 @@ class Party:
         if not 0 <= client < clients:
             raise ConfigError(f"there is no client {client} in a federation of {clients} clients")
         policy = None
-        if "data" in node or "policy" in node:
+        if node.get("data") or node.get("policy"):
             policy = Policy.read(str(node.get("policy", "")))
             if settings.config:
                 policy.check_file(settings.config, "config")

@@ -26,7 +26,7 @@ from focoop.privacy import Privacy, clip_change
 from focoop.runs import RunFolder
 from focoop.seeds import torch_generator
 from focoop.split import make_split
-from tests.flower.federations import CLIENTS, toy_config
+from tests.flower.federations import CLIENTS, opened, toy_config
 from tests.toy_setting import CLASSES
 
 KEY = "0123456789abcdef"
@@ -59,6 +59,7 @@ class Site:
         received: Params | None = None,
     ) -> ClientUpdate:
         node = {"partition-id": 0, "num-partitions": 1, "data": self.data, "state": str(self.state)}
+        node["policy"] = opened(self.state.parent)
         party = Party.of(Context(1, 1, node, RecordDict(), to_flat(config)))
         privacy = client_privacy(config)
         assert privacy is not None
@@ -152,7 +153,7 @@ def own_sites(folder: Path, wanted: RunConfig) -> list[dict[str, str]]:
             "test": split.test.select(split.test_index[k]),
         }
         save_splits(folder / f"site{k}.safetensors", parts)
-        nodes.append({"data": f"file:{folder}/site{k}.safetensors"})
+        nodes.append({"data": f"file:{folder}/site{k}.safetensors", "policy": opened(folder)})
     return nodes
 
 
