@@ -14,6 +14,10 @@ from typing import Any
 from focoop.errors import ConfigError, closest, nearest
 from focoop.methods import lookup
 from focoop.schema import (
+    AUTO_SETS,
+    AUTO_SHOTS,
+    AUTOMATIC,
+    OWN_DATA,
     SCALARS,
     SECTIONS,
     BackboneConfig,
@@ -25,6 +29,7 @@ from focoop.schema import (
     PrivacyConfig,
     RobustConfig,
     RunConfig,
+    automatic,
 )
 from focoop.settings import Typed, build, convert, plain, toml_value
 
@@ -56,16 +61,29 @@ PACKAGE = Path(__file__).parent
 NAMED = (Path("configs"), PACKAGE / "configs", PACKAGE.parent / "configs")
 
 
-def load(path: Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
+def load(
+    path: Path | None = None, overrides: Sequence[str] = (), *, own: bool = False
+) -> RunConfig:
     """The defaults, changed by a TOML file and all it extends, changed by `key=value` overrides.
 
     A bare name such as `cifar100-vitb16` stands for that file of a folder `configs`: one in the
-    current folder, else the one that comes with focoop.
+    current folder, else the one that comes with focoop. With `own`, sites bring images of their
+    own whatever `data.id` says, and settings that depend on the data have the values for those.
     """
     tree = {} if path is None else read_toml(locate(path))
     for text in overrides:
         tree = merge(tree, parse_override(text))
-    return from_dict(tree)
+    return from_dict(_for_own_data(tree) if own else tree)
+
+
+def _for_own_data(tree: Tree) -> Tree:
+    """The settings with `auto` and -1, given or not, replaced by what suits a user's own data."""
+    for (section, name), value in OWN_DATA.items():
+        table = tree.get(section, {})
+        given = _value(table.get(name)) if isinstance(table, dict) else value
+        if given is None or given in (list(AUTO_SETS), AUTO_SHOTS):
+            tree = merge(tree, {section: {name: list(value) if value == () else value}})
+    return tree
 
 
 def locate(path: Path) -> Path:
@@ -178,10 +196,18 @@ def to_dict(config: RunConfig) -> Tree:
 
 
 def to_toml(config: RunConfig, *, docs: bool = False) -> str:
-    """The whole configuration as TOML, the same text for the same values; `docs` adds comments."""
+    """The whole configuration as TOML, the same text for the same values.
+
+    `docs` makes a file to edit: with comments, and with `auto` and -1 where the value is the one
+    that they stand for, so that another `data.id` gets its own.
+    """
     told = {key: doc for key, _, doc in describe(config)} if docs else {}
     lines = []
-    for name, value in to_dict(config).items():
+    tree = to_dict(config)
+    if docs:
+        tree, chosen = _automatic(config)
+        told |= {key: f"{told[key]} (here: {toml_value(value)})" for key, value in chosen.items()}
+    for name, value in tree.items():
         if not isinstance(value, dict):
             lines.append(_line(name, value, told.get(name)))
             continue
@@ -268,6 +294,21 @@ def _elsewhere(name: str) -> str:
 def _line(key: str, value: Any, doc: str | None) -> str:
     text = f"{key} = {toml_value(value)}"
     return f"{text}  # {doc}" if doc else text
+
+
+def _automatic(config: RunConfig) -> tuple[Tree, Tree]:
+    """Plain nested values with `auto` and -1 where they mean the same, and what they stand for."""
+    tree, meant = to_dict(config), automatic(config.data.id, config.backbone.name)
+    chosen = {}
+    for (section, name), auto in AUTOMATIC.items():
+        if getattr(getattr(config, section), name) == meant[section, name]:
+            chosen[f"{section}.{name}"] = tree[section][name]
+            tree[section][name] = list(auto) if isinstance(auto, tuple) else auto
+    return tree, chosen
+
+
+def _value(given: Any) -> Any:
+    return given.value if isinstance(given, Typed) else given
 
 
 def _bare(value: Any) -> Any:

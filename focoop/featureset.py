@@ -97,8 +97,10 @@ class FeatureSet:
     def with_classes(self, classes: Sequence[str]) -> "FeatureSet":
         """The same rows numbered by `classes`, matched by name (underscores read as spaces).
 
-        Use it to give a test or corrupted set the class order of the training set.
+        Use it to give a test or corrupted set the class order of the training set. A name that is
+        there letter by letter comes first: `Mug` and `mug` stay apart where both are classes.
         """
+        exact = {name: i for i, name in enumerate(classes)}
         place = {plain(name): i for i, name in enumerate(classes)}
         used = set(self.labels.tolist())
         strangers = [
@@ -110,6 +112,6 @@ class FeatureSet:
                 f"expected ones, first {strangers[0]!r}{nearest(strangers[0], classes)}: "
                 "compare the class names of the two sets, or drop the extra classes"
             )
-        table = torch.tensor([place.get(plain(name), -1) for name in self.classes])
+        table = torch.tensor([exact.get(name, place.get(plain(name), -1)) for name in self.classes])
         views = tuple(view.with_classes(classes) for view in self.views)
         return replace(self, labels=table[self.labels], classes=tuple(classes), views=views)

@@ -1,6 +1,6 @@
 """What a run depends on, as nested frozen dataclasses; every field documented and checked."""
 
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, ClassVar
 
 from focoop.errors import ConfigError
@@ -11,6 +11,12 @@ from focoop.privacy import COUNTS
 from focoop.robust import RULES
 from focoop.settings import build, check, convert, fields_of, plain, setting
 
+# Values that stand for what suits the data, in the place of a list of sets and of a number.
+AUTO_SETS = ("auto",)
+AUTO_SHOTS = -1
+PAPER_SHOTS = 8
+PACKAGED_CORRUPTED = ("demo:cifar100#brightness",)
+PACKAGED_OOD = ("demo:dtd_32px", "demo:sun_32px")
 PARTITIONS = ("dirichlet", "pathological", "overlap", "domain", "given", "iid")
 
 
@@ -41,11 +47,17 @@ class DataConfig(Section):
     root: str = setting("", "folder of public datasets; empty: FOCOOP_DATA, then the cache")
     strict: bool = setting(False, "refuse images of your own that cannot be read; else skip them")
     fetch: bool = setting(False, "focoop run fetches public datasets that are not here yet")
-    corrupted: tuple[str, ...] = setting(
-        ("demo:cifar100#brightness",),
-        "corrupted ID test sets; without @SEVERITY all five severities",
+    test_share: float = setting(
+        0.2, "share of each class held out as test where images have no splits", above=0, high=0.9
     )
-    ood: tuple[str, ...] = setting(("demo:dtd_32px", "demo:sun_32px"), "OOD test sets")
+    corrupted: tuple[str, ...] = setting(
+        AUTO_SETS,
+        "corrupted ID test sets; without @SEVERITY all five severities; auto: the packaged ones "
+        "for CIFAR-100, none for other data",
+    )
+    ood: tuple[str, ...] = setting(
+        AUTO_SETS, "OOD test sets; auto: the packaged ones for CIFAR-100, none for other data"
+    )
     drop_classes: tuple[str, ...] = setting((), "classes of the ID dataset to leave out")
     template: str = setting("a photo of a {}.", "zero-shot prompt; {} stands for the class name")
     validation: int = setting(
@@ -63,6 +75,12 @@ class DataConfig(Section):
         super().__post_init__()
         if self.template.count("{}") != 1:
             raise ConfigError(f"data.template = {self.template!r} must contain {{}} once")
+        for name in ("ood", "corrupted"):
+            given = getattr(self, name)
+            if AUTO_SETS[0] in given and len(given) > 1:
+                raise ConfigError(
+                    f"data.{name}: auto stands alone: name the sets, or write [] for none"
+                )
 
 
 @dataclass(frozen=True)
@@ -91,7 +109,12 @@ class PartitionConfig(Section):
     clients: int = setting(10, "number of clients K; 0: one per domain or given client", low=0)
     alpha: float = setting(0.1, "concentration of dirichlet; smaller is more uneven", above=0)
     classes_per_client: int = setting(20, "classes of each client for overlap", low=1)
-    shots: int = setting(8, "training images per class and client; 0: all", low=0)
+    shots: int = setting(
+        AUTO_SHOTS,
+        "training images per class and client; 0: all; -1: all of your own data (folder:, csv:, "
+        "clients:, file:, hf:), 8 as in the paper of packaged and public data",
+        low=-1,
+    )
     leave_out: str = setting(
         "", "domain that all clients are tested on and none holds (kind domain); empty: none"
     )
@@ -236,6 +259,7 @@ class RunConfig(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._settle()
         if not self.privacy.secure_sum:
             return
         if self.robust.rule != "none":
@@ -255,6 +279,15 @@ class RunConfig(Section):
                 "or method.goc to false"
             )
 
+    def _settle(self) -> None:
+        """Replace `auto` and -1 by what they mean for this data, so that a run folder says it."""
+        meant = automatic(self.data.id, self.backbone.name)
+        for section, name in AUTOMATIC:
+            holder = getattr(self, section)
+            if getattr(holder, name) in (AUTO_SETS, AUTO_SHOTS):
+                changed = replace(holder, **{name: meant[section, name]})
+                object.__setattr__(self, section, changed)
+
     @property
     def title(self) -> str:
         """`name`, or one made of what distinguishes runs."""
@@ -262,6 +295,39 @@ class RunConfig(Section):
         data = target.rsplit("/", 1)[-1] if colon else kind.replace("/", "-")
         data = data.removesuffix(".safetensors").removesuffix(".csv")
         return self.name or f"{data}-{self.partition.kind}-{self.method.name}-{self.seed}"
+
+
+# Section and name of the settings whose default depends on the data, with the value that says so.
+AUTOMATIC: dict[tuple[str, str], Any] = {
+    ("data", "corrupted"): AUTO_SETS,
+    ("data", "ood"): AUTO_SETS,
+    ("partition", "shots"): AUTO_SHOTS,
+}
+OWN_DATA = {("data", "corrupted"): (), ("data", "ood"): (), ("partition", "shots"): 0}
+
+
+def automatic(data_id: str, backbone: str = "mini") -> dict[tuple[str, str], Any]:
+    """Say what the settings of `AUTOMATIC` mean for a dataset.
+
+    Args:
+        data_id: the setting `data.id`.
+        backbone: the setting `backbone.name`; the packaged sets are features of `mini`.
+
+    Returns:
+        (section, name) -> value.
+
+    >>> automatic("folder:images")["partition", "shots"]
+    0
+    """
+    kind, colon, _ = data_id.partition(":")
+    if colon and kind != "demo":
+        return dict(OWN_DATA)
+    here = data_id == "demo:cifar100" or (data_id == "cifar100" and backbone == "mini")
+    return {
+        ("data", "corrupted"): PACKAGED_CORRUPTED if here else (),
+        ("data", "ood"): PACKAGED_OOD if here else (),
+        ("partition", "shots"): PAPER_SHOTS,
+    }
 
 
 SECTIONS: dict[str, type[Any]] = {

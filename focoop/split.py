@@ -1,5 +1,6 @@
 """Who trains and who is tested on which images: a configuration's data divided among clients."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,15 +13,12 @@ import torch
 from focoop import partition
 from focoop.clip.base import Backbone
 from focoop.data.names import nearest
-from focoop.data.sources import OWN, splits_of
+from focoop.data.sources import OWN, advice, is_divided
 from focoop.errors import ConfigError
 from focoop.features import FeatureSet, Source, open_features, open_labels
 from focoop.methods import lookup
 from focoop.schema import RunConfig
 from focoop.seeds import derive
-
-# Share of a domain's images that is held out where a dataset has domains instead of splits.
-DOMAIN_TEST_SHARE = 0.2
 
 
 @dataclass(frozen=True)
@@ -71,22 +69,55 @@ def make_split(
     """Divide training and test images among clients by one class-by-client matrix.
 
     With `data.validation` the test split is not opened: validation images, cut from the training
-    images before shots are drawn, stand in for it.
+    images before shots are drawn, stand in for it. Of a user's own images without splits,
+    `data.test_share` of each class are the test images.
     """
     opened = _opener(config, backbone, cache_dir, drop_classes=config.data.drop_classes)
+    by = "client" if config.partition.kind == "given" else "domain"
+    divided = _divided(config, by)
     if config.partition.kind == "domain":
-        return _domain_split(config, opened("all", views=config.data.views))
+        return _domain_split(config, opened, divided)
     if config.partition.kind == "given":
-        return _given_split(config, partial(opened, by="client"))
-    train = opened("train", views=config.data.views)
-    if config.data.validation:
-        train, test = _validation_cut(config, train)
-    else:
-        test = opened("test").with_classes(train.classes)
+        return _given_split(config, partial(opened, by="client"), divided)
+    train, test, tested = _train_and_test(config, opened, divided)
     shares = _shares(config, len(train.classes))
     train_index = shares.assign(train.labels.numpy(), derive(config.partition.seed, "train"))
     test_index = shares.assign(test.labels.numpy(), derive(config.partition.seed, "test"))
-    return _with_shots(config, train, test, train_index, test_index, shares)
+    return _with_shots(config, train, test, train_index, test_index, shares, tested)
+
+
+def _divided(config: RunConfig, by: str) -> bool:
+    """Whether `data.id` has training and test images apart; what is doubtful about it is told.
+
+    Args:
+        config: the run's settings.
+        by: what groups of images are, `domain` or `client`.
+    """
+    source = Source.parse(config.data.id)
+    for told in advice(source.kind, source.target, by):
+        warnings.warn(told, stacklevel=3)
+    need_test = not config.data.validation
+    return is_divided(source.kind, source.target, by, need_test=need_test)
+
+
+def _train_and_test(
+    config: RunConfig, opened: Callable[..., FeatureSet], divided: bool, by: str = "domain"
+) -> tuple[FeatureSet, FeatureSet, Tested]:
+    """Training images, test images, and where the latter are found again.
+
+    Images that are not `divided` lose some to testing; with `data.validation` images held out of
+    the training images stand in for those of the test.
+    """
+    views = config.data.views
+    if divided:
+        train, tested = opened("train", views=views), Tested(by=by)
+        test = train if config.data.validation else opened("test").with_classes(train.classes)
+    else:
+        train, test, rows = _held_out(config, opened("all", views=views))
+        tested = Tested("all", by, rows)
+    if config.data.validation:
+        train, test = _validation_cut(config, train)
+    return train, test, tested
 
 
 def client_split(
@@ -103,25 +134,16 @@ def client_split(
     Only those of `client` are in `data.id`; it may lack some of the run's `classes`, by which all
     are numbered. Images without splits lose the same ones to testing as they would there.
     """
-    opened, source = _opener(config, backbone, cache_dir), Source.parse(config.data.id)
-    parts = splits_of(source.kind, source.target)
-    undivided = source.kind in OWN and "train" not in parts
+    opened = _opener(config, backbone, cache_dir)
 
-    def placed(features: FeatureSet) -> FeatureSet:
+    def placed(*asked: Any, **more: Any) -> FeatureSet:
+        features = opened(*asked, **more)
         dropped = [name for name in config.data.drop_classes if name in features.classes]
         features = features.drop_classes(dropped).with_classes(classes or features.classes)
         owner = torch.full((len(features),), client)
         return replace(features, domains=owner, domain_names=(str(client),) * clients)
 
-    tested = Tested()
-    train = placed(opened("all" if undivided else "train", views=config.data.views))
-    if undivided:
-        train, test, rows = _held_out(config, train)
-        tested = Tested("all", rows=rows)
-    if config.data.validation:
-        train, test = _validation_cut(config, train)
-    elif not undivided:
-        test = placed(opened("test"))
+    train, test, tested = _train_and_test(config, placed, _divided(config, "domain"))
     index = [
         [np.arange(len(part)) if k == client else np.zeros(0, np.int64) for k in range(clients)]
         for part in (train, test)
@@ -159,41 +181,39 @@ def _shares(config: RunConfig, num_classes: int) -> partition.Partition:
     return partition.pathological(num_classes, settings.clients, settings.seed)
 
 
-def _domain_split(config: RunConfig, features: FeatureSet) -> Split:
+def _domain_split(config: RunConfig, opened: Callable[..., FeatureSet], divided: bool) -> Split:
+    """One client per domain; a user's own splits are kept, other datasets are divided anew."""
+    divided = divided and Source.parse(config.data.id).kind in OWN
+    if config.partition.leave_out:
+        return _left_out_split(config, opened, divided)
+    train, test, tested = _train_and_test(config, opened, divided)
+    _need_domains(config, train)
+    assert train.domains is not None and test.domains is not None
+    untested = sorted(set(train.domains.tolist()) ^ set(test.domains.tolist()))
+    if untested:  # clients are numbered by the domains that are there
+        name = train.domain_names[untested[0]]
+        raise ConfigError(f"domain {name!r} of {config.data.id} lacks training or test images")
+    clients = config.partition.clients or None
+    train_index = partition.by_domain(train.domains.numpy(), clients, config.partition.seed)
+    test_index = partition.by_domain(test.domains.numpy(), clients, config.partition.seed)
+    return _with_shots(config, train, test, train_index, test_index, None, tested)
+
+
+def _need_domains(config: RunConfig, features: FeatureSet) -> None:
     if features.domains is None:
         raise ConfigError(
             f"partition.kind = domain needs a dataset with domains; {config.data.id} has none"
         )
-    if config.partition.leave_out:
-        return _left_out_split(config, features, features.domains)
-    train, test, rows = _held_out(config, features)
-    if config.data.validation:
-        train, test = _validation_cut(config, train)
-    assert train.domains is not None and test.domains is not None
-    clients = config.partition.clients or None
-    train_index = partition.by_domain(train.domains.numpy(), clients, config.partition.seed)
-    test_index = partition.by_domain(test.domains.numpy(), clients, config.partition.seed)
-    tested = Tested("all", rows=rows)
-    return _with_shots(config, train, test, train_index, test_index, None, tested)
 
 
-def _given_split(config: RunConfig, opened: Callable[..., FeatureSet]) -> Split:
+def _given_split(config: RunConfig, opened: Callable[..., FeatureSet], divided: bool) -> Split:
     """One client per folder or value of the column `client`; each is tested on its own images."""
-    source = Source.parse(config.data.id)
-    tested = Tested(by="client")
-    if "train" in splits_of(source.kind, source.target, "client"):
-        train = opened("train", views=config.data.views)
-        test = opened("test") if not config.data.validation else train
-    else:
-        train, test, rows = _held_out(config, opened("all", views=config.data.views))
-        tested = Tested("all", "client", rows)
+    train, test, tested = _train_and_test(config, opened, divided, "client")
     if train.domains is None or test.domains is None:
         raise ConfigError(
             f"partition.kind = given: {config.data.id} is not divided into clients; name "
             "clients:PATH, folder:PATH with PATH/CLIENT/CLASS, or a csv: with a column client"
         )
-    if config.data.validation:
-        train, test = _validation_cut(config, train)
     names = train.domain_names
     if config.partition.clients not in (0, len(names)):
         raise ConfigError(
@@ -212,30 +232,39 @@ def _given_split(config: RunConfig, opened: Callable[..., FeatureSet]) -> Split:
     return _with_shots(config, train, test, index[0], index[1], None, tested)
 
 
-def _left_out_split(config: RunConfig, features: FeatureSet, domains: torch.Tensor) -> Split:
-    """One client per other domain, each tested on the whole left-out one.
+def _left_out_split(config: RunConfig, opened: Callable[..., FeatureSet], divided: bool) -> Split:
+    """One client per other domain, each tested on the left-out one: on its test images, or all.
 
     With `data.validation` that domain is not touched: images held out of all others stand in.
     """
+    features = opened("train" if divided else "all", views=config.data.views)
+    _need_domains(config, features)
+    domains = features.domains
+    assert domains is not None
     name, names = config.partition.leave_out, features.domain_names
     if name not in names:
         raise ConfigError(
             f"partition.leave_out = {name!r} is no domain of {config.data.id}{nearest(name, names)}"
         )
     left = domains == names.index(name)
-    train, test = features.select(~left), features.select(left)
+    train, seen, tested_on = features.select(~left), features, left
+    if divided and not config.data.validation:
+        seen = opened("test").with_classes(features.classes)
+        assert seen.domains is not None
+        tested_on = seen.domains == names.index(name)
+    test = seen.select(tested_on)
     if config.data.validation:
         train, test = _validation_cut(config, train)
     clients = len(set(domains[~left].tolist()))
     if not len(test) or config.partition.clients not in (0, clients):
         raise ConfigError(
-            f"without {name!r} ({int(left.sum())} images) {config.data.id} has {clients} domains, "
+            f"without {name!r} ({len(test)} images) {config.data.id} has {clients} domains, "
             f"one per client: set partition.clients to {clients}, or 0"
         )
     assert train.domains is not None
     train_index = partition.by_domain(train.domains.numpy())
     test_index = [np.arange(len(test))] * clients
-    tested = Tested("all", rows=np.flatnonzero(left.numpy()))
+    tested = Tested("test" if divided else "all", rows=np.flatnonzero(tested_on.numpy()))
     return _with_shots(config, train, test, train_index, test_index, None, tested)
 
 
@@ -250,10 +279,21 @@ def _validation_cut(config: RunConfig, train: FeatureSet) -> tuple[FeatureSet, F
 
 def _held_out(config: RunConfig, features: FeatureSet) -> tuple[FeatureSet, FeatureSet, np.ndarray]:
     """Training and test images of a dataset without splits, and the rows of the latter."""
-    seed = derive(config.partition.seed, "domains")
-    kept, held_out = _cut_rows(features, seed, fraction=DOMAIN_TEST_SHARE)
-    train = features.select(torch.from_numpy(kept))
-    return train, features.select(torch.from_numpy(held_out)), held_out
+    seed, share = derive(config.partition.seed, "domains"), config.data.test_share
+    kept, held_out = _cut_rows(features, seed, fraction=share)
+    train, test = (features.select(torch.from_numpy(rows)) for rows in (kept, held_out))
+    untested = sorted(set(train.labels.tolist()) - set(test.labels.tolist()))
+    if untested:
+        names = ", ".join(features.classes[label] for label in untested[:5])
+        told = (
+            f"{len(untested)} of {len(features.classes)} classes of {config.data.id} have too few "
+            f"images to hold one out as test (data.test_share = {share:g}): {names}"
+            f"{', ...' if len(untested) > 5 else ''}"
+        )
+        if not len(test):
+            raise ConfigError(f"{told}: set a larger share, or give test images yourself")
+        warnings.warn(told, stacklevel=2)
+    return train, test, held_out
 
 
 def _cut(features: FeatureSet, seed: int, per_class: int) -> tuple[FeatureSet, FeatureSet]:

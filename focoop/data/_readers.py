@@ -1,18 +1,19 @@
 """Image folders: which files there are, of which class, split and domain. No pixel is read here."""
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from focoop.data.foldertree import NAMES, lost, walk
+from focoop.data.classnames import named_classes
+from focoop.data.foldertree import lost, walk
 from focoop.data.formats import SUFFIXES
 from focoop.data.imageset import ImageSet
 from focoop.data.names import nearest
+from focoop.data.splits import folder_groups, split_of
 from focoop.errors import DataError
 
-SPLITS = ("train", "test", "val", "valid", "validation")
+SPLITS = ("train", "test", "val")
 ALL = "all"
-
+FLAT = ""  # the class of images that lie in no class folder
 
 Tree = Mapping[str, Mapping[str, Sequence[str]]]  # group -> class -> files relative to the root
 
@@ -21,10 +22,11 @@ def read_folder(root: Path | str, split: str, drop_classes: Sequence[str] = ()) 
     """Images of `root/<split>/<class>/*`, `root/<domain>/<class>/*` or `root/<class>/*`.
 
     A folder without splits is one split, called `all` or `test`: training on it would be training
-    on the test images. With domains, a split is a domain's name or `all`.
+    on the test images. With domains, a split is a domain's name or `all`. Images of `root/*` that
+    lie in no class folder are one class, called as the folder is.
     """
     root = Path(root)
-    tree = renamed(scan(root), named_classes(root))
+    tree = renamed(scan(root), {FLAT: root.resolve().name or "images", **named_classes(root)})
     everything = _classes(root, tree)
     for name in drop_classes:
         if name not in everything:
@@ -76,8 +78,10 @@ def _groups(root: Path, tree: Tree, split: str) -> list[str]:
         return [""]
     if split == ALL:
         return sorted(tree)
+    if split not in tree:
+        split = split_of(split) or split
     if split == "test" and split not in tree:
-        split = next((name for name in SPLITS[2:] if name in tree), split)
+        split = "val" if "val" in tree else split
     if split not in tree and _has_domains(tree):
         raise DataError(
             f"{root} has no folder {split!r}: {', '.join(sorted(tree))} are taken as domains; make "
@@ -102,22 +106,6 @@ def _classes(root: Path, tree: Tree) -> tuple[str, ...]:
     return tuple(sorted({name for classes in tree.values() for name in classes}))
 
 
-def named_classes(root: Path) -> dict[str, str]:
-    """Class folder -> class name of `class_names.csv`, lines of `folder,name`, where it is."""
-    path = root / NAMES
-    if not path.is_file():
-        return {}
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            rows = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"cannot read {path} ({error}): write lines of folder,name") from error
-    for number, row in enumerate(rows, start=1):
-        if len(row) != 2 or not all(row):
-            raise DataError(f"{path}, line {number}: write folder,name")
-    return {row[0]: row[1] for row in rows}
-
-
 def renamed(tree: Tree, names: Mapping[str, str]) -> dict[str, dict[str, list[str]]]:
     """The tree with its classes called by `names`; two folders of one name become one class."""
     found: dict[str, dict[str, list[str]]] = {}
@@ -132,7 +120,8 @@ def scan(root: Path) -> dict[str, dict[str, list[str]]]:
     """Group -> class -> image files; the group is the empty string for `root/<class>/*`.
 
     Images in folders below a class folder, at any depth, belong to that class. A folder called as a
-    split is one where it has class folders: images directly in it belong to no class.
+    split, in whatever word, is one where it has class folders: images directly in it belong to no
+    class. Images that lie in `root` itself are of the class `FLAT`, where there are no others.
     """
     if not root.is_dir():
         raise DataError(f"no image folder {root}: check the path")
@@ -144,13 +133,26 @@ def scan(root: Path) -> dict[str, dict[str, list[str]]]:
             f"{root} mixes class folders ({sorted(tree[''])[0]}) with split or domain folders "
             f"({other}): use one layout"
         )
+    if not tree and files.images:
+        return {"": {FLAT: list(files.images)}}
     if not tree:
         told = lost(files.others)
         raise DataError(
             f"no images in {root}: expected <class>/<image>, or <split>/<class>/<image>, "
             f"with images of {_suffixes()}{f'; there are {told}' if told else ''}"
         )
-    return tree
+    return tree if "" in tree else _by_split(root, tree)
+
+
+def _by_split(root: Path, tree: Tree) -> dict[str, dict[str, list[str]]]:
+    """The tree with its groups called as `folder_groups` says; two of one name become one."""
+    called = folder_groups(str(root), tree)
+    found: dict[str, dict[str, list[str]]] = {}
+    for folder, classes in tree.items():
+        group = found.setdefault(called[folder], {})
+        for name, files in classes.items():
+            group.setdefault(name, []).extend(files)
+    return found
 
 
 def _layout(images: Iterable[str]) -> dict[str, dict[str, list[str]]]:
@@ -163,7 +165,7 @@ def _layout(images: Iterable[str]) -> dict[str, dict[str, list[str]]]:
     tree: dict[str, dict[str, list[str]]] = {}
     for first, files in sorted(below.items()):
         deeper = [file for file in files if file.count("/") > 1]
-        if len(deeper) < len(files) and not (first in SPLITS and deeper):
+        if len(deeper) < len(files) and not (split_of(first, short=False) and deeper):
             tree.setdefault("", {})[first] = files
             continue
         classes: dict[str, list[str]] = {}

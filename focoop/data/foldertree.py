@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from focoop.data.classnames import FILES
 from focoop.data.formats import HIDDEN, SYSTEM, SYSTEM_FOLDERS, UNREAD, suffix, why_not
 from focoop.errors import DataError
 
 OUTSIDE = "images outside any class folder"
-NAMES = "class_names.csv"  # read beside the images, so not among the files left out
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def walk(root: Path) -> Files:
                 reason = _skipped(entry.name)
                 if not reason:
                     waiting.append((f"{path}/", above | {place}))
-            elif path == NAMES:
+            elif path in FILES:  # read beside the images, so not among the files left out
                 continue
             else:
                 reason = why_not(here, entry.name)

@@ -9,16 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from focoop.data._listing import ALL
-from focoop.data._readers import SPLITS, named_classes, scan
+from focoop.data._readers import FLAT, SPLITS, scan
+from focoop.data.classnames import name_of, named_classes
 from focoop.data.decoding import as_rgb
 from focoop.data.imageset import ImageSet, Store
+from focoop.data.labels import is_missing, refuse_missing
 from focoop.data.names import nearest
+from focoop.data.splits import column_splits, split_of
 from focoop.errors import DataError, MissingExtra
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-COLUMNS = ("path", "label", "split", "client", "domain")
+COLUMNS = ("path", "label", "split", "client", "domain", "class_name")
+# Columns that are not read and that look as if their author meant `split` by them.
+LIKE_SPLIT = ("set", "subset", "partition", "fold", "phase", "usage", "is_train", "train")
 
 
 @dataclass(frozen=True)
@@ -28,11 +33,14 @@ class Table:
     Attributes:
         root: the folder files are relative to.
         rows: file, class name, split (empty: none) and group (domain or client; empty: none).
+        source: where they were listed, for messages.
+        warnings: what is doubtful about the list itself.
     """
 
     root: Path
     rows: Sequence[tuple[str, str, str, str]]
     source: str
+    warnings: Sequence[str] = ()
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -42,12 +50,14 @@ class Table:
     def pick(self, split: str) -> ImageSet:
         """One split; classes and groups are numbered alike in all of them."""
         there = self.splits
-        if split == "test" and "test" not in there:
-            split = next((name for name in SPLITS[2:] if name in there), split)
+        if split not in there:
+            split = split_of(split) or split
+        if split == "test" and "val" in there and "test" not in there:
+            split = "val"
         if not there and split not in (ALL, "test"):
             raise DataError(
-                f"{self.source} has no {split!r} images: it is one set without splits; add splits, "
-                "or use partition.kind = given or domain, which hold some images out"
+                f"{self.source} has no {split!r} images: it is one set without splits; ask for "
+                f"{ALL!r}, or add splits (a run holds some images out as test by itself)"
             )
         if there and split != ALL and split not in there:
             raise DataError(f"{self.source} has no {split!r} images{nearest(split, there)}")
@@ -71,38 +81,84 @@ class Table:
 
 
 def csv_table(path: Path, by: str = "domain") -> Table:
-    """A CSV with columns path, label and perhaps split, client, domain; paths relative to it.
+    """Read a CSV with columns path, label and perhaps split, client, domain, class_name.
 
-    `by` names the column that divides the rows into groups: `domain`, or `client`.
+    Args:
+        path: the file; the paths in it are relative to its folder. Class names may also come from
+            `class_names.csv` beside it.
+        by: the column that divides the rows into groups, `domain` or `client`.
+
+    Raises:
+        DataError: the file cannot be read, or a row lacks a path, a label or a known split.
     """
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            header = [name.strip().lower() for name in reader.fieldnames or []]
-            reader.fieldnames = header
-            lines = list(reader)
-    except FileNotFoundError as error:
-        raise DataError(f"there is no file {path.absolute()}: check the path") from error
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"cannot read {path} ({error}): it must be a CSV file in UTF-8") from error
+    header, lines = _csv_lines(path)
     for name in COLUMNS[:2]:
         if name not in header:
             raise DataError(
                 f"{path} has no column {name!r} (it has {', '.join(header) or 'nothing'}): its "
                 f"first line must be path,label and, where they apply, {', '.join(COLUMNS[2:])}"
             )
-    rows = []
-    for number, line in enumerate(lines, start=2):
-        values = {name: (line.get(name) or "").strip() for name in COLUMNS}
-        if not values["path"] or not values["label"]:
-            raise DataError(f"{path}, line {number}: path and label must both be given")
-        rows.append((values["path"], values["label"], values["split"].lower(), values[by]))
+    rows = {
+        number: {name: (line.get(name) or "").strip() for name in COLUMNS}
+        for number, line in lines.items()
+    }
     if not rows:
         raise DataError(f"{path} lists no images")
-    if any(row[2] for row in rows) and not all(row[2] for row in rows):
-        bad = next(i for i, row in enumerate(rows, start=2) if not row[2])
-        raise DataError(f"{path}, line {bad}: split is empty here and given elsewhere")
-    return Table(path.parent, rows, str(path))
+    bad = next((number for number, row in rows.items() if is_missing(row["path"])), None)
+    if bad is not None:
+        raise DataError(f"{path}, line {bad}: path and label must both be given")
+    names = named_classes(path.parent) | _column_names(path, rows)
+    classes = {number: name_of(row["label"], names) for number, row in rows.items()}
+    refuse_missing(str(path), classes)
+    splits = column_splits(str(path), {n: _given(row["split"]) for n, row in rows.items()})
+    found = [(row["path"], classes[n], splits[n], _given(row[by])) for n, row in rows.items()]
+    like = [name for name in header if name in LIKE_SPLIT and not any(splits.values())]
+    doubts = [
+        f"{path}: the column {name!r} is not read. Call it split if it says which images train "
+        "and which are tests"
+        for name in like
+    ]
+    return Table(path.parent, found, str(path), doubts)
+
+
+def _given(value: str) -> str:
+    """A cell; empty where it says that there is no value, as `NaN` does."""
+    return "" if is_missing(value) else value
+
+
+def _csv_lines(path: Path) -> tuple[list[str], dict[int, dict[str, str]]]:
+    """Header, in small letters, and lines by number; a semicolon or tab may separate cells."""
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            first = file.readline()
+            file.seek(0)
+            mark = max(",;\t", key=first.count)
+            reader = csv.DictReader(file, delimiter=mark)
+            header = [name.strip().lower() for name in reader.fieldnames or []]
+            reader.fieldnames = header
+            lines = {}
+            for line in reader:
+                lines[reader.line_num] = line
+            return header, lines
+    except FileNotFoundError as error:
+        raise DataError(f"there is no file {path.absolute()}: check the path") from error
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"cannot read {path} ({error}): it must be a CSV file in UTF-8") from error
+
+
+def _column_names(path: Path, rows: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
+    """Label -> name as the column `class_name` says, which must say one thing for each label."""
+    names: dict[str, str] = {}
+    for number, row in rows.items():
+        label, name = row["label"], row["class_name"]
+        if is_missing(name):
+            continue
+        if names.setdefault(label, name) != name:
+            raise DataError(
+                f"{path}, line {number}: label {label!r} has the class_name {name!r} here and "
+                f"{names[label]!r} above: give each label one name"
+            )
+    return names
 
 
 def clients_of(kind: str, path: Path) -> tuple[str, ...]:
@@ -121,6 +177,11 @@ def clients_table(root: Path) -> Table:
     names: Mapping[str, str] = named_classes(root)
     for client in sorted(p.name for p in root.iterdir() if p.is_dir() and p.name[0] != "."):
         for split, classes in scan(root / client).items():
+            if FLAT in classes:
+                raise DataError(
+                    f"{root / client} holds images and no class folders: sort them into "
+                    f"{client}/CLASS"
+                )
             if split and split not in SPLITS:
                 raise DataError(
                     f"{root / client / split}: expected <class> or train/<class> and test/<class> "
@@ -176,8 +237,10 @@ def read_hub(target: str, split: str) -> ImageSet:
             f"cannot load hf:{target} ({type(error).__name__}: {error}): check the name and the "
             "network, or use a copy on disk (folder:PATH)"
         ) from error
-    if split == "test" and "test" not in found:
-        split = next((s for s in SPLITS[2:] if s in found), split)
+    if split not in found:
+        same = [name for name in found if split_of(name) == split]
+        same += [name for name in found if split == "test" and split_of(name) == "val"]
+        split = next(iter(same), split)
     if split not in found:
         raise DataError(f"hf:{target} has no split {split!r}{nearest(split, list(found))}")
     rows = found[split]

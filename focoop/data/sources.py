@@ -3,9 +3,12 @@
 from pathlib import Path
 
 from focoop.data import own, registry
-from focoop.data._readers import ALL, folder_splits, read_folder
+from focoop.data._readers import ALL, SPLITS, folder_splits, read_folder
 from focoop.data.imageset import ImageSet
+from focoop.data.labels import label_warnings, refuse_classes
 from focoop.data.sound import sift
+from focoop.data.splits import whole
+from focoop.errors import DataError
 
 OWN = ("folder", "clients", "csv")
 
@@ -49,7 +52,55 @@ def splits_of(kind: str, target: str, by: str = "domain") -> tuple[str, ...]:
     table = _table(kind, path, by)
     if table is not None:
         return table.splits
-    return tuple(name for name in folder_splits(path) if name in ("train", "test"))
+    return tuple(name for name in folder_splits(path) if name in SPLITS)
+
+
+def is_divided(kind: str, target: str, by: str = "domain", *, need_test: bool = True) -> bool:
+    """Say whether a source comes divided into training and test images.
+
+    Args:
+        kind: the kind of source, such as `folder`; other than a user's own, it is divided.
+        target: its path.
+        by: `domain`, or `client` where clients are given.
+        need_test: whether test images are needed.
+
+    Returns:
+        False where the images are one set, of which a run holds some out.
+
+    Raises:
+        DataError: one of training and test images is there without the other.
+    """
+    if kind not in OWN:
+        return True
+    return whole(f"{kind}:{target}", splits_of(kind, target, by), need_test=need_test)
+
+
+def advice(kind: str, target: str, by: str = "domain") -> list[str]:
+    """Look at the classes of images that a run is to learn.
+
+    Args:
+        kind: the kind of source, such as `folder`; nothing is said of other than a user's own.
+        target: its path.
+        by: `domain`, or `client` where clients are given.
+
+    Returns:
+        What is doubtful, one sentence or two each: names that are no words, two spellings.
+
+    Raises:
+        DataError: the images have no classes, or a class is called as if it had no label.
+    """
+    if kind not in OWN:
+        return []
+    path, source = Path(target).expanduser(), f"{kind}:{target}"
+    table = _table(kind, path, by)
+    images = read_folder(path, "all") if table is None else table.pick("all")
+    if table is None and not any("/" in file for file in images.files):
+        raise DataError(
+            f"{source} holds images and no class folders: it can be an OOD set (data.ood); to "
+            "learn from it, sort the images into CLASS/IMAGE"
+        )
+    refuse_classes(images, source)
+    return [*(() if table is None else table.warnings), *label_warnings(images, source)]
 
 
 def _table(kind: str, path: Path, by: str) -> own.Table | None:

@@ -86,7 +86,7 @@ def test_client_folders_with_and_without_splits(tmp_path: Path) -> None:
     assert splits_of("clients", str(both)) == ("test", "train")
     assert splits_of("folder", str(flat), "client") == ()
     plant(both, "s/photo/dog/1.png")
-    with pytest.raises(DataError, match="s/photo"):
+    with pytest.raises(DataError, match="both/s holds the split folder 'train' beside photo"):
         clients_table(both)
     mixed = plant(tmp_path / "mixed", "n/train/cat/1.png", "s/cat/1.png")
     with pytest.raises(DataError, match="client 's' has no train and test"):
