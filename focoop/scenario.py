@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,9 +13,17 @@ from focoop import kept
 from focoop.clip import load_backbone
 from focoop.clip.base import Backbone
 from focoop.data.corruptions import SEVERITIES
+from focoop.data.registry import read_corrupted
 from focoop.errors import ConfigError, DataError, MethodError
 from focoop.evaluation import EvaluationSets, Images, Owned
-from focoop.features import FeatureSet, Source, open_features, patch_kind_of
+from focoop.features import (
+    NAMED,
+    FeatureSet,
+    Source,
+    open_features,
+    open_labels,
+    patch_kind_of,
+)
 from focoop.federation.client import ClientData
 from focoop.methods import create
 from focoop.methods._base import Method, Task
@@ -23,7 +32,7 @@ from focoop.negatives import Negatives, mine
 from focoop.processor import training_in_bfloat16
 from focoop.schema import RunConfig
 from focoop.seeds import derive
-from focoop.split import Split, make_split
+from focoop.split import Split, Tested, make_split
 from focoop.words import read_words
 
 __all__ = [
@@ -89,11 +98,6 @@ def build(
         )
     backbone = open_backbone(config, device, load)
     patch_kind_of(backbone, method.patch_kind)  # refuses before images are encoded
-    if Source.parse(config.data.id).kind not in ("demo", "file"):
-        divide(config, None, cache_dir)  # so does this
-    split = divide(config, backbone, cache_dir)
-    task = make_task(config, backbone, split.classes, method.needs_ood, cache_dir)
-    task = replace(task, frozen=method.prepare(task))
     opened = partial(
         open_features,
         split="test",
@@ -104,6 +108,12 @@ def build(
         root=config.data.root or None,
         strict=config.data.strict,
     )
+    images = Source.parse(config.data.id).kind not in ("demo", "file")
+    rows = divide(config, None, cache_dir) if images else None  # so does this
+    _refuse_missing_sets(config, rows, opened)  # and this
+    split = divide(config, backbone, cache_dir)
+    task = make_task(config, backbone, split.classes, method.needs_ood, cache_dir)
+    task = replace(task, frozen=method.prepare(task))
     hashes = {"train": split.train.sha256(), "test": split.test.sha256()}
     corrupted, ood = {}, {}
     if config.data.validation == 0:  # corrupted test images would leak into tuning
@@ -112,9 +122,7 @@ def build(
             features = _same_classes(config, split, features, spec)
             corrupted[name] = _same_clients(config, split, features, spec)
             hashes[spec] = features.sha256()
-    ood_specs = config.data.ood
-    if config.data.validation and config.data.validation_ood:
-        ood_specs = config.data.validation_ood
+    ood_specs = _ood_specs(config)
     for spec in ood_specs:
         features = opened(spec)
         ood[_short(spec)] = _images(features)
@@ -123,6 +131,65 @@ def build(
         raise ConfigError(f"two OOD sets would share a name: {', '.join(ood_specs)}")
     sets = EvaluationSets(Owned(_images(split.test), split.test_index), corrupted, ood)
     return Scenario(method, task, backbone, split, sets, hashes)
+
+
+def _ood_specs(config: RunConfig) -> tuple[str, ...]:
+    """The OOD sets of a run; while tuning, those that stand in for them."""
+    tuning = config.data.validation and config.data.validation_ood
+    return config.data.validation_ood if tuning else config.data.ood
+
+
+def _refuse_missing_sets(
+    config: RunConfig, rows: Split | None, opened: partial[FeatureSet]
+) -> None:
+    """Refuse a run whose OOD or corrupted sets are not there, before any image is encoded.
+
+    Args:
+        config: the run's settings.
+        rows: who holds which ID images, without their features; None where that is not known yet.
+        opened: opens a set of features by its name.
+
+    Raises:
+        DataError: a set cannot be opened; the message names the setting.
+        ConfigError: a corrupted set holds other images than the ID test set.
+    """
+    look = partial(_look, opened=partial(opened, with_patches=False))
+    tested = Tested() if rows is None else rows.tested
+    seen: set[str] = set()
+    for _, spec in () if config.data.validation else expand_severities(config.data.corrupted):
+        base = spec.partition("#")[0]
+        if base in seen and Source.parse(spec).kind not in ("demo", "file"):
+            continue  # made of the same images
+        seen.add(base)
+        found = _named("data.corrupted", spec, look, split=tested.split, by=tested.by)
+        if found is not None and rows is not None:
+            _same_clients(config, rows, _same_classes(config, rows, found, spec), spec)
+    for spec in _ood_specs(config):
+        _named("data.ood", spec, look)
+
+
+def _named(setting: str, spec: str, look: Callable[..., FeatureSet | None], **more: str) -> Any:
+    """What `look` finds; its refusal names the setting."""
+    try:
+        return look(spec, **more)
+    except DataError as error:
+        raise DataError(f"{setting}: {error}") from error
+
+
+def _look(spec: str, *, opened: partial[FeatureSet], **more: str) -> FeatureSet | None:
+    """The rows of a set without encoding images; None where official corrupted images are there."""
+    source = Source.parse(spec)
+    if source.kind in ("demo", "file"):
+        return opened(spec, **more)
+    settings = opened.keywords
+    if source.kind == NAMED and source.corruption is not None:
+        official = read_corrupted(
+            source.target, source.corruption, source.severity, settings["root"]
+        )
+        if official is not None:
+            return None
+    kept = {key: settings[key] for key in ("split", "cache_dir", "root", "strict")}
+    return open_labels(spec, **{**kept, **more})
 
 
 def open_backbone(
@@ -225,16 +292,16 @@ def _same_classes(config: RunConfig, split: Split, features: FeatureSet, spec: s
 
 def _same_clients(config: RunConfig, split: Split, features: FeatureSet, spec: str) -> Owned:
     """Corrupted images divided as the test images are: by classes, or image by image."""
-    if split.shares is not None:
-        owned = split.shares.assign(features.labels.numpy(), derive(config.partition.seed, "test"))
-        return Owned(_images(features), owned)
     rows, same = split.tested.rows, spec.partition("#")[0] == config.data.id
     if same and rows is not None and len(features) > rows.max():
         features = features.select(torch.from_numpy(rows))
+    if split.shares is not None and rows is None:
+        owned = split.shares.assign(features.labels.numpy(), derive(config.partition.seed, "test"))
+        return Owned(_images(features), owned)
     if not same or not torch.equal(features.labels, split.test.labels):
         raise ConfigError(
-            f"data.corrupted: {spec} does not hold the images of {config.data.id}: with "
-            f"partition.kind = {config.partition.kind} write {config.data.id}#brightness"
+            f"data.corrupted: {spec} does not hold the test images of {config.data.id}: write "
+            f"{config.data.id}#brightness, which corrupts those"
         )
     return Owned(_images(features), split.test_index)
 

@@ -13,7 +13,7 @@ import torch
 from focoop import partition
 from focoop.clip.base import Backbone
 from focoop.data.names import nearest
-from focoop.data.sources import OWN, advice, is_divided
+from focoop.data.sources import OWN, advice, held_out_note, is_divided, refuse_domains
 from focoop.errors import ConfigError
 from focoop.features import FeatureSet, Source, open_features, open_labels
 from focoop.methods import lookup
@@ -79,11 +79,34 @@ def make_split(
         return _domain_split(config, opened, divided)
     if config.partition.kind == "given":
         return _given_split(config, partial(opened, by="client"), divided)
+    if not divided and config.data.id.startswith("folder:"):
+        refuse_domains(Source.parse(config.data.id).target)
     train, test, tested = _train_and_test(config, opened, divided)
     shares = _shares(config, len(train.classes))
     train_index = shares.assign(train.labels.numpy(), derive(config.partition.seed, "train"))
     test_index = shares.assign(test.labels.numpy(), derive(config.partition.seed, "test"))
     return _with_shots(config, train, test, train_index, test_index, shares, tested)
+
+
+def remarks(config: RunConfig) -> list[str]:
+    """Say what a run does with its data that its settings do not spell out.
+
+    Args:
+        config: the run's settings.
+
+    Returns:
+        One sentence each: images held out as test, and sets that are not measured for want of any.
+    """
+    source = Source.parse(config.data.id)
+    by = "client" if config.partition.kind == "given" else "domain"
+    found = [held_out_note(source.kind, source.target, config.data.test_share, by)]
+    if source.kind != "demo":
+        lacking = {"OOD sets": "data.ood", "corrupted sets": "data.corrupted"}
+        absent = [name for name, key in lacking.items() if not getattr(config.data, key[5:])]
+        keys = ", ".join(lacking[name] for name in absent)
+        if absent and not config.data.validation:
+            found.append(f"no {' and no '.join(absent)} given: not measured ({keys})")
+    return [told for told in found if told]
 
 
 def _divided(config: RunConfig, by: str) -> bool:
@@ -92,6 +115,9 @@ def _divided(config: RunConfig, by: str) -> bool:
     Args:
         config: the run's settings.
         by: what groups of images are, `domain` or `client`.
+
+    Raises:
+        DataError: the images cannot be learned from as they are.
     """
     source = Source.parse(config.data.id)
     for told in advice(source.kind, source.target, by):
@@ -184,10 +210,10 @@ def _shares(config: RunConfig, num_classes: int) -> partition.Partition:
 def _domain_split(config: RunConfig, opened: Callable[..., FeatureSet], divided: bool) -> Split:
     """One client per domain; a user's own splits are kept, other datasets are divided anew."""
     divided = divided and Source.parse(config.data.id).kind in OWN
+    opened = _grouped(opened, f"needs a dataset with domains; {config.data.id} has none")
     if config.partition.leave_out:
         return _left_out_split(config, opened, divided)
     train, test, tested = _train_and_test(config, opened, divided)
-    _need_domains(config, train)
     assert train.domains is not None and test.domains is not None
     untested = sorted(set(train.domains.tolist()) ^ set(test.domains.tolist()))
     if untested:  # clients are numbered by the domains that are there
@@ -199,21 +225,28 @@ def _domain_split(config: RunConfig, opened: Callable[..., FeatureSet], divided:
     return _with_shots(config, train, test, train_index, test_index, None, tested)
 
 
-def _need_domains(config: RunConfig, features: FeatureSet) -> None:
-    if features.domains is None:
-        raise ConfigError(
-            f"partition.kind = domain needs a dataset with domains; {config.data.id} has none"
-        )
+def _grouped(
+    opened: Callable[..., FeatureSet], refusal: str, kind: str = "domain"
+) -> Callable[..., FeatureSet]:
+    """`opened`, which refuses images that come in no groups."""
+
+    def found(*asked: Any, **more: Any) -> FeatureSet:
+        features = opened(*asked, **more)
+        if features.domains is None:
+            raise ConfigError(f"partition.kind = {kind} {refusal}")
+        return features
+
+    return found
 
 
 def _given_split(config: RunConfig, opened: Callable[..., FeatureSet], divided: bool) -> Split:
     """One client per folder or value of the column `client`; each is tested on its own images."""
+    refusal = (
+        f"needs clients, and {config.data.id} is not divided into clients; name clients:PATH, "
+        "folder:PATH with PATH/CLIENT/CLASS, or a csv: with a column client"
+    )
+    opened = _grouped(opened, refusal, "given")
     train, test, tested = _train_and_test(config, opened, divided, "client")
-    if train.domains is None or test.domains is None:
-        raise ConfigError(
-            f"partition.kind = given: {config.data.id} is not divided into clients; name "
-            "clients:PATH, folder:PATH with PATH/CLIENT/CLASS, or a csv: with a column client"
-        )
     names = train.domain_names
     if config.partition.clients not in (0, len(names)):
         raise ConfigError(
@@ -238,7 +271,6 @@ def _left_out_split(config: RunConfig, opened: Callable[..., FeatureSet], divide
     With `data.validation` that domain is not touched: images held out of all others stand in.
     """
     features = opened("train" if divided else "all", views=config.data.views)
-    _need_domains(config, features)
     domains = features.domains
     assert domains is not None
     name, names = config.partition.leave_out, features.domain_names

@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 
 from focoop.cli.fetch import Root, check, fetch
+from focoop.cli.run import note_data
 from focoop.cli.screen import (
     AsJson,
     ConfigFile,
@@ -67,8 +68,9 @@ def list_(root: Root = None, as_json: AsJson = False) -> None:
     console.print(
         f"public datasets are looked for in {registry.data_root(root)} (data.root, --root or "
         "FOCOOP_DATA); get one: focoop data fetch NAME\n"
-        "your own: folder:PATH (PATH/SPLIT/CLASS/*.jpg), clients:PATH (PATH/CLIENT/CLASS/*.jpg), "
-        "csv:FILE (path,label[,split][,client][,domain]), hf:NAME, or file:PATH.safetensors (made "
+        "your own: folder:PATH (PATH/CLASS/*.jpg or PATH/SPLIT/CLASS/*.jpg), clients:PATH "
+        "(PATH/CLIENT/CLASS/*.jpg), csv:FILE (path,label[,split][,client][,domain][,class_name]), "
+        "hf:NAME, or file:PATH.safetensors (made "
         "by focoop features)\n"
         f"corruptions of images: {', '.join(sorted(CORRUPTIONS))}, "
         "written as NAME#TYPE@SEVERITY with severity 1 to 5",
@@ -146,6 +148,7 @@ def show(
     from focoop.show import partition_table, plot_partition
 
     config = load_config(file, overrides, device)
+    note_data(config)
     with image_work(messages()):
         found = describe_partition(config)
     if plot is not None:
@@ -169,7 +172,9 @@ def show(
         held_out=found.test.sum(1).tolist(),
         names=found.names,
     )
-    console.print(f"{config.data.id}, {config.partition.kind}, {config.partition.shots} shots")
+    shots = config.partition.shots
+    used = f"{shots} shots" if shots else "all training images"
+    console.print(f"{config.data.id}, {config.partition.kind}, {used}", markup=False)
     console.print(table)
     if found.repeated:
         console.print(f"{found.repeated} of these images are repeats: too few for the shots asked")

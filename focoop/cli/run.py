@@ -64,6 +64,7 @@ def run(
     if config.data.fetch:
         fetch_missing(config)
     note_clients(config)
+    note_data(config)
     summary = train(config, path, resume=resume, quiet=as_json)
     if as_json:
         return print_json({"folder": str(path), "status": "finished", "summary": summary})
@@ -179,6 +180,14 @@ def note_clients(config: "RunConfig") -> None:
     check = run_clients(config)
     if check.state == NOTE:
         messages().print(f"note: {check.found}; use them: {check.advice}", markup=False)
+
+
+def note_data(config: "RunConfig") -> None:
+    """Say what the run does with its data that its settings do not spell out."""
+    from focoop.split import remarks
+
+    for told in remarks(config):
+        messages().print(f"note: {told}", markup=False)
 
 
 def train(

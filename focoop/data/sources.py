@@ -75,6 +75,37 @@ def is_divided(kind: str, target: str, by: str = "domain", *, need_test: bool = 
     return whole(f"{kind}:{target}", splits_of(kind, target, by), need_test=need_test)
 
 
+def held_out_note(kind: str, target: str, share: float, by: str = "domain") -> str:
+    """Say which share of a user's own images is held out as test; empty where none is.
+
+    Args:
+        kind: the kind of source, such as `folder`.
+        target: its path.
+        share: the setting `data.test_share`.
+        by: `domain`, or `client` where clients are given.
+    """
+    if is_divided(kind, target, by, need_test=False):
+        return ""
+    lacking = "no column split" if kind == "csv" else "no train/test folders"
+    return (
+        f"{kind}:{target}: {lacking}: held out {share:.0%} of each class as test (data.test_share)"
+    )
+
+
+def refuse_domains(target: str) -> None:
+    """Refuse a folder whose first level is neither splits nor classes.
+
+    Args:
+        target: the folder's path.
+
+    Raises:
+        DataError: its first-level folders are taken as domains; the message says what to do.
+    """
+    path = Path(target).expanduser()
+    if "all" not in folder_splits(path):
+        read_folder(path, "train")
+
+
 def advice(kind: str, target: str, by: str = "domain") -> list[str]:
     """Look at the classes of images that a run is to learn.
 

@@ -54,7 +54,9 @@ def test_a_folder_is_divided_without_a_backbone(tmp_path: Path) -> None:
     assert sorted(map(sorted, found["train"])) == [[0, 0, 4]] * 3
     assert sorted(map(sorted, found["test"])) == [[0, 0, 6]] * 3 and found["clients"] == []
     text = call("data", "show", "--set", f"data.id=folder:{root}", "--set", "partition.clients=3")
-    assert text.exit_code == 0 and f"folder:{root}, pathological, 8 shots" in text.stdout
+    assert (
+        text.exit_code == 0 and f"folder:{root}, pathological, all training images" in text.stdout
+    )
 
 
 @pytest.mark.usefixtures("nothing_encodes")

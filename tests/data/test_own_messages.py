@@ -36,7 +36,8 @@ def table(tmp_path: Path) -> Path:
 
 def test_corrupted_sets_of_other_classes_are_named_with_what_to_write(tmp_path: Path) -> None:
     root = plant_images(tmp_path / "pets", per_class=1)
-    done = run(tmp_path, f"data.id=folder:{root}", "partition.clients=3", "method.name=zeroshot")
+    given = [f"data.id=folder:{root}", "partition.clients=3", "method.name=zeroshot"]
+    done = run(tmp_path, *given, "data.corrupted=['demo:cifar100#brightness@1']")
     assert done.exit_code == 2
     assert "data.corrupted: demo:cifar100#brightness@1 does not hold the classes" in done.stderr
     assert f"write folder:{root}#brightness there, or set data.corrupted=[]" in done.stderr

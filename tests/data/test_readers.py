@@ -84,7 +84,7 @@ def test_empty_missing_and_mixed_folders_are_explained(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="check the path"):
         read_folder(tmp_path / "nowhere", "test")
     with pytest.raises(DataError, match="expected <class>/<image>"):
-        read_folder(plant(tmp_path / "flat", "1.png"), "test")
+        read_folder(plant(tmp_path / "empty", "notes.txt"), "test")
     with pytest.raises(DataError, match="use one layout"):
         read_folder(plant(tmp_path / "mixed", "cat/1.png", "test/cat/1.png"), "test")
 

@@ -142,7 +142,7 @@ def test_corrupted_copies_go_to_the_clients_of_their_images(kind: str, tmp_path:
         torch.testing.assert_close(bright.pooled[row], damaged)
     other = shapes(tmp_path / "other", {"a": 10, "b": 15})
     wrong = load(None, [*settings, f"data.corrupted=['folder:{other}#brightness@1']"])
-    with pytest.raises(ConfigError, match="does not hold the images of"):
+    with pytest.raises(ConfigError, match="does not hold the test images of"):
         made(wrong)
     strange = load(None, [*settings, "data.corrupted=['demo:cifar100#brightness@1']"])
     with pytest.raises(DataError, match="another joint space"):
