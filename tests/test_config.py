@@ -204,6 +204,45 @@ def test_base_states_the_defaults() -> None:
         assert name in stated, f"configs/base.toml leaves out {name}"
 
 
+OWN = ("folder:x", "csv:x.csv", "clients:x", "file:x.safetensors", "hf:me/x")
+
+
+def test_what_is_left_to_the_data_is_settled_by_it() -> None:
+    packaged = config.load()
+    assert packaged.data.ood == ("demo:dtd_32px", "demo:sun_32px") and packaged.partition.shots == 8
+    assert packaged.data.corrupted == ("demo:cifar100#brightness",)
+    for spec in OWN:
+        own = config.load(CONFIGS / "base.toml", [f"data.id={spec}"])
+        assert (own.data.ood, own.data.corrupted, own.partition.shots) == ((), (), 0)
+        told = config.load(None, [f"data.id={spec}", 'data.ood=["demo:dtd"]', "partition.shots=8"])
+        assert (told.data.ood, told.partition.shots) == (("demo:dtd",), 8)
+    public = config.load(None, ["data.id=oxford_pets"])
+    assert (public.data.ood, public.data.corrupted, public.partition.shots) == ((), (), 8)
+    assert config.load(None, ["data.id=cifar100"]).data.ood == packaged.data.ood
+    with pytest.raises(ConfigError, match="data.ood: auto stands alone"):
+        config.load(None, ['data.ood=["auto", "demo:dtd"]'])
+
+
+def test_a_run_folder_says_what_a_file_to_edit_leaves_to_the_data() -> None:
+    made = config.load(None, ["data.id=folder:x"])
+    assert "shots = 0\n" in config.to_toml(made) and "ood = []\n" in config.to_toml(made)
+    edited = config.to_toml(config.load(), docs=True)
+    assert "shots = -1  #" in edited and "(here: 8)" in edited and 'ood = ["auto"]  #' in edited
+    moved = edited.replace('id = "demo:cifar100"', 'id = "folder:x"')
+    assert config.from_dict(tomllib.loads(moved)) == made
+    fixed = config.load(None, ["data.id=folder:x", "partition.shots=4"])
+    assert "shots = 4  #" in config.to_toml(fixed, docs=True)
+
+
+def test_sites_with_images_of_their_own_have_the_settings_for_those() -> None:
+    for path in (None, CONFIGS / "base.toml"):
+        own = config.load(path, ["seed=3"], own=True)
+        assert (own.data.ood, own.data.corrupted, own.partition.shots) == ((), (), 0)
+    told = config.load(None, ["partition.shots=2", 'data.ood=["demo:dtd"]'], own=True)
+    assert (told.data.ood, told.data.corrupted, told.partition.shots) == (("demo:dtd",), (), 2)
+    assert config.from_flat(config.to_flat(told)) == told
+
+
 def test_a_methods_settings_may_come_before_its_name() -> None:
     wanted = config.load(None, ["method.name=focoop", "method.context_tokens=3"])
     flat = config.to_flat(wanted)

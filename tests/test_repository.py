@@ -65,7 +65,7 @@ def test_modules_stay_short() -> None:
         str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
         for path in (ROOT / "focoop").rglob("*.py")
     }
-    assert {name: length for name, length in lengths.items() if length > 300} == {}
+    assert {name: length for name, length in lengths.items() if length > 400} == {}
 
 
 def test_lock_pins_everything_with_hashes_and_no_addresses() -> None:

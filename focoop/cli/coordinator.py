@@ -50,7 +50,7 @@ def coordinator(
     from focoop.flower.identity import registered
     from focoop.flower.settings import server_settings
 
-    config = load_config(file, overrides, None)
+    config = load_config(file, overrides, None, own=True)
     path = (folder or Path("runs") / config.title).resolve()
     home = path.with_name(f"{path.name}-flower")
     sites = registered(keys)

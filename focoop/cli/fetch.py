@@ -48,7 +48,7 @@ def check(
     """Open every image of a dataset and list those that cannot be read; exit code 3 if any."""
     from focoop.data.registry import read
     from focoop.data.sound import broken
-    from focoop.data.sources import open_images
+    from focoop.data.sources import doubts, open_images
     from focoop.features import NAMED, Source
 
     source = Source.parse(dataset)
@@ -60,10 +60,14 @@ def check(
         images = open_images(source.kind, source.target, split, root=root, check=False)
     with image_work(messages()):
         bad = broken(images)
+    doubtful = doubts(source.kind, source.target)
     if as_json:
-        print_json({"dataset": dataset, "images": len(images), "broken": bad})
+        found = {"dataset": dataset, "images": len(images), "broken": bad, "warnings": doubtful}
+        print_json(found)
     else:
         console = out()
+        for told in doubtful:
+            console.print(f"warning: {told}", markup=False, soft_wrap=True)
         for file, reason in bad.items():
             console.print(f"{images.root / file}: {reason}", markup=False, soft_wrap=True)
         console.print(

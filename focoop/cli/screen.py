@@ -80,12 +80,18 @@ def print_json(document: Any) -> None:
     sys.stdout.write(json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
-def load_config(path: Path | None, overrides: list[str] | None, device: str | None) -> "RunConfig":
-    """The configuration of a command's file, `--set` and `--device`."""
+def load_config(
+    path: Path | None, overrides: list[str] | None, device: str | None, *, own: bool = False
+) -> "RunConfig":
+    """The configuration of a command's file, `--set` and `--device`.
+
+    With `own`, sites bring images of their own, whatever `data.id` says.
+    """
     from focoop.config import load
     from focoop.processor import restart_with_limit
 
-    config = load(path, [*(overrides or []), *([f"backbone.device={device}"] if device else [])])
+    where = [f"backbone.device={device}"] if device else []
+    config = load(path, [*(overrides or []), *where], own=own)
     restart_with_limit(config.backbone.precision, config.backbone.device)
     return config
 

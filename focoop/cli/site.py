@@ -3,7 +3,7 @@
 import os
 import socket
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,9 @@ from focoop.cli.screen import (
     out,
     print_json,
 )
+
+if TYPE_CHECKING:
+    from focoop.schema import RunConfig
 
 
 def class_names(given: str) -> str:
@@ -76,7 +79,8 @@ def check(
     from focoop.flower.rehearsal import check_keys, check_state, rehearse
     from focoop.flower.settings import listed
 
-    config = load_config(file, overrides, device)
+    config = load_config(file, overrides, device, own=True)
+    _note_held_out(config, data)
     if keys is not None:
         check_keys(keys)
     if state is not None:
@@ -171,7 +175,7 @@ def join(
 
 def _look(data: str) -> None:
     """Refuse images that are not there before the coordinator is bothered."""
-    from focoop.data.sources import OWN, open_images
+    from focoop.data.sources import OWN, advice, open_images
     from focoop.features import Source
 
     source = Source.parse(data)
@@ -179,6 +183,19 @@ def _look(data: str) -> None:
         found = open_images(source.kind, source.target, "all")
         told = f"{len(found)} images of {len(set(found.labels))} classes in {source.target}"
         messages().print(told, markup=False, soft_wrap=True)
+        for doubt in advice(source.kind, source.target):
+            messages().print(f"warning: {doubt}", markup=False, soft_wrap=True)
+
+
+def _note_held_out(config: "RunConfig", data: str) -> None:
+    """Say which share of the site's images is held out as test, where it has no test images."""
+    from focoop.data.sources import held_out_note
+    from focoop.features import Source
+
+    source = Source.parse(data)
+    told = held_out_note(source.kind, source.target, config.data.test_share)
+    if told:
+        messages().print(f"note: {told}", markup=False, soft_wrap=True)
 
 
 def _absolute(data: str) -> str:

@@ -141,3 +141,16 @@ def _table(kind: str, path: Path, by: str) -> own.Table | None:
     if kind == "clients" or by == "client":
         return own.clients_table(path)
     return None
+
+
+def doubts(kind: str, target: str) -> list[str]:
+    """Return what `advice` says or refuses, for a look at images that need not be learned from.
+
+    Args:
+        kind: the kind of source, such as `folder`.
+        target: its path.
+    """
+    try:
+        return advice(kind, target)
+    except DataError as error:
+        return [f"as data.id this is refused: {error}"]

@@ -64,7 +64,7 @@ def run_config(flat: Flat) -> RunConfig:
     if given:
         return from_flat(given)
     path = Path(settings.config) if settings.config else None
-    return load(path, listed(settings.set))
+    return load(path, listed(settings.set), own=bool(settings.classes))
 
 
 def listed(text: str) -> list[str]:

@@ -1,0 +1,153 @@
+"""Labels that are missing, that are no words, or that are one word in two spellings."""
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from focoop.cli import app
+from focoop.config import load
+from focoop.data.classnames import name_of, named_classes
+from focoop.data.labels import MISSING, is_code, is_missing
+from focoop.data.own import csv_table
+from focoop.data.sources import advice
+from focoop.errors import DataError
+from focoop.split import make_split
+from tests.data.trees import plant, write
+
+
+@pytest.fixture(autouse=True)
+def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOCOOP_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("label", sorted(MISSING))
+def test_missing_labels_are_refused_with_their_lines(label: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    for written in {label, label.upper(), label.title()}:
+        write(path, f"path,label\n1.png,cat\n\n2.png,{written}\n3.png,dog\n4.png,{written}\n")
+        with pytest.raises(DataError, match=r"lines 4, 6: no label"):
+            csv_table(path)
+
+
+def test_a_class_that_is_called_none_can_be_named(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    write(path, "path,label\n1.png,scratch\n2.png,none\n")
+    with pytest.raises(DataError, match="none,no defect in class_names.csv"):
+        csv_table(path)
+    write(tmp_path / "class_names.csv", "none,no defect\n")
+    assert csv_table(path).pick("all").classes == ("no defect", "scratch")
+
+
+def test_folders_called_as_if_they_had_no_label_are_refused(tmp_path: Path) -> None:
+    root = plant(tmp_path / "a", "nan/1.png", "cat/1.png")
+    with pytest.raises(DataError, match="the class 'nan' is no class"):
+        advice("folder", str(root))
+    clients = plant(tmp_path / "b", "north/None/1.png", "north/cat/1.png")
+    with pytest.raises(DataError, match="the class 'None' is no class"):
+        advice("clients", str(clients))
+    bare = plant(tmp_path / "c", "train/1.png", "test/1.png")
+    with pytest.raises(DataError, match="test, train hold images and no class folders"):
+        advice("folder", str(bare))
+
+
+def test_codes_are_told_from_words() -> None:
+    for code in ("3", "-1", "3.0", "007", "class_3", "Label 12", "n01440764", "!?"):
+        assert is_code(code), code
+    for word in ("mug", "3 mugs", "Große Biene", "猫", "boeing 747", "x-ray"):
+        assert not is_code(word), word
+    assert not is_missing("nanny") and is_missing(" NULL ")
+
+
+def test_numbers_warn_and_a_file_or_a_column_names_them(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    write(path, "path,label\n1.png,3\n2.png,4.0\n3.png,mug\n")
+    (told,) = advice("csv", str(path))
+    assert "2 of 3 classes are called by a number or code ('3', '4.0')" in told
+    assert "class_names.csv" in told and "column class_name" in told and "3,coffee mug" in told
+    write(tmp_path / "class_names.csv", "3,bowl\n4,plate\n")
+    assert csv_table(path).pick("all").classes == ("bowl", "mug", "plate")
+    assert advice("csv", str(path)) == []
+    (tmp_path / "class_names.csv").unlink()
+    write(path, "path,label,class_name\n1.png,3,bowl\n2.png,4,plate\n3.png,3,\n")
+    assert csv_table(path).pick("all").labels == (0, 1, 0) and advice("csv", str(path)) == []
+    write(path, "path,label,class_name\n1.png,3,bowl\n2.png,3,plate\n")
+    with pytest.raises(DataError, match=r"line 3: label '3' has the class_name 'plate' here and"):
+        csv_table(path)
+    folders = plant(tmp_path / "f", "0/1.png", "1/1.png")
+    (told,) = advice("folder", str(folders))
+    assert "class_names.csv" in told and "column" not in told
+
+
+def test_names_come_from_text_files_too(tmp_path: Path) -> None:
+    for text in ("3 coffee mug\n4 bowl\n", "3: coffee mug\n\n4: bowl", "3\tcoffee mug\n4,bowl"):
+        write(tmp_path / "names.txt", text)
+        assert named_classes(tmp_path) == {"3": "coffee mug", "4": "bowl"}
+    write(tmp_path / "names.txt", "mug\nbowl\n")
+    with pytest.raises(DataError, match="names.txt, line 1: write folder,name"):
+        named_classes(tmp_path)
+    write(tmp_path / "names.txt", "3 mug\n3 bowl\n")
+    with pytest.raises(DataError, match="line 2: '3' is called 'bowl' here and 'mug' above"):
+        named_classes(tmp_path)
+    write(tmp_path / "classnames.txt", "3 mug\n")
+    with pytest.raises(DataError, match=r"names.txt and classnames.txt: keep one"):
+        named_classes(tmp_path)
+    assert name_of("3.50", {"3": "mug"}) == "3.50"
+
+
+SPELLINGS = """path,label,client
+1.png,Mug,north
+2.png,mug,south
+3.png,coffee_pot,north
+4.png,Coffee-Pot,south
+"""
+
+
+def test_two_spellings_of_a_class_are_pointed_out_with_their_sites(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    write(path, SPELLINGS)
+    told = sorted(advice("csv", str(path), "client"))
+    assert "'Coffee-Pot' (south) and 'coffee_pot' (north) differ in spelling only" in told[0]
+    assert "'Mug' (north) and 'mug' (south) differ in spelling only" in told[1]
+    folders = plant(tmp_path / "f", "north/Mug/1.png", "south/mug/1.png", "south/cup/1.png")
+    (one,) = advice("clients", str(folders))
+    assert "'Mug' (north) and 'mug' (south)" in one
+    write(folders / "class_names.csv", "Mug,mug\n")
+    assert advice("clients", str(folders)) == []
+
+
+def test_two_spellings_keep_their_own_test_images(tmp_path: Path) -> None:
+    """Neither takes the other's labels on the way through the numbering of the test images."""
+    files = [
+        f"{s}/{c}/{i}.png" for s in ("train", "test") for c in ("Mug", "mug") for i in range(3)
+    ]
+    root = plant(tmp_path / "f", *files)
+    settings = [f"data.id=folder:{root}", "partition.kind=iid", "partition.clients=1"]
+    with pytest.warns(UserWarning, match="differ in spelling only"):
+        split = make_split(load(None, settings))
+    assert split.classes == ("Mug", "mug") and split.test.labels.tolist() == [0] * 3 + [1] * 3
+
+
+def test_check_show_and_run_say_it(tmp_path: Path) -> None:
+    root = plant(tmp_path / "f", *(f"{c}/{i}.png" for c in ("3", "4") for i in range(5)))
+    done = CliRunner().invoke(app, ["data", "check", f"folder:{root}"])
+    assert done.exit_code == 0 and "called by a number or code ('3', '4')" in done.output
+    asked = CliRunner().invoke(app, ["data", "check", f"folder:{root}", "--json"])
+    assert "number or code" in json.loads(asked.stdout)["warnings"][0]
+    words = ["--set", f"data.id=folder:{root}", "--set", "partition.clients=2"]
+    with pytest.warns(UserWarning, match=r"called by a number or code \('3', '4'\)"):
+        shown = CliRunner().invoke(app, ["data", "show", *words])
+    assert shown.exit_code == 0
+    out = ["--out", str(tmp_path / "run"), "--set", "method.name=zeroshot"]
+    with pytest.warns(UserWarning, match="'a photo of a 3.' tells it nothing"):
+        run = CliRunner().invoke(app, ["run", *out, *words])
+    assert run.exit_code == 0, run.output
+    flat = plant(tmp_path / "strange", "1.png", "2.png")  # fine as an OOD set
+    done = CliRunner().invoke(app, ["data", "check", f"folder:{flat}"])
+    assert done.exit_code == 0 and "it can be an OOD set" in done.output
+    write(root / "names.txt", "3 mug\n4 bowl\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert CliRunner().invoke(app, ["data", "show", *words]).exit_code == 0
