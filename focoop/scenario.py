@@ -146,7 +146,8 @@ def _refuse_missing_sets(
 
     Args:
         config: the run's settings.
-        rows: who holds which ID images, without their features; None where that is not known yet.
+        rows: who holds which ID images, without their features; None where `data.id` is features,
+            so that other features are opened without delay too.
         opened: opens a set of features by its name.
 
     Raises:
@@ -157,15 +158,16 @@ def _refuse_missing_sets(
     tested = Tested() if rows is None else rows.tested
     seen: set[str] = set()
     for _, spec in () if config.data.validation else expand_severities(config.data.corrupted):
-        base = spec.partition("#")[0]
-        if base in seen and Source.parse(spec).kind not in ("demo", "file"):
-            continue  # made of the same images
+        base, ready = spec.partition("#")[0], Source.parse(spec).kind in ("demo", "file")
+        if (rows is None and ready) or (base in seen and not ready):
+            continue  # features are opened at once, or the set is made of the same images
         seen.add(base)
         found = _named("data.corrupted", spec, look, split=tested.split, by=tested.by)
         if found is not None and rows is not None:
             _same_clients(config, rows, _same_classes(config, rows, found, spec), spec)
     for spec in _ood_specs(config):
-        _named("data.ood", spec, look)
+        if rows is not None or Source.parse(spec).kind not in ("demo", "file"):
+            _named("data.ood", spec, look)
 
 
 def _named(setting: str, spec: str, look: Callable[..., FeatureSet | None], **more: str) -> Any:
