@@ -88,11 +88,12 @@ def make_split(
     return _with_shots(config, train, test, train_index, test_index, shares, tested)
 
 
-def remarks(config: RunConfig) -> list[str]:
+def remarks(config: RunConfig, *, measured: bool = True) -> list[str]:
     """Say what a run does with its data that its settings do not spell out.
 
     Args:
         config: the run's settings.
+        measured: whether to speak of sets to measure on too.
 
     Returns:
         One sentence each: images held out as test, and sets that are not measured for want of any.
@@ -100,7 +101,7 @@ def remarks(config: RunConfig) -> list[str]:
     source = Source.parse(config.data.id)
     by = "client" if config.partition.kind == "given" else "domain"
     found = [held_out_note(source.kind, source.target, config.data.test_share, by)]
-    if source.kind != "demo":
+    if measured and source.kind != "demo":
         lacking = {"OOD sets": "data.ood", "corrupted sets": "data.corrupted"}
         absent = [name for name, key in lacking.items() if not getattr(config.data, key[5:])]
         keys = ", ".join(lacking[name] for name in absent)

@@ -148,7 +148,7 @@ def show(
     from focoop.show import partition_table, plot_partition
 
     config = load_config(file, overrides, device)
-    note_data(config)
+    note_data(config, measured=False)
     with image_work(messages()):
         found = describe_partition(config)
     if plot is not None:

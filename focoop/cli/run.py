@@ -182,11 +182,11 @@ def note_clients(config: "RunConfig") -> None:
         messages().print(f"note: {check.found}; use them: {check.advice}", markup=False)
 
 
-def note_data(config: "RunConfig") -> None:
-    """Say what the run does with its data that its settings do not spell out."""
+def note_data(config: "RunConfig", *, measured: bool = True) -> None:
+    """Say what a run does with its data that its settings do not spell out."""
     from focoop.split import remarks
 
-    for told in remarks(config):
+    for told in remarks(config, measured=measured):
         messages().print(f"note: {told}", markup=False)
 
 
