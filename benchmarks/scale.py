@@ -32,7 +32,7 @@ from focoop.experiment import evaluate_state, schedule_of
 from focoop.features import open_features
 from focoop.federation.round import aggregate, num_bytes
 from focoop.federation.simulator import MemoryStore, simulate, start
-from focoop.masking import Masker, unmask
+from focoop.flower.masking import Masker, unmask
 from focoop.methods._base import ClientUpdate, Server
 from focoop.runstore import PrivateStore
 from focoop.scenario import build
@@ -152,7 +152,7 @@ def server_point(method: str, setting: str, count: int) -> Point:
 
 def masks_point(clients: int, words: int) -> Point:
     """A secure sum of zeros from which one client drops out: a client's seconds, the server's."""
-    maskers = {k: Masker(k, clients // 2 + 1) for k in range(clients)}
+    maskers = {k: Masker(k, 2 * clients // 3 + 1) for k in range(clients)}
     keys = {k: masker.keys() for k, masker in maskers.items()}
     packages = {k: maskers[k].share(keys) for k in range(1, clients)}
     zeros, alive = np.zeros(words, dtype=np.uint64), range(clients - 1)
@@ -164,7 +164,7 @@ def masks_point(clients: int, words: int) -> Point:
         masked[k] = maskers[k].mask(zeros, {j: packages[j][k] for j in maskers if j != k})
     revealed = [maskers[k].reveal(alive) for k in alive]
     began = time.process_time()
-    total, _ = unmask(masked, maskers, keys, revealed, clients // 2 + 1)
+    total, _ = unmask(masked, maskers, keys, revealed, 2 * clients // 3 + 1)
     assert not total.any()
     return {
         "client_seconds": one,

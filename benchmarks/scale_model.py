@@ -14,8 +14,8 @@ COST_SECONDS = 6e-11  # a multiplication of transport's cost, in float64
 PAIR_SECONDS = 6e-7  # a pair of a class and an OOD prompt, in all of the solver's steps
 PAIR_BYTES = 24  # the same: its cost, its plan, and what a step makes of them
 OBJECT_BYTES = 8192  # an update beside its tensors' numbers
-AGREEMENT_SECONDS = 2.7e-3  # a secret two clients agree on, of 2048 bits
-STREAM_SECONDS = 2.2e-8  # a number of a mask
+AGREEMENT_SECONDS = 1.3e-4  # a secret two clients agree on, by X25519, and its keys
+STREAM_SECONDS = 9.6e-9  # a number of a mask
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}
 
 

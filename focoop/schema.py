@@ -9,6 +9,7 @@ from focoop.methods import lookup
 from focoop.payload import DOWN, UP
 from focoop.privacy import COUNTS
 from focoop.robust import RULES
+from focoop.secure_sum import LEAST_PARTIES
 from focoop.settings import build, check, convert, fields_of, plain, setting
 
 # Values that stand for what suits the data, in the place of a list of sets and of a number.
@@ -17,6 +18,7 @@ AUTO_SHOTS = -1
 PAPER_SHOTS = 8
 PACKAGED_CORRUPTED = ("demo:cifar100#brightness",)
 PACKAGED_OOD = ("demo:dtd_32px", "demo:sun_32px")
+TWO_THIRDS = 2 / 3
 PARTITIONS = ("dirichlet", "pathological", "overlap", "domain", "given", "iid")
 
 
@@ -213,9 +215,15 @@ class PrivacyConfig(Section):
         False, "clients of a round are drawn secretly, not from the seed; tells epsilon_outside"
     )
     secure_sum: bool = setting(False, "the server sees sums over clients alone")
-    # Of no more than half of the clients there could be two groups, and each might open one secret.
+    # A server that tells two groups of clients different stories needs this many in each of them.
     threshold: float = setting(
-        0.5, "a secure sum opens while more than this share of its clients is left", low=0.5, high=1
+        TWO_THIRDS,
+        "a secure sum opens while more than this share of its clients is left",
+        low=TWO_THIRDS,
+        high=1,
+    )
+    parties: int = setting(
+        LEAST_PARTIES, "fewest clients in a secure sum; a site may ask for more", low=LEAST_PARTIES
     )
 
     def __post_init__(self) -> None:

@@ -1,8 +1,8 @@
 """Updates as vectors that can be summed, and the sum as one update: all a server needs to see.
 
-Numbers are fixed-point in the ring of whole numbers modulo 2^64. `masking.py` holds the protocol
-that shows a server the total alone; masks cancel exactly, so that a simulation adds the packed
-updates as they are and ends with the same bits (`summed`).
+Numbers are fixed-point in the ring of whole numbers modulo 2^64. `flower/masking.py` holds the
+protocol that shows a server the total alone; masks cancel exactly, so that a simulation adds the
+packed updates as they are and ends with the same bits (`summed`).
 """
 
 import math
@@ -10,13 +10,21 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from focoop.errors import MethodError
-from focoop.masking import KEY_BYTES, PACKAGE_BYTES, SHARE_BYTES, TAG_BYTES, Words
 from focoop.methods._base import ClientUpdate, Method, Params, Server, Task
 
 FRACTION = 24  # bits after the point
+# A sum of two tells each of them, and the server with its help, the other's update.
+LEAST_PARTIES = 3
+# Bytes on the wire: keys and hashes, Shamir's shares, two of them sealed, a site's signature and
+# the public key by which others check it.
+KEY_BYTES, HASH_BYTES, SHARE_BYTES, TAG_BYTES = 32, 32, 66, 16
+PACKAGE_BYTES = 2 * SHARE_BYTES + TAG_BYTES
+SIGNATURE_BYTES, IDENTITY_BYTES = 104, 216
+Words = NDArray[np.uint64]
 EXTRA = 3  # words after the class counts: images, images whose loss is told, sum of their losses
 
 
@@ -77,8 +85,8 @@ def summed(
 def threshold_of(clients: int, share: float) -> int:
     """Clients that must stay for a sum of `clients` to open: more than this share of them.
 
-    >>> threshold_of(4, 0.5), threshold_of(5, 0.5), threshold_of(3, 1.0)
-    (3, 3, 3)
+    >>> threshold_of(4, 2 / 3), threshold_of(6, 2 / 3), threshold_of(3, 1.0)
+    (3, 5, 3)
     """
     return min(clients, math.floor(share * clients) + 1)
 
@@ -93,11 +101,13 @@ def sum_bytes(
 ) -> tuple[int, int]:
     """Bytes up and down of one sum, by how many clients answered each of the four messages.
 
-    `words` is the length of a vector, `down` are the bytes of the shared tensors.
+    `words` is the length of a vector, `down` are the bytes of the shared tensors. Keys are counted
+    as those of sites that sign them.
     """
-    up = keys * (2 * KEY_BYTES + TAG_BYTES) + shares * (keys - 1) * PACKAGE_BYTES
+    told = 2 * KEY_BYTES + HASH_BYTES + SIGNATURE_BYTES
+    up = keys * told + shares * (keys - 1) * PACKAGE_BYTES
     up += masked * 8 * words + opened * shares * SHARE_BYTES
-    sent = keys * keys * (2 * KEY_BYTES + TAG_BYTES) + shares * (shares - 1) * PACKAGE_BYTES
+    sent = keys * keys * (told + IDENTITY_BYTES) + shares * (shares - 1) * PACKAGE_BYTES
     return up, sent + shares * down + masked * masked * 8
 
 

@@ -20,7 +20,7 @@ OPENCLIP |= {"focoop.methods._climb"}
 LAYERS = (
     ("errors", "__init__"),
     ("seeds", "atomic", "cores", "kept", "processor", "watch"),
-    ("tensorcache", "linesearch", "marginals", "words", "shamir"),
+    ("tensorcache", "linesearch", "marginals", "words"),
     ("transport", "transport_dual", "partial_transport", "scores", "metrics"),
     ("data",),
     ("settings",),
@@ -28,7 +28,7 @@ LAYERS = (
     ("featureset", "featurefile", "encode", "features"),
     ("partition", "negatives"),
     ("methods",),
-    ("robust", "privacy", "masking", "secure_sum", "payload"),
+    ("robust", "privacy", "secure_sum", "payload"),
     ("federation",),
     ("schema",),
     ("config",),
@@ -139,7 +139,8 @@ def test_core_imports_where_nothing_else_is_installed() -> None:
 import importlib, sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {{"PIL", "open_clip", "typer", "rich", "matplotlib", "timm"}}:
+        absent = {{"PIL", "open_clip", "typer", "rich", "matplotlib", "timm", "cryptography"}}
+        if name.split(".")[0] in absent:
             raise ModuleNotFoundError(name, name=name)
 sys.meta_path.insert(0, Absent())
 for name in {core!r}:

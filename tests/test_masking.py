@@ -11,45 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+pytest.importorskip("cryptography", reason="the extra `flower` is not installed")
+
 from focoop.errors import MethodError
-from focoop.masking import GROUP, Masker, Revealed, unmask
-from focoop.secure_sum import sum_bytes, threshold_of
-from focoop.shamir import FIELD, opened, restore, split
+from focoop.flower.masking import SECRET_BITS, Masker, Revealed, agreed, public_of, stream, unmask
+from focoop.flower.shamir import FIELD, opened, restore, split
+from focoop.secure_sum import IDENTITY_BYTES, SIGNATURE_BYTES, sum_bytes, threshold_of
 
 
-def is_prime(n: int) -> bool:
-    """Miller-Rabin with fixed bases."""
-    odd, twos = n - 1, 0
-    while odd % 2 == 0:
-        odd, twos = odd // 2, twos + 1
-    for base in (2, 3, 5, 7, 11, 13, 17, 19):
-        x = pow(base, odd, n)
-        if x in (1, n - 1):
-            continue
-        for _ in range(twos - 1):
-            x = x * x % n
-            if x == n - 1:
-                break
-        else:
-            return False
-    return True
-
-
-def test_the_group_is_the_one_of_its_definition_and_safe() -> None:
-    one = 1 << (1918 + 64)  # pi by Machin's formula, with 64 bits to spare
-
-    def arctan_of_inverse(x: int) -> int:
-        total, term, k, sign = one // x, one // x, 3, -1
-        while term:
-            term //= x * x
-            total, sign, k = total + sign * (term // k), -sign, k + 2
-        return total
-
-    pi = 4 * (4 * arctan_of_inverse(5) - arctan_of_inverse(239)) >> 64
-    assert 2**2048 - 2**1984 - 1 + 2**64 * (pi + 124476) == GROUP
-    assert is_prime(GROUP)
-    assert is_prime(GROUP // 2)
-    assert is_prime(FIELD)
+def test_the_field_of_shares_is_prime_and_above_every_secret() -> None:
+    # Lucas and Lehmer: 2^p - 1 is prime if and only if s_(p - 2) = 0, s_0 = 4, s -> s^2 - 2.
+    found = 4
+    for _ in range(519):
+        found = (found * found - 2) % FIELD
+    assert found == 0 and 2**521 - 1 == FIELD > 2**SECRET_BITS
 
 
 @settings(max_examples=25, deadline=None)
@@ -97,15 +72,24 @@ def test_fewer_shares_fit_every_secret() -> None:
 
 
 def protocol(
-    vectors: dict[int, np.ndarray], threshold: int, dropped: set[int], late: set[int] = frozenset()
+    vectors: dict[int, np.ndarray],
+    threshold: int,
+    dropped: set[int],
+    late: set[int] = frozenset(),
+    contexts: dict[int, bytes] | None = None,
 ) -> tuple[np.ndarray, dict[int, np.ndarray]]:
-    """One sum: `dropped` share keys but send nothing, `late` send but open no shares."""
+    """One sum: `dropped` share keys but send nothing, `late` send but open no shares.
+
+    `contexts` are what clients were asked, where it was not the same.
+    """
     rng = random.Random(1)
-    parties = {k: Masker(k, threshold, rng.getrandbits) for k in vectors}
+    parties = {k: Masker(k, threshold, draw=rng.getrandbits) for k in vectors}
     keys = {k: party.keys() for k, party in parties.items()}
     packages = {k: party.share(keys) for k, party in parties.items()}
     masked = {
-        k: party.mask(vectors[k], {j: packages[j][k] for j in parties if j != k})
+        k: party.mask(
+            vectors[k], {j: packages[j][k] for j in parties if j != k}, (contexts or {}).get(k, b"")
+        )
         for k, party in parties.items()
         if k not in dropped
     }
@@ -124,27 +108,28 @@ def draw_words(count: int, length: int) -> dict[int, np.ndarray]:
     ("dropped", "late"), [(set(), set()), ({0}, set()), ({3, 12}, set()), ({6}, {9})]
 )
 def test_the_sum_of_those_who_answered_is_exact(dropped: set[int], late: set[int]) -> None:
-    vectors = draw_words(5, 7)
-    total, _ = protocol(vectors, 3, dropped, late)
+    vectors = draw_words(7, 7)
+    total, _ = protocol(vectors, 5, dropped, late)
     expected = [sum(int(vectors[k][i]) for k in vectors if k not in dropped) for i in range(7)]
     assert [int(x) for x in total] == [x % 2**64 for x in expected]
 
 
 def test_too_few_opened_shares_lose_the_round_with_a_word() -> None:
-    with pytest.raises(MethodError, match="2 clients opened their shares, 3 are needed"):
-        protocol(draw_words(5, 2), 3, {0}, {3, 6})
+    with pytest.raises(MethodError, match="3 clients opened their shares, 4 are needed"):
+        protocol(draw_words(5, 2), 4, {0}, {3})
 
 
-@given(st.integers(1, 10**6), st.floats(0.5, 1.0))
-def test_two_groups_cannot_both_open_a_sum(clients: int, share: float) -> None:
+@given(st.integers(1, 10**6), st.floats(2 / 3, 1.0))
+def test_two_groups_that_open_a_sum_share_more_than_a_third(clients: int, share: float) -> None:
     needed = threshold_of(clients, share)
-    assert 2 * needed > clients and needed <= clients
+    assert 3 * needed > 2 * clients and needed <= clients
+    assert 3 * (2 * needed - clients) > clients
     assert needed == clients or needed > share * clients >= needed - 1
 
 
 def test_what_the_server_receives_looks_uniform() -> None:
     zeros = {k: np.zeros(4000, dtype=np.uint64) for k in range(3)}
-    total, masked = protocol(zeros, 2, set())
+    total, masked = protocol(zeros, 3, set())
     assert not total.any()
     for vector in masked.values():
         assert stats.kstest(vector.astype(np.float64) / 2.0**64, "uniform").pvalue > 1e-3
@@ -153,27 +138,88 @@ def test_what_the_server_receives_looks_uniform() -> None:
 
 
 def ready(
-    threshold: int = 2, count: int = 3
+    threshold: int = 3, count: int = 4
 ) -> tuple[dict[int, Masker], dict[int, dict[int, bytes]]]:
     rng = random.Random(2)
-    parties = {k: Masker(k, threshold, rng.getrandbits) for k in range(count)}
+    parties = {k: Masker(k, threshold, draw=rng.getrandbits) for k in range(count)}
     keys = {k: party.keys() for k, party in parties.items()}
     return parties, {k: party.share(keys) for k, party in parties.items()}
 
 
 def test_changed_packages_and_false_keys_are_refused() -> None:
     parties, packages = ready()
-    broken = bytes([packages[1][0][0] ^ 1]) + packages[1][0][1:]
-    with pytest.raises(MethodError, match="package of client 1 was changed"):
-        parties[0].mask(np.zeros(2, np.uint64), {1: broken, 2: packages[2][0]})
-    fresh = {k: Masker(k, 2, random.Random(k).getrandbits) for k in range(3)}
+    sealed = packages[1][0]
+    given = {2: packages[2][0], 3: packages[3][0]}
+    for broken in (bytes([sealed[0] ^ 1]) + sealed[1:], sealed[:-1], packages[1][2], b""):
+        with pytest.raises(MethodError, match="package of client 1 was changed"):
+            parties[0].mask(np.zeros(2, np.uint64), {1: broken, **given})
+    fresh = {k: Masker(k, 3, draw=random.Random(k).getrandbits) for k in range(3)}
     keys = {k: party.keys() for k, party in fresh.items()}
-    with pytest.raises(MethodError, match="client 2 sent a key that is none"):
-        fresh[0].share(keys | {2: replace(keys[2], mask=1)})
-    with pytest.raises(MethodError, match="this one's keys are not among theirs"):
-        fresh[0].share(keys | {0: replace(keys[0], mask=4)})
+    # 0, 1 and a point of order 8: with them everybody agrees on the same.
+    order_8 = bytes.fromhex("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800")
+    for none in (bytes(32), b"\1" + bytes(31), order_8, b"short"):
+        with pytest.raises(MethodError, match="client 2 sent a key that is none"):
+            fresh[0].share(keys | {2: replace(keys[2], mask=none)})
+    with pytest.raises(MethodError, match="keys came back changed"):
+        fresh[0].share(keys | {0: replace(keys[0], mask=keys[1].mask)})
+    with pytest.raises(MethodError, match="two clients sent the same key"):
+        fresh[0].share(keys | {2: replace(keys[2], mask=keys[1].channel)})
+    with pytest.raises(MethodError, match="keys are not among those"):
+        fresh[0].share({**{k: keys[k] for k in (1, 2)}, 3: keys[1]})
     with pytest.raises(MethodError, match="client 7, which takes no part"):
-        parties[0].mask(np.zeros(2, np.uint64), {7: packages[1][0], 2: packages[2][0]})
+        parties[0].mask(np.zeros(2, np.uint64), {7: packages[1][0], **given})
+
+
+def test_the_primitives_are_those_of_the_standards() -> None:
+    # RFC 7748, section 6.1: both secrets, a public key, what they agree on.
+    alice = 0x77076D0A7318A57D3C16C17251B26645DF4C2F87EBC0992AB177FBA51DB92C2A
+    bob = 0x5DAB087E624A8A4B79E17F8B83800EE66F3BB1292618B6FD1C2F8B27FF88E0EB
+    known = "de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f"
+    common = "4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742"
+    assert public_of(bob).hex() == known
+    assert agreed(public_of(bob), alice).hex() == agreed(public_of(alice), bob).hex() == common
+    # RFC 8439, appendix A.1, test vector 1.
+    first = np.frombuffer(bytes.fromhex("76b8e0ada0f13d90405d6ae55386bd28"), dtype="<u8")
+    assert (stream(bytes(32), 2) == first).all()
+
+
+def test_a_set_of_two_is_refused() -> None:
+    """Server and client 1 would know client 0's vector: the sum less client 1's own."""
+    victim, colluder = Masker(0, 2), Masker(1, 2)
+    keys = {0: victim.keys(), 1: colluder.keys()}
+    with pytest.raises(MethodError, match="2 clients sent keys, .* sums of 3 or more"):
+        victim.share(keys)
+    assert Masker(0, 2, least=0).least == 3  # no setting lowers it
+    # A set that shrinks to two after the keys, or after the vectors.
+    parties, packages = ready(count=3)
+    with pytest.raises(MethodError, match="2 clients are left"):
+        parties[0].mask(np.zeros(2, np.uint64), {1: packages[1][0]})
+    parties[0].mask(np.zeros(2, np.uint64), {k: packages[k][0] for k in (1, 2)})
+    with pytest.raises(MethodError, match="2 clients answered"):
+        parties[0].reveal([0, 1])
+    with pytest.raises(MethodError, match="not of this sum's clients"):
+        parties[0].reveal([0, 1, 9])  # an invented third
+    wary = Masker(0, 4, least=5)
+    four = {k: Masker(k, 4).keys() for k in range(1, 4)} | {0: wary.keys()}
+    with pytest.raises(MethodError, match="sums of 5 or more"):
+        wary.share(four)
+
+
+def test_a_threshold_that_two_groups_can_reach_is_refused() -> None:
+    parties = {k: Masker(k, 4) for k in range(6)}
+    keys = {k: party.keys() for k, party in parties.items()}
+    with pytest.raises(MethodError, match="4 among 6 clients is not above two thirds"):
+        parties[0].share(keys)
+
+
+def test_a_client_that_was_given_other_tensors_spoils_the_sum() -> None:
+    """Once a server could mark one client's tensors and find the mark in the sum."""
+    vectors = {k: np.arange(50, dtype=np.uint64) for k in range(4)}
+    fair, _ = protocol(vectors, 3, set())
+    assert (fair == 4 * vectors[0]).all()
+    marked, _ = protocol(vectors, 3, set(), contexts={2: b"other tensors"})
+    assert not (marked == fair).any()
+    assert stats.kstest(marked.astype(np.float64) / 2.0**64, "uniform").pvalue > 1e-3
 
 
 def test_the_same_question_has_the_same_answer_and_another_none() -> None:
@@ -182,13 +228,13 @@ def test_the_same_question_has_the_same_answer_and_another_none() -> None:
     assert parties[0].share(keys) == packages[0]
     with pytest.raises(MethodError, match="asked twice with other keys"):
         parties[0].share({k: keys[k] for k in (0, 1)})
-    given = {k: packages[k][0] for k in (1, 2)}
+    given = {k: packages[k][0] for k in (1, 2, 3)}
     vector = np.arange(4, dtype=np.uint64)
     first = parties[0].mask(vector, given)
     assert (parties[0].mask(vector, given) == first).all()
-    for other_vector, other_given in ((vector + 1, given), (vector, {1: given[1]})):
+    for asked in ((vector + np.uint64(1), given), (vector, {1: given[1]}), (vector, given, b"x")):
         with pytest.raises(MethodError, match="asked twice for one sum"):
-            parties[0].mask(other_vector.astype(np.uint64), other_given)
+            parties[0].mask(*asked)
 
 
 def stepped(parties: dict[int, Masker]) -> dict[int, Masker]:
@@ -199,7 +245,7 @@ def stepped(parties: dict[int, Masker]) -> dict[int, Masker]:
 def test_a_client_goes_on_from_what_it_kept() -> None:
     vectors = draw_words(4, 5)
     rng = random.Random(3)
-    parties = stepped({k: Masker(k, 3, rng.getrandbits) for k in vectors})
+    parties = stepped({k: Masker(k, 3, draw=rng.getrandbits) for k in vectors})
     keys = {k: party.keys() for k, party in parties.items()}
     parties = stepped(parties)
     packages = {k: party.share(keys) for k, party in parties.items()}
@@ -214,17 +260,17 @@ def test_a_client_goes_on_from_what_it_kept() -> None:
     total, _ = unmask(masked, parties, keys, revealed, 3)
     assert (total == np.add.reduce([vectors[k] for k in alive])).all()
     with pytest.raises(MethodError, match="asked twice with other lists"):
-        stepped(parties)[0].reveal([0, 3, 6])
+        stepped(parties)[0].reveal([0, 3, 6, 9])
 
 
 @pytest.mark.parametrize("part", ["seeds", "keys", "missing"])
 def test_false_shares_are_found_and_done_without(part: str) -> None:
-    vectors = draw_words(5, 3)
+    vectors = draw_words(7, 3)
     rng = random.Random(4)
-    parties = {k: Masker(k, 3, rng.getrandbits) for k in vectors}
+    parties = {k: Masker(k, 5, draw=rng.getrandbits) for k in vectors}
     keys = {k: party.keys() for k, party in parties.items()}
     packages = {k: party.share(keys) for k, party in parties.items()}
-    alive = [0, 3, 6, 9]  # 12 has dropped out
+    alive = [0, 3, 6, 9, 12, 15]  # 18 has dropped out
     masked = {
         k: parties[k].mask(vectors[k], {j: packages[j][k] for j in parties if j != k})
         for k in alive
@@ -235,41 +281,40 @@ def test_false_shares_are_found_and_done_without(part: str) -> None:
         if part == "missing":
             return replace(told, seeds={k: v for k, v in told.seeds.items() if k != 9})
         shares = dict(getattr(told, part))
-        shares[min(shares)] += 1
+        shares[min(shares)] += 1 + told.client  # equal lies may cancel each other
         return replace(told, **{part: shares})
 
-    total, liars = unmask(masked, parties, keys, [lie(revealed[0]), *revealed[1:]], 3)
+    total, liars = unmask(masked, parties, keys, [lie(revealed[0]), *revealed[1:]], 5)
     assert liars == {0}
     assert (total == np.add.reduce([vectors[k] for k in alive])).all()
-    with pytest.raises(MethodError, match="lost"):  # two liars leave two true shares of three
-        unmask(masked, parties, keys, [lie(r) for r in revealed[:2]] + revealed[2:], 3)
+    with pytest.raises(MethodError, match="lost"):  # two liars leave four true shares of five
+        unmask(masked, parties, keys, [lie(r) for r in revealed[:2]] + revealed[2:], 5)
 
 
 def test_no_client_opens_both_secrets_of_another() -> None:
     parties, packages = ready()
-    parties[0].mask(np.zeros(2, np.uint64), {k: packages[k][0] for k in (1, 2)})
-    opened = parties[0].reveal([0, 1])
-    assert set(opened.seeds) == {0, 1}
-    assert set(opened.keys) == {2}
+    parties[0].mask(np.zeros(2, np.uint64), {k: packages[k][0] for k in (1, 2, 3)})
+    opened = parties[0].reveal([0, 1, 2])
+    assert set(opened.seeds) == {0, 1, 2}
+    assert set(opened.keys) == {3}
     with pytest.raises(MethodError, match="asked twice"):
-        parties[0].reveal([0, 2])
-    with pytest.raises(MethodError, match="fewer than the threshold"):
+        parties[0].reveal([0, 2, 3])
+    with pytest.raises(MethodError, match="1 clients answered"):
         parties[1].reveal([1])
-    with pytest.raises(MethodError, match="too few"):
-        Masker(0, 4).share({0: parties[0].keys()})
 
 
 def test_bytes_of_a_sum_are_those_of_its_messages() -> None:
     parties, packages = ready(count=3)
-    keys = {k: party.keys() for k, party in parties.items()}
+    keys = {k: party.keys().signed(b"s" * SIGNATURE_BYTES) for k, party in parties.items()}
     vectors = {k: np.zeros(10, np.uint64) for k in parties}
     masked = {
         k: p.mask(vectors[k], {j: packages[j][k] for j in parties if j != k})
         for k, p in parties.items()
     }
     revealed = [p.reveal(parties) for p in parties.values()]
-    up = sum(2 * GROUP.bit_length() // 8 + len(k.commitment) for k in keys.values())
-    everyone = up
+    told = [(k.mask, k.channel, k.commitment, k.signature) for k in keys.values()]
+    up = sum(len(part) for one in told for part in one)
+    everyone = up + 3 * IDENTITY_BYTES
     sealed = sum(len(p) for one in packages.values() for p in one.values())
     up += sealed + sum(v.nbytes for v in masked.values())
     up += sum(66 * (len(r.seeds) + len(r.keys)) for r in revealed)

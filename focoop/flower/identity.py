@@ -9,7 +9,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -17,6 +17,7 @@ from focoop.errors import ConfigError, FederationError
 
 SITE = "site.toml"
 SCHEME = ec.ECDSA(hashes.SHA384())
+SIGNED = b"focoop signed\n"  # what is signed for one purpose serves no other
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,7 @@ def registered(keys: Path) -> dict[int, Site]:
 
 def prove(folder: Path, challenge: str, run: int, node: int, client: int) -> bytes:
     """This site's signature under its claim to be `client`."""
-    try:
-        key = serialization.load_ssh_private_key((folder / "key").read_bytes(), password=None)
-    except (OSError, ValueError) as error:
-        raise FederationError(f"the key in {folder} cannot be used ({error})") from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise FederationError(f"the key in {folder} is not of an elliptic curve")
-    return key.sign(claim(challenge, run, node, client), SCHEME)
+    return _private(folder).sign(claim(challenge, run, node, client), SCHEME)
 
 
 def proves(site: Site, proof: bytes, challenge: str, run: int, node: int) -> bool:
@@ -87,3 +82,30 @@ def proves(site: Site, proof: bytes, challenge: str, run: int, node: int) -> boo
 def claim(challenge: str, run: int, node: int, client: int) -> bytes:
     """What is signed."""
     return f"focoop site\n{challenge}\n{run}\n{node}\n{client}".encode()
+
+
+def sign(folder: Path, content: bytes) -> bytes:
+    """This site's signature under any other content than its claim to be a client."""
+    return _private(folder).sign(SIGNED + content, SCHEME)
+
+
+def signs(public: bytes, signature: bytes, content: bytes) -> bool:
+    """Whether the holder of a public key (OpenSSH) has signed the content by `sign`."""
+    try:
+        key = serialization.load_ssh_public_key(public)
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            return False
+        key.verify(signature, SIGNED + content, SCHEME)
+    except (InvalidSignature, ValueError, UnsupportedAlgorithm):
+        return False
+    return True
+
+
+def _private(folder: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_ssh_private_key((folder / "key").read_bytes(), password=None)
+    except (OSError, ValueError) as error:
+        raise FederationError(f"the key in {folder} cannot be used ({error})") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise FederationError(f"the key in {folder} is not of an elliptic curve")
+    return key

@@ -16,6 +16,9 @@ from flwr.serverapp import Grid
 
 from focoop.errors import ConfigError, FederationError, MethodError
 from focoop.federation.round import num_bytes
+from focoop.flower.identity import signs
+from focoop.flower.masking import Keys, Revealed
+from focoop.flower.masking import unmask as unmasked
 from focoop.flower.records import CONFIG, METRICS, UPDATE, Order, reading, to_tensor
 from focoop.flower.secure_site import (
     KEYS,
@@ -25,18 +28,27 @@ from focoop.flower.secure_site import (
     SUM,
     numbered,
     record_of,
+    sum_context,
+    sum_name,
     to_keys,
     to_record,
 )
 from focoop.flower.strategy import PromptStrategy
-from focoop.masking import KEY_BYTES, PACKAGE_BYTES, SHARE_BYTES, TAG_BYTES, Keys, Revealed, Words
-from focoop.masking import unmask as unmasked
 from focoop.methods._base import ClientUpdate, Method, Server, Task
 from focoop.payload import Payload
-from focoop.secure_sum import num_words, sum_bytes, threshold_of, unpack
+from focoop.secure_sum import (
+    PACKAGE_BYTES,
+    SHARE_BYTES,
+    Words,
+    num_words,
+    sum_bytes,
+    threshold_of,
+    unpack,
+)
 
 Read = TypeVar("Read")
 Values = Mapping[str, Any]
+LONGEST_SIGNATURE = 200  # bytes; one of P-521 has 139
 
 
 class SecureStrategy(PromptStrategy):
@@ -48,7 +60,8 @@ class SecureStrategy(PromptStrategy):
             raise ConfigError("a secure sum holds all who answered: set spare to 0")
         if self.config.federation.edges:
             raise ConfigError("secure sums at edge servers need the simulator: focoop run")
-        self.attempt, self.asked = "", self.sent
+        self.attempt, self.asked, self.context = "", self.sent, b""
+        self.about = ""
         self.everyone: dict[int, Keys] = {}
         self.lost: dict[str, str] = {}
         self.summed = 0
@@ -68,9 +81,12 @@ class SecureStrategy(PromptStrategy):
         self.grid, self.attempt, self.asked = grid, secrets.token_hex(16), list(self.sent)
         self.everyone, self.lost = {}, {}
         round_index, here = self.done + server_round, [client for client, _ in self.sent]
-        self.everyone = self._ask(round_index, KEYS, {k: {} for k in here}, read_keys)
+        order = Order(round_index, self.key, self.hash)
+        self.about = sum_name(order, self.attempt)
+        self.context = sum_context(order, self.attempt, arrays)
+        self.everyone = self._ask(round_index, KEYS, {k: {} for k in here}, self._read_keys)
         self._check(round_index, "sent keys", len(self.everyone))
-        told = to_record(self.everyone)
+        told = {**to_record(self.everyone), **self._identities()}
         sealed = self._ask(
             round_index, SHARES, dict.fromkeys(self.everyone, told), self._read_packages
         )
@@ -99,7 +115,12 @@ class SecureStrategy(PromptStrategy):
         opened = self._open(round_index, sorted(masked))
         try:
             total, liars = unmasked(
-                masked, shared, self.everyone, list(opened.values()), self._threshold()
+                masked,
+                shared,
+                self.everyone,
+                list(opened.values()),
+                self._threshold(),
+                self.context,
             )
             mean = unpack(total, self.server.shared, self.method.by_class, classes)
         except MethodError as error:
@@ -177,13 +198,28 @@ class SecureStrategy(PromptStrategy):
 
         A quorum is asked for before: a round opened and then repeated would tell a difference.
         """
-        needed = max(2, self._threshold(), self._needed())
+        needed = max(self.config.privacy.parties, self._threshold(), self._needed())
         if count < needed:
             told = "; ".join(f"{name}: {reason}" for name, reason in self.lost.items())
             raise FederationError(
                 f"round {round_index}: {count} clients {what}, and a secure sum needs {needed} "
                 f"({told}): mend these clients and resume"
             )
+
+    def _identities(self) -> dict[str, bytes]:
+        """The public keys by which sites check each other's signatures; none without keys."""
+        sites = self.roster.sites
+        if sites is None:
+            return {}
+        return {f"identity/{client}": sites[client].public for client in self.everyone}
+
+    def _read_keys(self, record: ConfigRecord, client: int) -> Keys:
+        """A client's keys, signed by its site where sites have keys; others would refuse them."""
+        found, sites = read_keys(record, client), self.roster.sites
+        claim = found.claim(self.about, client)
+        if sites is not None and not signs(sites[client].public, found.signature, claim):
+            raise FederationError("its keys are not signed by its site")
+        return found
 
     def _read_packages(self, record: ConfigRecord, client: int) -> dict[int, bytes]:
         found = dict(numbered(record, "package"))
@@ -196,8 +232,7 @@ class SecureStrategy(PromptStrategy):
 def read_keys(record: ConfigRecord, client: int) -> Keys:
     """A client's public keys."""
     found = to_keys(record)
-    sizes = {len(raw) for name in ("mask", "channel") for _, raw in numbered(record, name)}
-    if set(found) != {client} or sizes != {KEY_BYTES} or len(found[client].commitment) != TAG_BYTES:
+    if set(found) != {client} or len(found[client].signature) > LONGEST_SIGNATURE:
         raise FederationError("its keys cannot be read")
     if not found[client].usable:
         raise FederationError("it sent a key that is none")

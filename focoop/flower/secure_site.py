@@ -3,26 +3,33 @@
 Four messages a round, each a new process: `sum_keys`, `sum_shares`, the training itself, whose
 answer goes under masks, and `sum_open`. The file is readable by its owner alone, never leaves the
 site and is removed as soon as the shares are open, or by what the server asks next.
+
+A site with a key of its own signs the keys of the sum and checks the others' signatures
+(`peers.py`). It takes part in no sum of fewer clients than it wants, and in each sum once.
 """
 
+import hashlib
 import json
 import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
+from focoop.durable import append
 from focoop.errors import FederationError
+from focoop.flower.identity import read_site, sign
+from focoop.flower.masking import Keys, Masker
 from focoop.flower.party import Party
-from focoop.flower.records import METRICS, UPDATE, Order, to_arrays
-from focoop.masking import KEY_BYTES, SHARE_BYTES, Keys, Masker
+from focoop.flower.peers import accept, peers_file
+from focoop.flower.records import GLOBAL, METRICS, UPDATE, Order, to_arrays
 from focoop.methods._base import ClientUpdate
-from focoop.secure_sum import pack, threshold_of
+from focoop.secure_sum import SHARE_BYTES, pack, threshold_of
 
 SUM, MASKED = "sum", "masked"
 KEYS, SHARES, OPEN = "sum_keys", "sum_shares", "sum_open"
@@ -62,6 +69,17 @@ class Kept:
             raise FederationError("this site has no part in that sum: it is over, or never began")
         return found
 
+    def begin(self) -> None:
+        """Note that this sum has begun here; one that has is never begun again.
+
+        Keys that others signed for it could otherwise come back after their secrets were opened.
+        """
+        path = self.path.with_suffix(".begun")
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if path.is_file() and self.attempt in path.read_text(encoding="utf-8").split():
+            raise FederationError("this site has taken part in that sum: it is over")
+        append(path, f"{self.attempt}\n".encode())
+
     def save(self, masker: Masker) -> None:
         """Keep it, on the disk before an answer leaves, for nobody else to read."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -85,12 +103,19 @@ def forget(party: Party, order: Order) -> None:
 
 
 def keys(message: Message, context: Context) -> Message:
-    """Begin a sum: two public keys and a hash, of secrets drawn now."""
+    """Begin a sum: two public keys and a hash, of secrets drawn now, signed by this site."""
     party, order = asked(message, context)
     kept = Kept.of(party, order, message.content)
-    masker = kept.load() or Masker(party.client, 2)  # the threshold follows with all the keys
-    kept.save(masker)
+    masker = kept.load()
+    if masker is None:
+        kept.begin()
+        masker = Masker(party.client, 2, least_parties(party, context))
+        kept.save(masker)  # the threshold follows with all the keys
     mine = masker.keys()
+    if party.keys is not None:
+        mine = mine.signed(
+            sign(party.keys, mine.claim(sum_name(order, kept.attempt), party.client))
+        )
     return answer(message, party, order, to_record({party.client: mine}))
 
 
@@ -98,13 +123,44 @@ def shares(message: Message, context: Context) -> Message:
     """Shares of this site's secrets, sealed for each of the others."""
     party, order = asked(message, context)
     kept = Kept.of(party, order, message.content)
-    masker, everyone = kept.need(), to_keys(record_of(message.content))
+    record = record_of(message.content)
+    masker, everyone = kept.need(), to_keys(record)
     if not all(0 <= client < party.clients for client in everyone):
         raise FederationError("the sum names clients that this federation does not have")
+    if party.keys is not None:
+        told, own = dict(numbered(record, "identity")), read_site(party.keys)
+        file = peers_file(party.state, party.keys)
+        accept(file, own, told, everyone, sum_name(order, kept.attempt))
     masker.threshold = threshold_of(len(everyone), party.config.privacy.threshold)
     sealed = masker.share(everyone)
     kept.save(masker)
     return answer(message, party, order, {f"package/{k}": one for k, one in sealed.items()})
+
+
+def least_parties(party: Party, context: Context) -> int:
+    """The fewest clients in a sum: the most of what the run and this site's own settings ask."""
+    own = context.node_config.get("parties", 0)
+    if type(own) is not int or own < 0:
+        raise FederationError(f"parties = {own!r} in this node's configuration is no number")
+    return max(party.config.privacy.parties, own)
+
+
+def sum_name(order: Order, attempt: str) -> str:
+    """Which sum of which federation it is, for signatures."""
+    return f"{order.key}/{order.config_hash}/{order.round_index}/{attempt}"
+
+
+def sum_context(order: Order, attempt: str, arrays: Mapping[str, Array]) -> bytes:
+    """A hash of what all clients of a sum must have been asked alike, tensors included.
+
+    It is part of every mask: a server that gives one client other tensors than the rest, to tell
+    its share of the sum by them, gets a sum of masks that do not cancel.
+    """
+    told = hashlib.sha256(f"{attempt}/{order.round_index}/{order.config_hash}".encode())
+    for name in sorted(arrays):
+        data = arrays[name].data
+        told.update(f"/{len(name)}/{name}/{len(data)}/".encode() + data)
+    return told.digest()
 
 
 def masked_content(
@@ -118,8 +174,10 @@ def masked_content(
     kept = Kept.of(party, order, content)
     masker, record = kept.need(), record_of(content)
     packages = dict(numbered(record, "package"))
-    vector = pack(update, by_class, party.clients)
-    hidden = masker.mask(vector, packages)
+    vector, arrays = pack(update, by_class, party.clients), content.get(GLOBAL)
+    if not isinstance(arrays, ArrayRecord):
+        raise FederationError("the message holds no arrays where it should")
+    hidden = masker.mask(vector, packages, sum_context(order, kept.attempt, arrays))
     kept.save(masker)
     numbers = MetricRecord({"client": party.client, "round": order.round_index})
     words = torch.from_numpy(hidden.view(np.int64))
@@ -177,24 +235,20 @@ def numbered(record: ConfigRecord, name: str) -> list[tuple[int, bytes]]:
     return found
 
 
-def to_record(everyone: dict[int, Keys]) -> dict[str, bytes]:
+def to_record(everyone: Mapping[int, Keys]) -> dict[str, bytes]:
     """Public keys as they travel."""
     found: dict[str, bytes] = {}
     for k, mine in everyone.items():
-        found[f"mask/{k}"] = mine.mask.to_bytes(KEY_BYTES, "big")
-        found[f"channel/{k}"] = mine.channel.to_bytes(KEY_BYTES, "big")
-        found[f"commitment/{k}"] = mine.commitment
+        found[f"mask/{k}"], found[f"channel/{k}"] = mine.mask, mine.channel
+        found[f"commitment/{k}"], found[f"signature/{k}"] = mine.commitment, mine.signature
     return found
 
 
 def to_keys(record: ConfigRecord) -> dict[int, Keys]:
     """The inverse of `to_record`."""
-    masks, channels, commitments = (
-        dict(numbered(record, name)) for name in ("mask", "channel", "commitment")
+    masks, channels, commitments, signatures = (
+        dict(numbered(record, name)) for name in ("mask", "channel", "commitment", "signature")
     )
-    if not masks or not set(masks) == set(channels) == set(commitments):
+    if not masks or not set(masks) == set(channels) == set(commitments) == set(signatures):
         raise FederationError("the keys of a sum cannot be read")
-    return {
-        k: Keys(int.from_bytes(raw, "big"), int.from_bytes(channels[k], "big"), commitments[k])
-        for k, raw in masks.items()
-    }
+    return {k: Keys(masks[k], channels[k], commitments[k], signatures[k]) for k in masks}

@@ -1,0 +1,360 @@
+"""Pairwise masks under which vectors can be summed, and recovery of those who drop out.
+
+After Bonawitz et al. 2017, in the ring of whole numbers modulo 2^64. Each pair of clients agrees on
+a mask that one adds and the other subtracts; each client adds a mask of its own. Shares of what
+made the masks lie with the others (Shamir, any `threshold` of them restore it): of a client that
+answered, its own mask is taken off; of one that dropped out, the masks it left with others. Never
+both, so that no single vector opens.
+
+Key agreement is X25519, keys are derived by HKDF-SHA256, shares are sealed by ChaCha20-Poly1305
+and masks are ChaCha20's stream, all of the package `cryptography`. A mask depends on a `context`, a
+hash of what the clients were asked: masks of clients that were asked different things do not
+cancel.
+
+A restored secret is compared with what its owner said of it at the start (a public key, a hash),
+so that false shares are found, named and done without while enough true ones are left.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from focoop.errors import MethodError
+from focoop.flower.shamir import Draw, opened, split
+from focoop.secure_sum import HASH_BYTES, KEY_BYTES, LEAST_PARTIES, SHARE_BYTES, Words
+
+SECRET_BITS = 8 * KEY_BYTES
+# Every key seals one package, so the number that makes packages differ may be the same.
+NONCE = bytes(12)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What a client tells everyone: a key for masks, one to send shares under, its seed's hash.
+
+    `signature` is the client's own, under `claim`; empty where clients have no identities.
+    """
+
+    mask: bytes
+    channel: bytes
+    commitment: bytes
+    signature: bytes = b""
+
+    @property
+    def usable(self) -> bool:
+        """Whether sizes are right and no key is a point that makes every mask the same."""
+        if len(self.commitment) != HASH_BYTES:
+            return False
+        try:
+            for key in (self.mask, self.channel):
+                agreed(key, 1)
+        except MethodError:
+            return False
+        return True
+
+    def fits_seed(self, seed: int) -> bool:
+        """Whether a restored seed is the one this client started with."""
+        return seed < 2**SECRET_BITS and committed(seed) == self.commitment
+
+    def fits_key(self, key: int) -> bool:
+        """Whether a restored key is the one behind the masks."""
+        return key < 2**SECRET_BITS and public_of(key) == self.mask
+
+    def claim(self, about: str, client: int) -> bytes:
+        """What the client signs: these keys, for the sum that `about` names and no other."""
+        head = f"focoop sum\n{about}\n{client}\n".encode()
+        return head + self.mask + self.channel + self.commitment
+
+    def signed(self, signature: bytes) -> "Keys":
+        """The same with its signature."""
+        return replace(self, signature=signature)
+
+
+@dataclass(frozen=True)
+class Revealed:
+    """Shares a client opens: of the own masks of those who answered, of the keys of the others."""
+
+    client: int
+    seeds: Mapping[int, int]
+    keys: Mapping[int, int]
+
+
+class Masker:
+    """One client in one sum: `keys`, `share`, `mask`, `reveal`, in this order, then forgotten.
+
+    Each step answers a repeated question as before and another question not at all: two answers
+    under the same masks would tell their difference.
+
+    Args:
+        client: its number.
+        threshold: how many clients restore a secret; above two thirds of all, so that a server that
+            tells two groups different stories needs a third of them on its side.
+        least: the fewest clients whose sum this one takes part in. In a sum of two, the other one
+            and the server know this client's vector.
+        draw: random bits, secret and fresh.
+    """
+
+    def __init__(
+        self,
+        client: int,
+        threshold: int,
+        least: int = LEAST_PARTIES,
+        draw: Draw = secrets.randbits,
+    ) -> None:
+        self.client, self.threshold, self._draw = client, threshold, draw
+        self.least = max(least, LEAST_PARTIES)
+        self._mask_key, self._channel_key = draw(SECRET_BITS), draw(SECRET_BITS)
+        self._seed = draw(SECRET_BITS)
+        self._everyone: dict[int, Keys] = {}
+        self._packages: dict[int, bytes] = {}
+        self._own: tuple[int, int] = (0, 0)
+        self._received: dict[int, tuple[int, int]] = {}
+        self._masked = ""
+        self._answered: frozenset[int] | None = None
+
+    def dump(self) -> dict[str, Any]:
+        """Everything, secrets too, as JSON can hold it; for a file of the client's own."""
+        return {
+            "client": self.client,
+            "threshold": self.threshold,
+            "least": self.least,
+            "secrets": [f"{s:064x}" for s in (self._mask_key, self._channel_key, self._seed)],
+            "everyone": {
+                str(k): [
+                    part.hex() for part in (one.mask, one.channel, one.commitment, one.signature)
+                ]
+                for k, one in self._everyone.items()
+            },
+            "packages": {str(k): package.hex() for k, package in self._packages.items()},
+            "own": [f"{share:x}" for share in self._own],
+            "received": {str(k): [f"{s:x}" for s in two] for k, two in self._received.items()},
+            "masked": self._masked,
+            "answered": None if self._answered is None else sorted(self._answered),
+        }
+
+    @classmethod
+    def load(cls, kept: Mapping[str, Any]) -> "Masker":
+        """What `dump` gave."""
+        found = cls(kept["client"], kept["threshold"], kept["least"])
+        found._mask_key, found._channel_key, found._seed = (int(s, 16) for s in kept["secrets"])
+        found._everyone = {
+            int(k): Keys(*(bytes.fromhex(part) for part in parts))
+            for k, parts in kept["everyone"].items()
+        }
+        found._packages = {int(k): bytes.fromhex(text) for k, text in kept["packages"].items()}
+        found._own = int(kept["own"][0], 16), int(kept["own"][1], 16)
+        found._received = {
+            int(k): (int(seed, 16), int(key, 16)) for k, (seed, key) in kept["received"].items()
+        }
+        found._masked = kept["masked"]
+        answered = kept["answered"]
+        found._answered = None if answered is None else frozenset(answered)
+        return found
+
+    def keys(self) -> Keys:
+        """What the server passes on to all, not signed yet."""
+        mask, channel = public_of(self._mask_key), public_of(self._channel_key)
+        return Keys(mask, channel, committed(self._seed))
+
+    def share(self, everyone: Mapping[int, Keys]) -> dict[int, bytes]:
+        """Sealed shares of this client's secrets, one package for each other client."""
+        if self._everyone:
+            if dict(everyone) != self._everyone:
+                raise MethodError("the server asked twice with other keys: shares stay here")
+            return self._packages
+        self._enough(len(everyone), "sent keys")
+        if everyone.get(self.client, self.keys()).signed(b"") != self.keys():
+            raise MethodError("this client's keys came back changed: shares stay here")
+        if self.client not in everyone:
+            raise MethodError("this client's keys are not among those of the sum")
+        if 3 * self.threshold <= 2 * len(everyone):
+            raise MethodError(
+                f"a threshold of {self.threshold} among {len(everyone)} clients is not above two "
+                "thirds: shares stay here"
+            )
+        for other, keys in everyone.items():
+            if not keys.usable:
+                raise MethodError(f"client {other} sent a key that is none: leave it out")
+        points = [key for one in everyone.values() for key in (one.mask, one.channel)]
+        if len(set(points)) < len(points):
+            raise MethodError("two clients sent the same key: shares stay here")
+        self._everyone = dict(everyone)
+        seeds = split(self._seed, everyone, self.threshold, self._draw)
+        keys_ = split(self._mask_key, everyone, self.threshold, self._draw)
+        self._own = (seeds[self.client], keys_[self.client])
+        self._packages = {
+            other: self._seal(other, seeds[other], keys_[other])
+            for other in everyone
+            if other != self.client
+        }
+        return self._packages
+
+    def mask(self, vector: Words, packages: Mapping[int, bytes], context: bytes = b"") -> Words:
+        """`vector` (uint64) under the masks of all who sent a package; this is what is sent.
+
+        `context` is a hash of what this client was asked; see `unmask`.
+        """
+        asked = hashlib.sha256(len(context).to_bytes(8, "big") + context)
+        asked.update(vector.astype("<u8").tobytes())
+        for other, package in sorted(packages.items()):
+            asked.update(f"/{other}/".encode() + package)
+        if self._masked not in ("", asked.hexdigest()):
+            raise MethodError("the server asked twice for one sum, and not the same: no answer")
+        received = {other: self._open(other, package) for other, package in packages.items()}
+        self._enough(len(packages) + 1, "are left")
+        self._masked, self._received = asked.hexdigest(), received
+        total = vector + stream(own_mask(self._seed), len(vector))
+        for other in packages:
+            seed = pair_mask(self._everyone, self.client, other, self._mask_key, context)
+            total = _signed(total, stream(seed, len(vector)), self.client < other)
+        return total
+
+    def reveal(self, answered: Iterable[int]) -> Revealed:
+        """Shares for the server once it has told who answered; a second, other list is refused."""
+        alive = frozenset(answered)
+        if self._answered is not None and alive != self._answered:
+            raise MethodError("the server asked twice with other lists: shares stay closed")
+        self._enough(len(alive), "answered")
+        held = {**self._received, self.client: self._own}
+        if self.client not in alive or not alive <= set(held):
+            raise MethodError("the list of those who answered is not of this sum's clients")
+        self._answered = alive
+        return Revealed(
+            self.client,
+            {k: shares[0] for k, shares in held.items() if k in alive},
+            {k: shares[1] for k, shares in held.items() if k not in alive},
+        )
+
+    def _enough(self, count: int, what: str) -> None:
+        needed = max(self.threshold, self.least)
+        if count < needed:
+            raise MethodError(
+                f"{count} clients {what}, and this one takes part in secure sums of {needed} or "
+                "more: fewer would tell too much of each. Wait for more clients"
+            )
+
+    def _seal(self, other: int, seed: int, key: int) -> bytes:
+        plain = seed.to_bytes(SHARE_BYTES, "big") + key.to_bytes(SHARE_BYTES, "big")
+        return ChaCha20Poly1305(self._channel(other, self.client, other)).encrypt(
+            NONCE, plain, None
+        )
+
+    def _open(self, other: int, package: bytes) -> tuple[int, int]:
+        if other not in self._everyone or other == self.client:
+            raise MethodError(f"a package came of client {other}, which takes no part")
+        try:
+            cipher = ChaCha20Poly1305(self._channel(other, other, self.client))
+            plain = cipher.decrypt(NONCE, package, None)
+        except InvalidTag as error:
+            raise MethodError(
+                f"the package of client {other} was changed on its way: leave it out"
+            ) from error
+        first, second = plain[:SHARE_BYTES], plain[SHARE_BYTES:]
+        return int.from_bytes(first, "big"), int.from_bytes(second, "big")
+
+    def _channel(self, other: int, sender: int, receiver: int) -> bytes:
+        common = agreed(self._everyone[other].channel, self._channel_key)
+        both = self._everyone[sender].channel + self._everyone[receiver].channel
+        return derived(common, f"share/{sender}/{receiver}/".encode() + both)
+
+
+def unmask(
+    masked: Mapping[int, Words],
+    shared: Iterable[int],
+    everyone: Mapping[int, Keys],
+    revealed: Sequence[Revealed],
+    threshold: int,
+    context: bytes = b"",
+) -> tuple[Words, set[int]]:
+    """The server's step: the sum of the vectors of those who answered, and who opened false shares.
+
+    Args:
+        masked: vectors under masks by client.
+        shared: the clients whose packages were passed on: all of them are in the masks.
+        everyone: all clients' keys.
+        revealed: the shares that clients have opened.
+        threshold: how many shares restore a secret.
+        context: a hash of what all clients were asked, as they made it.
+    """
+    alive, gone = set(masked), set(shared) - set(masked)
+    complete = [r for r in revealed if set(r.seeds) == alive and set(r.keys) == gone]
+    liars = {r.client for r in revealed if r not in complete}
+    if len(complete) < threshold:
+        raise MethodError(
+            f"{len(complete)} clients opened their shares, {threshold} are needed: this round's "
+            "sum is lost, go on with the next"
+        )
+    total: Words = np.add.reduce([masked[k] for k in sorted(alive)])
+    for client in sorted(alive):
+        shares = {r.client: r.seeds[client] for r in complete}
+        seed, wrong = opened(client, shares, threshold, everyone[client].fits_seed)
+        total, liars = total - stream(own_mask(seed), len(total)), liars | wrong
+    for client in sorted(gone):
+        shares = {r.client: r.keys[client] for r in complete}
+        key, wrong = opened(client, shares, threshold, everyone[client].fits_key)
+        liars |= wrong
+        for other in sorted(alive):
+            pair = pair_mask(everyone, client, other, key, context)
+            total = _signed(total, stream(pair, len(total)), other > client)
+    return total, liars
+
+
+def public_of(secret: int) -> bytes:
+    """The public half of a secret X25519 key."""
+    private = X25519PrivateKey.from_private_bytes(secret.to_bytes(KEY_BYTES, "big"))
+    return private.public_key().public_bytes_raw()
+
+
+def agreed(public: bytes, secret: int) -> bytes:
+    """X25519: what two clients know and nobody else."""
+    private = X25519PrivateKey.from_private_bytes(secret.to_bytes(KEY_BYTES, "big"))
+    try:
+        return private.exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError as error:  # a wrong length, or a point of which every multiple is zero
+        raise MethodError("a client sent a key that is none: leave it out") from error
+
+
+def derived(secret: bytes, purpose: bytes) -> bytes:
+    """A key of 32 bytes for one purpose (HKDF-SHA256)."""
+    return HKDF(SHA256(), KEY_BYTES, salt=None, info=b"focoop/" + purpose).derive(secret)
+
+
+def own_mask(seed: int) -> bytes:
+    """The key of the mask that a client adds for itself."""
+    return derived(seed.to_bytes(KEY_BYTES, "big"), b"own mask")
+
+
+def pair_mask(
+    everyone: Mapping[int, Keys], mine: int, other: int, secret: int, context: bytes
+) -> bytes:
+    """The key of the mask that two clients share, for one `context`; `secret` is of `mine`."""
+    first, second = sorted((mine, other))
+    both = everyone[first].mask + everyone[second].mask
+    common = agreed(everyone[other].mask, secret)
+    return derived(common, f"pair mask/{first}/{second}/".encode() + both + context)
+
+
+def committed(seed: int) -> bytes:
+    """What is told of a seed before it may be opened."""
+    return hashlib.sha256(b"focoop seed/" + seed.to_bytes(KEY_BYTES, "big")).digest()
+
+
+def stream(key: bytes, length: int) -> Words:
+    """(length,) uniform uint64 of a key: ChaCha20's stream, each key used once."""
+    cipher = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
+    return np.frombuffer(cipher.update(bytes(8 * length)), dtype="<u8").astype(np.uint64)
+
+
+def _signed(total: Words, mask: Words, plus: bool) -> Words:
+    return total + mask if plus else total - mask
