@@ -12,8 +12,9 @@ from PIL import Image
 from rich.console import Console
 
 from focoop import config, runs
-from focoop.cli import screen
+from focoop.cli import info, screen
 from focoop.cli.screen import Rounds
+from focoop.doctor import Check
 from focoop.methods import available
 from tests.toy_command import FAST, call
 
@@ -101,7 +102,9 @@ def test_running_again(finished: tuple[Path, dict[str, Any]]) -> None:
         assert json.loads(again.stdout)["summary"][key] == value
 
 
-def test_evaluate_repeats_the_last_round(finished: tuple[Path, dict[str, Any]]) -> None:
+def test_evaluate_repeats_the_last_round(
+    finished: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, document = finished
     before = {file: file.read_bytes() for file in path.iterdir() if file.is_file()}
     result = call("evaluate", str(path), "--json")
@@ -113,6 +116,8 @@ def test_evaluate_repeats_the_last_round(finished: tuple[Path, dict[str, Any]]) 
     assert {file: file.read_bytes() for file in path.iterdir() if file.is_file()} == before
     table = call("evaluate", str(path)).stdout
     assert "own classes" in table and "auroc dtd_32px" in table
+    monkeypatch.setenv("COLUMNS", "60")
+    assert broken(table, call("evaluate", str(path)).stdout, 60) == set()
 
 
 def test_plain_output_has_a_line_per_round_and_no_control_codes(tmp_path: Path) -> None:
@@ -134,6 +139,64 @@ def test_live_progress_on_a_terminal() -> None:
     shown = stream.getvalue()
     assert "2/3" in shown and "loss 2.250" in shown
     assert "focoop  round 2/3  loss 2.250  own classes 50.0" in shown
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_round_lines_fit_a_terminal(width: int) -> None:
+    ood = {name: {"fpr95": 0.5, "auroc": 0.6} for name in ("dtd_32px", "sun_32px")}
+    summary = {"accuracy_own": 0.5, "accuracy_all": 0.25, "ood": ood, "server": {"epsilon": 3.21}}
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=width, color_system=None)
+    with Rounds(console, 25, "focoop_plus") as bar:
+        bar.show(7, 2.5, summary)
+    line = next(line for line in stream.getvalue().splitlines() if "own" in line)
+    line = line.replace("\x1b[2K", "").strip("\r")
+    assert len(line) <= width
+    assert line.startswith("focoop_plus  round  7/25  loss 2.500  epsilon 3.21  own 50.0")
+
+
+def broken(whole: str, narrow: str, width: int) -> set[str]:
+    """Words of an output that are not whole on a narrow screen; refuses lines that do not fit."""
+    for line in narrow.splitlines():
+        assert len(line) <= width or len(line.split()) == 1, line  # a long path stays whole
+    pictures, headers = set("─░▒▓█ "), {"name", "dataset", "folder"}  # lists have no such headers
+    wanted = {word for word in whole.split() if not set(word) <= pictures}
+    found = {part for word in narrow.split() for part in (word, word.rstrip(":"))}
+    return wanted - found - headers
+
+
+@pytest.mark.parametrize("command", ["runs", "methods", "config", "data list", "data show"])
+def test_no_word_is_broken_on_a_narrow_screen(
+    command: str, finished: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = [*command.split(), *([str(finished[0].parent)] if command == "runs" else [])]
+    monkeypatch.delenv("COLUMNS", raising=False)
+    whole = call(*arguments).stdout
+    for width in (60, 80, 120):
+        monkeypatch.setenv("COLUMNS", str(width))
+        narrow = call(*arguments).stdout
+        assert broken(whole, narrow, width) == set()
+        if command == "config":
+            assert config.from_dict(tomllib.loads(narrow)) == config.RunConfig()
+
+
+def test_findings_of_the_doctor_break_between_words() -> None:
+    check = Check(
+        "datasets", "note", "none of 25 in a/folder/of/data", "focoop data list shows all"
+    )
+    shown = info._finding(check, 40).plain
+    assert broken(f"note {check.topic}: {check.found} -> {check.advice}", shown, 40) == set()
+    assert all(line.startswith(" " * 6) for line in shown.splitlines()[1:])
+
+
+def test_a_pipe_gets_tables_of_their_natural_width(
+    finished: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    header, rule, row = call("runs", str(finished[0].parent)).stdout.splitlines()
+    assert header.split()[:2] == ["folder", "method"]
+    assert len(rule) == max(len(header), len(row)) and row == row.rstrip()
+    assert row.startswith(str(finished[0]))
 
 
 def test_methods_and_config_tell_what_the_code_says() -> None:

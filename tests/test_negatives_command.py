@@ -117,7 +117,7 @@ def test_the_command_shows_words_and_distances(
         assert row["distance"] == pytest.approx(-near, abs=1e-3)
     code, stdout, _ = run(f"folder:{root}", *chosen)
     assert code == 0 and "5 words far from 3 classes" in stdout
-    rows = [line.split("  ") for line in stdout.splitlines()[4:] if line.strip()]
+    rows = [line.split("  ") for line in stdout.splitlines()[3:] if line.strip()]
     told = [[cell.strip() for cell in row if cell.strip()] for row in rows]
     assert told == [
         [str(slot), row["word"], row["kind"], f"{row['distance']:.4f}"]

@@ -10,6 +10,7 @@ import typer
 
 from focoop import __version__
 from focoop.cli import compare, coordinator, data, info, keys, negatives, run, site
+from focoop.cli.console import messages
 from focoop.cli.failure import EPILOG
 from focoop.cli.screen import Commands
 
@@ -60,7 +61,7 @@ def root(
 
 def _warned(message: Warning | str, *_: object, **__: object) -> None:
     """A warning as people read it, without the line of code that gave it."""
-    typer.echo(f"warning: {message}", err=True)
+    messages().print(f"warning: {message}")
 
 
 def main() -> None:

@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
-from focoop.cli.screen import AsJson, Device, Overrides, out, print_json
+from focoop.cli.screen import AsJson, Device, Overrides, messages, out, print_json
+from focoop.show import PROSE, Column, Sheet, dataset_of
 
 if TYPE_CHECKING:
     from focoop.choice import Choice, Study
     from focoop.compare import Outcome
     from focoop.grid import Cell
+    from focoop.tables import Row
 
 Jobs = Annotated[
     int | None,
@@ -87,9 +87,8 @@ def compare(
     if as_json:
         print_json(grid_runs.document(outcomes))
     else:
-        for name, rows in grid_runs.grouped(outcomes).items():
-            typer.echo(grid_runs.markdown(name, rows))
-        typer.echo(f"written: {', '.join(map(str, paths))}", err=True)
+        _print_tables(outcomes)
+        messages().print(f"written: {', '.join(map(str, paths))}")
     _leave(outcomes)
 
 
@@ -150,8 +149,8 @@ def tune(
         print_json([_as_json(choice) for choice in choices])
     else:
         out().print(_choices_table(choices))
-        typer.echo(f"{told(weights)}, in percent of validation images and sets")
-        typer.echo(f"written: {', '.join(map(str, paths))}", err=True)
+        out().print(f"{told(weights)}, in percent of validation images and sets")
+        messages().print(f"written: {', '.join(map(str, paths))}")
     _leave([trial.outcome for choice in choices for trial in choice.trials])
 
 
@@ -170,7 +169,7 @@ def _leave(outcomes: "list[Outcome]") -> None:
     """Name what failed, and exit with the first failure's code."""
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
     for outcome in failed:
-        typer.echo(f"failed: {outcome.cell.folder}\n{outcome.error}", err=True)
+        messages().print(f"failed: {outcome.cell.folder}\n{outcome.error}")
     if failed:
         raise typer.Exit(failed[0].exit_code or 1)
 
@@ -183,7 +182,7 @@ def _board(cells: "list[Cell]", draw: Draw) -> "Iterator[Callable[[Outcome], Non
     """Shows outcomes as they change: a live table on a terminal, lines elsewhere."""
     from focoop.compare import Outcome, line
 
-    console = Console(stderr=True, highlight=False)
+    console = messages()
     current = {cell.folder: Outcome(cell) for cell in cells}
     live = Live(console=console, refresh_per_second=4, transient=True)
 
@@ -194,7 +193,7 @@ def _board(cells: "list[Cell]", draw: Draw) -> "Iterator[Callable[[Outcome], Non
         elif outcome.status != "running":
             done = sum(one.status in ("finished", "failed") for one in current.values())
             text = f"[{done}/{len(current)}] {line(outcome)}"
-            console.print(text, markup=False, soft_wrap=True)
+            console.print(text)
 
     try:
         if not console.is_terminal:
@@ -220,16 +219,48 @@ def live_comparison(outcomes: "list[Outcome]") -> RenderableType:
         found = {label: row(some)[0] for label, some in rows.items()}
         names = dict.fromkeys(name for stats in found.values() for name in stats)
         names = dict.fromkeys(name for name in names if name.split(" ")[0] in BRIEF)
-        table = Table(title=setting, box=box.SIMPLE_HEAD)
-        table.add_column("method", no_wrap=True)
-        for name in ("runs", *names):
-            table.add_column(name.replace(" ", "\n"), justify="right")
-        for label, some in rows.items():
-            stats = found[label]
-            shown = [f"{stats[name].mean:.1f}" if name in stats else "" for name in names]
-            table.add_row(label, _runs(some), *shown)
-        parts.append(table)
+        cells = [
+            [label, _runs(some)]
+            + [f"{found[label][name].mean:.1f}" if name in found[label] else "" for name in names]
+            for label, some in rows.items()
+        ]
+        columns = [Column("method"), *(Column(name, right=True) for name in ("runs", *names))]
+        parts += [Text(""), Sheet(columns, cells, title=setting)]
     return Group(*parts)
+
+
+def _print_tables(outcomes: "list[Outcome]") -> None:
+    """The tables of every setting: markdown in a pipe, on a terminal as they fit it."""
+    from focoop import compare as grid_runs
+
+    console = out()
+    for setting, rows in grid_runs.grouped(outcomes).items():
+        text = grid_runs.markdown(setting, rows)
+        if not console.is_terminal:
+            typer.echo(text)
+            continue
+        stats = {label: grid_runs.row(some) for label, some in rows.items()}
+        console.print(comparison(setting, [(label, *row) for label, row in stats.items()]))
+        after = [part for part in text.split("\n\n") if not part.startswith(("#", "|"))]
+        console.print("\n" + "\n\n".join(after))
+
+
+def comparison(setting: str, rows: "list[tuple[str, Row, str]]") -> Sheet:
+    """One row per (label, columns, number of runs), the best of a column in bold."""
+    from focoop.tables import best
+
+    names = list(dict.fromkeys(name for _, row, _ in rows for name in row))
+    top = {name: best(name, [row for _, row, _ in rows]) for name in names}
+    cells: list[list[str | Text]] = []
+    for label, row, count in rows:
+        line: list[str | Text] = [label, count]
+        for name in names:
+            bold = name in row and f"{row[name].mean:.1f}" == top[name]
+            line.append(Text(str(row.get(name, "-")), style="bold" if bold else ""))
+        cells.append(line)
+    columns = [Column("method"), Column("runs", right=True)]
+    columns += [Column(name, right=True, group=dataset_of(name)) for name in names]
+    return Sheet(columns, cells, title=setting)
 
 
 def live_tuning(found: "list[Study]", weights: dict[str, float]) -> Draw:
@@ -247,22 +278,23 @@ def live_tuning(found: "list[Study]", weights: dict[str, float]) -> Draw:
     return draw
 
 
-def _choices_table(choices: "list[Choice]") -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in ("method", "trials", "defaults", "best", "chosen settings"):
-        table.add_column(name, justify="right" if name in ("defaults", "best") else "left")
+def _choices_table(choices: "list[Choice]") -> Sheet:
+    rows = []
     for choice in choices:
         default = next(trial for trial in choice.trials if trial.number == 0)
         best = choice.best
         values = (default.value, None if best is None else best.value)
         point = {} if best is None else best.point
-        table.add_row(
-            choice.study.label,
-            _runs([trial.outcome for trial in choice.trials]),
-            *("-" if value is None else f"{100 * value:.2f}" for value in values),
-            Text(", ".join(f"{key.split('.')[1]}={value}" for key, value in point.items())),
+        rows.append(
+            [
+                choice.study.label,
+                _runs([trial.outcome for trial in choice.trials]),
+                *("-" if value is None else f"{100 * value:.2f}" for value in values),
+                ", ".join(f"{key.split('.')[1]}={value}" for key, value in point.items()),
+            ]
         )
-    return table
+    columns = [Column("method"), Column("trials"), Column("defaults", True), Column("best", True)]
+    return Sheet([*columns, Column("chosen settings", prose=PROSE)], rows)
 
 
 def _progress(outcomes: "list[Outcome]") -> Text:

@@ -4,8 +4,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
-from rich.table import Table
 
 from focoop.cli.fetch import Root, check, fetch
 from focoop.cli.run import note_data
@@ -24,7 +22,9 @@ from focoop.errors import ConfigError
 
 if TYPE_CHECKING:
     from focoop.features import FeatureSet
+    from focoop.show import Sheet
 
+WIDEST = 160  # columns of the label-by-client picture in a pipe
 PATCH_KINDS = ("lf_a", "lf_b", "lf_c", "grid")
 
 app = typer.Typer(
@@ -50,23 +50,10 @@ def list_(root: Root = None, as_json: AsJson = False) -> None:
                 "corruptions": sorted(CORRUPTIONS),
             }
         )
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in ("dataset", "use", "classes", "images", "MB to fetch", "here"):
-        table.add_column(name)
-    for row in packaged:
-        versions = f"; {', '.join(row['corrupted'])}" if row["corrupted"] else ""
-        table.add_row(row["dataset"], "demo", "", _counts(row["images"]) + versions, "", "packaged")
-    for row in public:
-        size = f"{row['bytes'] / 1e6:.0f}" if row["bytes"] else "not known"
-        if not row["fetch"]:
-            size = "by hand"
-        classes = str(row["classes"] or "")
-        here = "yes" if row["folder"] else "no"
-        table.add_row(row["dataset"], row["role"], classes, _counts(row["images"]), size, here)
     console = out()
-    console.print(table)
+    console.print(_datasets_table(packaged, public))
     console.print(
-        f"public datasets are looked for in {registry.data_root(root)} (data.root, --root or "
+        f"\npublic datasets are looked for in {registry.data_root(root)} (data.root, --root or "
         "FOCOOP_DATA); get one: focoop data fetch NAME\n"
         "your own: folder:PATH (PATH/CLASS/*.jpg or PATH/SPLIT/CLASS/*.jpg), clients:PATH "
         "(PATH/CLIENT/CLASS/*.jpg), csv:FILE (path,label[,split][,client][,domain][,class_name]), "
@@ -78,6 +65,31 @@ def list_(root: Root = None, as_json: AsJson = False) -> None:
         soft_wrap=True,
     )
     return None
+
+
+def _datasets_table(packaged: list[dict[str, Any]], public: list[dict[str, Any]]) -> "Sheet":
+    from focoop.show import Column, Sheet
+
+    rows = []
+    for row in packaged:
+        versions = f"; {', '.join(row['corrupted'])}" if row["corrupted"] else ""
+        rows.append([row["dataset"], "demo", "", _counts(row["images"]) + versions, "", "packaged"])
+    for row in public:
+        size = f"{row['bytes'] / 1e6:.0f}" if row["bytes"] else "?"
+        if not row["fetch"]:
+            size = "by hand"
+        classes = str(row["classes"] or "")
+        here = "yes" if row["folder"] else "no"
+        rows.append([row["dataset"], row["role"], classes, _counts(row["images"]), size, here])
+    columns = [
+        Column("dataset"),
+        Column("use"),
+        Column("classes", right=True),
+        Column("images", prose=16),
+        Column("MB to fetch", right=True),
+        Column("here"),
+    ]
+    return Sheet(columns, rows)
 
 
 def _packaged() -> list[dict[str, Any]]:
@@ -127,7 +139,7 @@ def _counts(images: Any) -> str:
     """Images per split in words."""
     if not isinstance(images, dict):
         return str(images)
-    return ", ".join(f"{split} {count}" for split, count in images.items())
+    return ", ".join(f"{split}\u00a0{count}" for split, count in images.items())
 
 
 @app.command()
@@ -152,7 +164,7 @@ def show(
     with image_work(messages()):
         found = describe_partition(config)
     if plot is not None:
-        plot_partition(found.train, found.classes, plot)
+        plot_partition(found.train, found.classes, plot, found.names)
     if as_json:
         return print_json(
             {
@@ -167,7 +179,7 @@ def show(
     unicode = (console.encoding or "").lower().startswith("utf")
     table = partition_table(
         found.train,
-        console.width - 36 - max(map(len, found.names), default=0),
+        min(console.width, WIDEST),
         unicode=unicode,
         held_out=found.test.sum(1).tolist(),
         names=found.names,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 import typer
 
+from focoop.cli.console import messages
 from focoop.errors import FocoopError
 
 INTERRUPTED = 130
@@ -45,7 +46,7 @@ def report(error: BaseException, arguments: Sequence[str]) -> None:
         document = {"error": {"kind": kind, "message": told, "exit_code": code}}
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
     if isinstance(error, FocoopError):
-        typer.echo(f"error: {error}", err=True)
+        messages().print(f"error: {error}")
         raise typer.Exit(code) from error
     if isinstance(error, KeyboardInterrupt):
         typer.echo("interrupted", err=True)

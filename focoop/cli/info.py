@@ -1,14 +1,20 @@
 """Commands that only tell: methods, settings, runs, and the state of the installation."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
-from rich.table import Table
+from rich.cells import cell_len
+from rich.text import Text
 
 from focoop.cli.screen import AsJson, ConfigFile, Device, Overrides, load_config, out, print_json
 
+if TYPE_CHECKING:
+    from focoop.doctor import Check
+    from focoop.show import Sheet
+
+WIDE = 4  # columns of "note" and "fail", the states before a finding
 COLOURS = {"ok": "green", "note": "yellow", "fail": "red"}
 
 
@@ -29,14 +35,12 @@ def methods(as_json: AsJson = False) -> None:
     ]
     if as_json:
         return print_json(rows)
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in rows[0]:
-        table.add_column(name, style="bold" if name == "name" else None)
-    for row in rows:
-        table.add_row(*row.values())
+    from focoop.show import PROSE, Column, Sheet
+
+    columns = [Column(name, prose=0 if name == "name" else PROSE) for name in rows[0]]
     console = out()
-    console.print(table)
-    console.print("settings of one: focoop config --set method.name=NAME", markup=False)
+    console.print(Sheet(columns, [list(row.values()) for row in rows]))
+    console.print("\nsettings of one: focoop config --set method.name=NAME")
     return None
 
 
@@ -52,8 +56,21 @@ def config(
     resolved = load_config(file, overrides, device)
     if as_json:
         return print_json(to_dict(resolved))
-    typer.echo(to_toml(resolved, docs=True), nl=False)
+    console = out()
+    for line in to_toml(resolved, docs=True).splitlines():
+        console.print(_commented(line, console.width))
     return None
+
+
+def _commented(line: str, width: int) -> str:
+    """A line of TOML; a comment that makes it wider than the screen goes on in further lines."""
+    from focoop.show import wrapped
+
+    setting, mark, comment = line.partition("  # ")
+    if not mark or cell_len(line) <= width:
+        return line
+    below = wrapped(comment, width - len("    # ")).replace("\n", "\n    # ")
+    return f"{setting}\n    # {below}"
 
 
 def runs(
@@ -62,7 +79,6 @@ def runs(
 ) -> None:
     """List the runs below a folder, with how far they are."""
     from focoop.runs import list_runs
-    from focoop.show import headline
 
     rows: list[dict[str, Any]] = []
     for run in list_runs(folder):
@@ -83,16 +99,21 @@ def runs(
     if not rows:
         console.print(f"no runs in {folder}; make one: focoop run", markup=False)
         return None
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in ("folder", "method", "status", "round", "own classes", "all classes"):
-        table.add_column(name)
+    console.print(_runs_table(rows))
+    return None
+
+
+def _runs_table(rows: Sequence[Mapping[str, Any]]) -> "Sheet":
+    from focoop.show import Column, Sheet, headline
+
+    cells = []
     for row in rows:
         shown = headline(row["metrics"] or {})
         progress = f"{row['round']}/{row['rounds']}"
         accuracies = (shown["own classes"], shown["all classes"])
-        table.add_row(row["folder"], row["method"], row["status"], progress, *accuracies)
-    console.print(table)
-    return None
+        cells.append([row["folder"], row["method"], row["status"], progress, *accuracies])
+    names = ("folder", "method", "status", "round", "own classes", "all classes")
+    return Sheet([Column(name, right=place > 2) for place, name in enumerate(names)], cells)
 
 
 def doctor(file: ConfigFile = None, overrides: Overrides = None, as_json: AsJson = False) -> None:
@@ -105,10 +126,19 @@ def doctor(file: ConfigFile = None, overrides: Overrides = None, as_json: AsJson
     for check in examine(wanted):
         found.append(check)
         if not as_json:
-            advice = f"  -> {check.advice}" if check.advice else ""
-            console.print(f"[{COLOURS[check.state]}]{check.state:>4}[/]", end="  ")
-            console.print(f"{check.topic}: {check.found}{advice}", markup=False, soft_wrap=True)
+            console.print(_finding(check, console.width))
     if as_json:
         print_json([vars(check) for check in found])
     if any(check.state == FAIL for check in found):
         raise typer.Exit(1)
+
+
+def _finding(check: "Check", width: int) -> Text:
+    """A finding with its state in colour; further lines start below the first one's text."""
+    from focoop.show import wrapped
+
+    advice = f"  -> {check.advice}" if check.advice else ""
+    told = wrapped(f"{check.topic}: {check.found}{advice}", width - WIDE - 2)
+    text = Text(no_wrap=True, overflow="ignore")
+    text.append(f"{check.state:>{WIDE}}", style=COLOURS[check.state])
+    return text.append("  " + told.replace("\n", "\n" + " " * (WIDE + 2)))

@@ -7,7 +7,8 @@ from typing import Any, Self
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
+
+from focoop.show import PROSE, Column, Sheet
 
 # Event -> what the site's row says from then on; the reason, if there is one, follows it.
 STATES = {
@@ -57,15 +58,22 @@ class Sites:
             row = self._row(str(site))
             row.state, row.reason = STATES[kind], str(event.get("reason", ""))
 
-    def table(self) -> Table:
+    def table(self) -> Sheet:
         """One row per site."""
         shown = "" if self.accuracy is None else f", accuracy {self.accuracy:.3f}"
-        table = Table(title=f"round {self.round} of {self.rounds}{shown}", title_justify="left")
-        for column in ("site", "updates", "state", "why"):
-            table.add_column(column, justify="right" if column == "updates" else "left")
-        for name, row in sorted(self.rows.items()):
-            table.add_row(name, str(row.updates), row.state, row.reason)
-        return table
+        return Sheet(
+            [
+                Column("site"),
+                Column("updates", right=True),
+                Column("state"),
+                Column("why", prose=PROSE),
+            ],
+            [
+                [name, str(row.updates), row.state, row.reason]
+                for name, row in sorted(self.rows.items())
+            ],
+            title=f"round {self.round} of {self.rounds}{shown}",
+        )
 
     def _row(self, name: str) -> Row:
         return self.rows.setdefault(name, Row())

@@ -4,8 +4,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
-from rich.table import Table
 
 from focoop.cli.screen import AsJson, ConfigFile, Device, Overrides, load_config, out, print_json
 
@@ -27,6 +25,7 @@ def negatives(
     """
     from focoop.clip import load_backbone
     from focoop.scenario import mine_negatives
+    from focoop.show import Column, Sheet
 
     config = load_config(file, [f"data.id={dataset}", *(overrides or [])], device)
     classes = _classes(config.data)
@@ -49,11 +48,11 @@ def negatives(
                 "negatives": rows,
             }
         )
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in ("slot", "word", "kind", "distance"):
-        table.add_column(name, justify="right" if name in ("slot", "distance") else "left")
-    for slot, row in enumerate(rows):
-        table.add_row(str(slot), row["word"], row["kind"], f"{row['distance']:.4f}")
+    columns = [Column("slot", True), Column("word"), Column("kind"), Column("distance", True)]
+    cells = [
+        [str(slot), row["word"], row["kind"], f"{row['distance']:.4f}"]
+        for slot, row in enumerate(rows)
+    ]
     console = out()
     console.print(
         f"{config.data.id}: {len(rows)} words far from {len(classes)} classes for {backbone.name}; "
@@ -61,7 +60,7 @@ def negatives(
         markup=False,
         soft_wrap=True,
     )
-    console.print(table)
+    console.print(Sheet(columns, cells))
     return None
 
 

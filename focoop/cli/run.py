@@ -228,7 +228,9 @@ def _print_results(rows: list[tuple[str, dict[str, Any]]], paths: list[Path]) ->
     from focoop.show import NOTE, results_table
 
     console = out()
+    console.print()
     console.print(results_table(rows))
-    console.print(NOTE, markup=False, highlight=False)
+    console.print()
+    console.print(NOTE)
     for path in paths:
         console.print(f"run folder: {path}", markup=False, soft_wrap=True)

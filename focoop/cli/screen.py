@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -24,13 +24,14 @@ from rich.progress import (
 )
 from typer.core import TyperGroup
 
+from focoop.cli.console import messages as messages
+from focoop.cli.console import out as out
 from focoop.cli.failure import report
 from focoop.watch import watched
 
 if TYPE_CHECKING:
     from focoop.schema import RunConfig
 
-PLAIN_WIDTH = 160  # tables in files and pipes are not folded at 80 columns
 # Seconds between two lines about one work on images; shorter work than QUICK has no line at all.
 PAUSE, QUICK = 10.0, 1.0
 
@@ -60,19 +61,6 @@ class Commands(TyperGroup):
         except (Exception, KeyboardInterrupt) as error:
             report(error, given)
             raise
-
-
-def out() -> Console:
-    """Standard output; wide where it is not a terminal."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=PLAIN_WIDTH)
-    return console
-
-
-def messages() -> Console:
-    """Standard error."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def print_json(document: Any) -> None:
@@ -126,16 +114,27 @@ class Rounds:
         """Report a finished round; `summary` where it was evaluated."""
         parts = [] if loss is None or loss != loss else [f"loss {loss:.3f}"]
         self._bar.update(self._task, completed=round_index, shown=" ".join(parts))
-        if summary is not None:
-            from focoop.show import headline
-
-            parts += [f"{name} {value}" for name, value in headline(summary).items()]
-            told = summary.get("server", {})
-            parts += [f"{name} {told[name]:.3g}" for name in ("epsilon", "refused") if name in told]
         if summary is not None or not self.console.is_terminal:
             width = len(str(self.total))
-            line = f"{self.label}  round {round_index:>{width}}/{self.total}  {'  '.join(parts)}"
+            start = [self.label, f"round {round_index:>{width}}/{self.total}", *parts]
+            line = self._line(start, summary or {}) if summary is not None else "  ".join(start)
             self.console.print(line, soft_wrap=True, markup=False)
+
+    def _line(self, start: Sequence[str], summary: Mapping[str, Any]) -> str:
+        """All numbers of an evaluated round, or on a narrow terminal the most important."""
+        from focoop.show import brief, headline
+
+        told = summary.get("server", {})
+        server = [f"{name} {told[name]:.3g}" for name in ("epsilon", "refused") if name in told]
+        numbers = [f"{name} {value}" for name, value in headline(summary).items()]
+        line = "  ".join([*start, *numbers, *server])
+        if not self.console.is_terminal or len(line) <= self.console.width:
+            return line
+        line = "  ".join([*start, *server])
+        for name, value in brief(summary).items():
+            longer = f"{line}  {name} {value}"
+            line = longer if len(longer) <= self.console.width else line
+        return line
 
 
 class ImageWork:
@@ -187,7 +186,7 @@ def _bar(console: Console) -> Progress:
     """A live line per task, gone at the end; none where the console is no terminal."""
     return Progress(
         TextColumn("{task.description}", markup=False),
-        BarColumn(),
+        BarColumn(bar_width=max(10, min(40, console.width - 60))),
         MofNCompleteColumn(),
         TextColumn("{task.fields[shown]}"),
         TimeElapsedColumn(),

@@ -1,0 +1,42 @@
+"""The consoles of all commands: lines break between words, tables fit, pipes get them unbroken."""
+
+import os
+from typing import Any
+
+from rich.console import Console
+
+from focoop.show.sheet import wrapped
+
+UNBROKEN = 100_000  # columns of a pipe or a file, where nothing has to be broken
+
+
+class Screen(Console):
+    """A console for plain text and tables.
+
+    On a terminal lines are broken between words, and a word that is longer than a line stays whole.
+    In a pipe or a file lines and tables have their natural width, or that of the environment
+    variable COLUMNS where it is set. Brackets and colons in a text are no markup.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+        if not self.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
+            self.width = UNBROKEN
+
+    def print(self, *objects: Any, hang: int = 0, **options: Any) -> None:
+        """Print as rich does; `hang` spaces stand before the further lines of a broken text."""
+        if objects and all(isinstance(one, str) for one in objects):
+            text = str(options.pop("sep", " ")).join(objects)
+            super().print(wrapped(text, self.width, hang), **{**options, "soft_wrap": True})
+        else:
+            super().print(*objects, **{"crop": False, **options})
+
+
+def out() -> Screen:
+    """Standard output."""
+    return Screen()
+
+
+def messages() -> Screen:
+    """Standard error."""
+    return Screen(stderr=True)
