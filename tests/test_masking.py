@@ -13,7 +13,7 @@ from scipy import stats
 
 pytest.importorskip("cryptography", reason="the extra `flower` is not installed")
 
-from focoop.errors import MethodError
+from focoop.errors import FederationError
 from focoop.flower.masking import SECRET_BITS, Masker, Revealed, agreed, public_of, stream, unmask
 from focoop.flower.shamir import FIELD, opened, restore, split
 from focoop.secure_sum import IDENTITY_BYTES, SIGNATURE_BYTES, sum_bytes, threshold_of
@@ -57,7 +57,7 @@ def test_liars_are_done_without_while_enough_true_shares_are_left(
     if spare < 3:
         return
     everyone = {k: rng.getrandbits(520) for k in clients}
-    with pytest.raises(MethodError, match="client 0's secret do not fit"):
+    with pytest.raises(FederationError, match="client 0's secret do not fit"):
         opened(0, everyone, threshold, lambda found: found == 99)
 
 
@@ -115,7 +115,7 @@ def test_the_sum_of_those_who_answered_is_exact(dropped: set[int], late: set[int
 
 
 def test_too_few_opened_shares_lose_the_round_with_a_word() -> None:
-    with pytest.raises(MethodError, match="3 clients opened their shares, 4 are needed"):
+    with pytest.raises(FederationError, match="3 clients opened their shares, 4 are needed"):
         protocol(draw_words(5, 2), 4, {0}, {3})
 
 
@@ -151,22 +151,22 @@ def test_changed_packages_and_false_keys_are_refused() -> None:
     sealed = packages[1][0]
     given = {2: packages[2][0], 3: packages[3][0]}
     for broken in (bytes([sealed[0] ^ 1]) + sealed[1:], sealed[:-1], packages[1][2], b""):
-        with pytest.raises(MethodError, match="package of client 1 was changed"):
+        with pytest.raises(FederationError, match="package of client 1 was changed"):
             parties[0].mask(np.zeros(2, np.uint64), {1: broken, **given})
     fresh = {k: Masker(k, 3, draw=random.Random(k).getrandbits) for k in range(3)}
     keys = {k: party.keys() for k, party in fresh.items()}
     # 0, 1 and a point of order 8: with them everybody agrees on the same.
     order_8 = bytes.fromhex("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800")
     for none in (bytes(32), b"\1" + bytes(31), order_8, b"short"):
-        with pytest.raises(MethodError, match="client 2 sent a key that is none"):
+        with pytest.raises(FederationError, match="client 2 sent a key that is none"):
             fresh[0].share(keys | {2: replace(keys[2], mask=none)})
-    with pytest.raises(MethodError, match="keys came back changed"):
+    with pytest.raises(FederationError, match="keys came back changed"):
         fresh[0].share(keys | {0: replace(keys[0], mask=keys[1].mask)})
-    with pytest.raises(MethodError, match="two clients sent the same key"):
+    with pytest.raises(FederationError, match="two clients sent the same key"):
         fresh[0].share(keys | {2: replace(keys[2], mask=keys[1].channel)})
-    with pytest.raises(MethodError, match="keys are not among those"):
+    with pytest.raises(FederationError, match="keys are not among those"):
         fresh[0].share({**{k: keys[k] for k in (1, 2)}, 3: keys[1]})
-    with pytest.raises(MethodError, match="client 7, which takes no part"):
+    with pytest.raises(FederationError, match="client 7, which takes no part"):
         parties[0].mask(np.zeros(2, np.uint64), {7: packages[1][0], **given})
 
 
@@ -187,28 +187,28 @@ def test_a_set_of_two_is_refused() -> None:
     """Server and client 1 would know client 0's vector: the sum less client 1's own."""
     victim, colluder = Masker(0, 2), Masker(1, 2)
     keys = {0: victim.keys(), 1: colluder.keys()}
-    with pytest.raises(MethodError, match="2 clients sent keys, .* sums of 3 or more"):
+    with pytest.raises(FederationError, match="2 clients sent keys, .* sums of 3 or more"):
         victim.share(keys)
     assert Masker(0, 2, least=0).least == 3  # no setting lowers it
     # A set that shrinks to two after the keys, or after the vectors.
     parties, packages = ready(count=3)
-    with pytest.raises(MethodError, match="2 clients are left"):
+    with pytest.raises(FederationError, match="2 clients are left"):
         parties[0].mask(np.zeros(2, np.uint64), {1: packages[1][0]})
     parties[0].mask(np.zeros(2, np.uint64), {k: packages[k][0] for k in (1, 2)})
-    with pytest.raises(MethodError, match="2 clients answered"):
+    with pytest.raises(FederationError, match="2 clients answered"):
         parties[0].reveal([0, 1])
-    with pytest.raises(MethodError, match="not of this sum's clients"):
+    with pytest.raises(FederationError, match="not of this sum's clients"):
         parties[0].reveal([0, 1, 9])  # an invented third
     wary = Masker(0, 4, least=5)
     four = {k: Masker(k, 4).keys() for k in range(1, 4)} | {0: wary.keys()}
-    with pytest.raises(MethodError, match="sums of 5 or more"):
+    with pytest.raises(FederationError, match="sums of 5 or more"):
         wary.share(four)
 
 
 def test_a_threshold_that_two_groups_can_reach_is_refused() -> None:
     parties = {k: Masker(k, 4) for k in range(6)}
     keys = {k: party.keys() for k, party in parties.items()}
-    with pytest.raises(MethodError, match="4 among 6 clients is not above two thirds"):
+    with pytest.raises(FederationError, match="4 among 6 clients is not above two thirds"):
         parties[0].share(keys)
 
 
@@ -226,14 +226,14 @@ def test_the_same_question_has_the_same_answer_and_another_none() -> None:
     parties, packages = ready()
     keys = {k: party.keys() for k, party in parties.items()}
     assert parties[0].share(keys) == packages[0]
-    with pytest.raises(MethodError, match="asked twice with other keys"):
+    with pytest.raises(FederationError, match="asked twice with other keys"):
         parties[0].share({k: keys[k] for k in (0, 1)})
     given = {k: packages[k][0] for k in (1, 2, 3)}
     vector = np.arange(4, dtype=np.uint64)
     first = parties[0].mask(vector, given)
     assert (parties[0].mask(vector, given) == first).all()
     for asked in ((vector + np.uint64(1), given), (vector, {1: given[1]}), (vector, given, b"x")):
-        with pytest.raises(MethodError, match="asked twice for one sum"):
+        with pytest.raises(FederationError, match="asked twice for one sum"):
             parties[0].mask(*asked)
 
 
@@ -259,7 +259,7 @@ def test_a_client_goes_on_from_what_it_kept() -> None:
     revealed = [parties[k].reveal(alive) for k in alive]
     total, _ = unmask(masked, parties, keys, revealed, 3)
     assert (total == np.add.reduce([vectors[k] for k in alive])).all()
-    with pytest.raises(MethodError, match="asked twice with other lists"):
+    with pytest.raises(FederationError, match="asked twice with other lists"):
         stepped(parties)[0].reveal([0, 3, 6, 9])
 
 
@@ -287,7 +287,7 @@ def test_false_shares_are_found_and_done_without(part: str) -> None:
     total, liars = unmask(masked, parties, keys, [lie(revealed[0]), *revealed[1:]], 5)
     assert liars == {0}
     assert (total == np.add.reduce([vectors[k] for k in alive])).all()
-    with pytest.raises(MethodError, match="lost"):  # two liars leave four true shares of five
+    with pytest.raises(FederationError, match="lost"):  # two liars leave four true shares of five
         unmask(masked, parties, keys, [lie(r) for r in revealed[:2]] + revealed[2:], 5)
 
 
@@ -297,9 +297,9 @@ def test_no_client_opens_both_secrets_of_another() -> None:
     opened = parties[0].reveal([0, 1, 2])
     assert set(opened.seeds) == {0, 1, 2}
     assert set(opened.keys) == {3}
-    with pytest.raises(MethodError, match="asked twice"):
+    with pytest.raises(FederationError, match="asked twice"):
         parties[0].reveal([0, 2, 3])
-    with pytest.raises(MethodError, match="1 clients answered"):
+    with pytest.raises(FederationError, match="1 clients answered"):
         parties[1].reveal([1])
 
 

@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from focoop.errors import MethodError
+from focoop.errors import FederationError
 from focoop.flower.shamir import Draw, opened, split
 from focoop.secure_sum import HASH_BYTES, KEY_BYTES, LEAST_PARTIES, SHARE_BYTES, Words
 
@@ -59,7 +59,7 @@ class Keys:
         try:
             for key in (self.mask, self.channel):
                 agreed(key, 1)
-        except MethodError:
+        except FederationError:
             return False
         return True
 
@@ -171,24 +171,24 @@ class Masker:
         """Sealed shares of this client's secrets, one package for each other client."""
         if self._everyone:
             if dict(everyone) != self._everyone:
-                raise MethodError("the server asked twice with other keys: shares stay here")
+                raise FederationError("the server asked twice with other keys: shares stay here")
             return self._packages
         self._enough(len(everyone), "sent keys")
         if everyone.get(self.client, self.keys()).signed(b"") != self.keys():
-            raise MethodError("this client's keys came back changed: shares stay here")
+            raise FederationError("this client's keys came back changed: shares stay here")
         if self.client not in everyone:
-            raise MethodError("this client's keys are not among those of the sum")
+            raise FederationError("this client's keys are not among those of the sum")
         if 3 * self.threshold <= 2 * len(everyone):
-            raise MethodError(
+            raise FederationError(
                 f"a threshold of {self.threshold} among {len(everyone)} clients is not above two "
                 "thirds: shares stay here"
             )
         for other, keys in everyone.items():
             if not keys.usable:
-                raise MethodError(f"client {other} sent a key that is none: leave it out")
+                raise FederationError(f"client {other} sent a key that is none: leave it out")
         points = [key for one in everyone.values() for key in (one.mask, one.channel)]
         if len(set(points)) < len(points):
-            raise MethodError("two clients sent the same key: shares stay here")
+            raise FederationError("two clients sent the same key: shares stay here")
         self._everyone = dict(everyone)
         seeds = split(self._seed, everyone, self.threshold, self._draw)
         keys_ = split(self._mask_key, everyone, self.threshold, self._draw)
@@ -210,7 +210,7 @@ class Masker:
         for other, package in sorted(packages.items()):
             asked.update(f"/{other}/".encode() + package)
         if self._masked not in ("", asked.hexdigest()):
-            raise MethodError("the server asked twice for one sum, and not the same: no answer")
+            raise FederationError("the server asked twice for one sum, and not the same: no answer")
         received = {other: self._open(other, package) for other, package in packages.items()}
         self._enough(len(packages) + 1, "are left")
         self._masked, self._received = asked.hexdigest(), received
@@ -224,11 +224,11 @@ class Masker:
         """Shares for the server once it has told who answered; a second, other list is refused."""
         alive = frozenset(answered)
         if self._answered is not None and alive != self._answered:
-            raise MethodError("the server asked twice with other lists: shares stay closed")
+            raise FederationError("the server asked twice with other lists: shares stay closed")
         self._enough(len(alive), "answered")
         held = {**self._received, self.client: self._own}
         if self.client not in alive or not alive <= set(held):
-            raise MethodError("the list of those who answered is not of this sum's clients")
+            raise FederationError("the list of those who answered is not of this sum's clients")
         self._answered = alive
         return Revealed(
             self.client,
@@ -239,7 +239,7 @@ class Masker:
     def _enough(self, count: int, what: str) -> None:
         needed = max(self.threshold, self.least)
         if count < needed:
-            raise MethodError(
+            raise FederationError(
                 f"{count} clients {what}, and this one takes part in secure sums of {needed} or "
                 "more: fewer would tell too much of each. Wait for more clients"
             )
@@ -252,12 +252,12 @@ class Masker:
 
     def _open(self, other: int, package: bytes) -> tuple[int, int]:
         if other not in self._everyone or other == self.client:
-            raise MethodError(f"a package came of client {other}, which takes no part")
+            raise FederationError(f"a package came of client {other}, which takes no part")
         try:
             cipher = ChaCha20Poly1305(self._channel(other, other, self.client))
             plain = cipher.decrypt(NONCE, package, None)
         except InvalidTag as error:
-            raise MethodError(
+            raise FederationError(
                 f"the package of client {other} was changed on its way: leave it out"
             ) from error
         first, second = plain[:SHARE_BYTES], plain[SHARE_BYTES:]
@@ -291,7 +291,7 @@ def unmask(
     complete = [r for r in revealed if set(r.seeds) == alive and set(r.keys) == gone]
     liars = {r.client for r in revealed if r not in complete}
     if len(complete) < threshold:
-        raise MethodError(
+        raise FederationError(
             f"{len(complete)} clients opened their shares, {threshold} are needed: this round's "
             "sum is lost, go on with the next"
         )
@@ -322,7 +322,7 @@ def agreed(public: bytes, secret: int) -> bytes:
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError as error:  # a wrong length, or a point of which every multiple is zero
-        raise MethodError("a client sent a key that is none: leave it out") from error
+        raise FederationError("a client sent a key that is none: leave it out") from error
 
 
 def derived(secret: bytes, purpose: bytes) -> bytes:

@@ -1,5 +1,6 @@
 """One client of a federation: its images, its model's parts and its private tensors on disk."""
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -137,7 +138,8 @@ class Party:
         opens the run's own dataset is for study: its noise is the simulator's, from the seed.
         """
         if self.data and privacy.draws:
-            return Releases(self.state, order.key, self.client).release(
+            most = self.policy.privacy.epsilon_at_most if self.policy is not None else 0.0
+            return Releases(self.state, order.key, self.client, most or math.inf).release(
                 privacy, order, update, received
             )
         seed, client = self.config.seed, self.client

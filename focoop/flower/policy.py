@@ -20,6 +20,7 @@ from focoop.features import Source
 from focoop.methods import available
 from focoop.privacy import COUNTS
 from focoop.schema import RunConfig
+from focoop.secure_sum import LEAST_PARTIES
 from focoop.settings import build, setting, toml_value
 
 FILE = "policy.toml"
@@ -52,7 +53,12 @@ class PrivacyPolicy:
         0.0, "privacy.clip of a run must be this or less, and not off; 0: any", low=0
     )
     secure_sum: bool = setting(False, "true: only runs in which the server sees sums alone")
-    parties_at_least: int = setting(3, "fewest sites of a secure sum", low=2)
+    epsilon_at_most: float = setting(
+        0.0, "epsilon of all noised updates of this site together, in all runs; 0: any", low=0
+    )
+    parties_at_least: int = setting(
+        LEAST_PARTIES, "fewest sites of a secure sum", low=LEAST_PARTIES
+    )
     counts: tuple[str, ...] = setting(COUNTS, "values of privacy.counts that are allowed")
 
 
@@ -213,6 +219,11 @@ class Policy:
             )
         if wanted.clip_at_most and not 0 < given.clip <= wanted.clip_at_most:
             raise Refusal(f"privacy.clip = {given.clip:g}, {wanted.clip_at_most:g} is the most")
+        if wanted.epsilon_at_most and not given.noise:
+            raise Refusal(
+                "privacy.noise is off, and this site has a bound on epsilon "
+                f"({wanted.epsilon_at_most:g})"
+            )
         if wanted.secure_sum and not given.secure_sum:
             raise Refusal("privacy.secure_sum is off, and this site needs it")
         if given.counts not in wanted.counts:
@@ -279,6 +290,11 @@ class Policy:
         asked = " and ".join(part for part in (noise, clip) if part)
         plain = "Lets updates leave without noise, if the run asks for none."
         told = [f"Sends updates only with {asked}." if asked else plain]
+        if wanted.epsilon_at_most:
+            told.append(
+                "Sends no noised update that brings the epsilon of all of them above "
+                f"{wanted.epsilon_at_most:g}."
+            )
         if wanted.secure_sum:
             told.append("Takes part in secure sums alone.")
         told.append(f"Takes part in a secure sum of {wanted.parties_at_least} sites or more.")

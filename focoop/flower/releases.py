@@ -27,6 +27,7 @@ from safetensors import SafetensorError
 
 from focoop.durable import append, write
 from focoop.errors import FederationError, RunError
+from focoop.flower.policy import Refusal
 from focoop.flower.records import Order
 from focoop.methods._base import ClientUpdate, Params
 from focoop.privacy import Privacy, SecretNormal, composed
@@ -48,11 +49,15 @@ class Release:
 
 @dataclass(frozen=True)
 class Releases:
-    """What client `client` of the federation `key` has released, under a site's `state` folder."""
+    """What client `client` of the federation `key` has released, under a site's `state` folder.
+
+    `most` is the epsilon that the site's releases of all runs may cost together.
+    """
 
     state: Path
     key: str
     client: int
+    most: float = math.inf
 
     @property
     def path(self) -> Path:
@@ -75,6 +80,7 @@ class Releases:
 
         Raises:
             FederationError: the round, or a later one, was answered to another question.
+            Refusal: one more release would cost more epsilon than the site allows.
         """
         with self._alone():
             last = self._load()
@@ -84,10 +90,22 @@ class Releases:
                 if last.round_index == order.round_index:
                     return last.update
             counts = last.update.class_counts if last is not None else None
+            self._afford(privacy)
             found = self._draw(privacy, update, received, counts)
             self._note(privacy, order)
             self._keep(Release(order.round_index, asked, order.config_hash, found))
             return found
+
+    def _afford(self, privacy: Privacy) -> None:
+        if math.isinf(self.most):
+            return
+        noises = [*released(self.state), privacy.noise]
+        cost = composed(noises, privacy.delta) if all(noises) else math.inf
+        if cost > self.most:
+            raise Refusal(
+                f"one more release would bring this site's epsilon to {cost:.4g} at delta "
+                f"{privacy.delta:g}, and {self.most:g} is the most"
+            )
 
     def _draw(
         self, privacy: Privacy, update: ClientUpdate, received: Params, counts: Any
@@ -178,6 +196,18 @@ def check(last: Release, order: Order, asked: str) -> None:
         )
 
 
+def released(state: Path) -> list[float]:
+    """The noise of every release of a site, over all its runs."""
+    path, found = state / LEDGER, []
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append(float(json.loads(line)["noise"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise FederationError(f"{path}, line {number}, is damaged ({error})") from error
+    return found
+
+
 def spent(state: Path, delta: float) -> tuple[int, float]:
     """Releases of a site over all its runs, and their epsilon for one who saw all of them.
 
@@ -186,14 +216,5 @@ def spent(state: Path, delta: float) -> tuple[int, float]:
     >>> spent(Path("nowhere"), 1e-5)
     (0, 0.0)
     """
-    path = state / LEDGER
-    if not path.is_file():
-        return 0, 0.0
-    noises = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            noises.append(float(json.loads(line)["noise"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise FederationError(f"{path}, line {number}, is damaged ({error})") from error
-    bound = composed(noises, delta) if all(noises) else math.inf
-    return len(noises), bound
+    noises = released(state)
+    return len(noises), composed(noises, delta) if all(noises) else math.inf

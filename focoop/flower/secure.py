@@ -123,7 +123,7 @@ class SecureStrategy(PromptStrategy):
                 self.context,
             )
             mean = unpack(total, self.server.shared, self.method.by_class, classes)
-        except MethodError as error:
+        except (FederationError, MethodError) as error:
             raise FederationError(f"round {round_index}: {error}; resume to repeat it") from error
         if liars:
             self.notes["false_shares"] = [self.roster.name(client) for client in sorted(liars)]

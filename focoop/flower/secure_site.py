@@ -109,7 +109,7 @@ def keys(message: Message, context: Context) -> Message:
     masker = kept.load()
     if masker is None:
         kept.begin()
-        masker = Masker(party.client, 2, least_parties(party, context))
+        masker = Masker(party.client, 2, least_parties(party))
         kept.save(masker)  # the threshold follows with all the keys
     mine = masker.keys()
     if party.keys is not None:
@@ -137,11 +137,9 @@ def shares(message: Message, context: Context) -> Message:
     return answer(message, party, order, {f"package/{k}": one for k, one in sealed.items()})
 
 
-def least_parties(party: Party, context: Context) -> int:
-    """The fewest clients in a sum: the most of what the run and this site's own settings ask."""
-    own = context.node_config.get("parties", 0)
-    if type(own) is not int or own < 0:
-        raise FederationError(f"parties = {own!r} in this node's configuration is no number")
+def least_parties(party: Party) -> int:
+    """The fewest clients in a sum: the most of what the run and this site's policy ask."""
+    own = party.policy.privacy.parties_at_least if party.policy is not None else 0
     return max(party.config.privacy.parties, own)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import combinations, islice
 
-from focoop.errors import MethodError
+from focoop.errors import FederationError
 
 FIELD = 2**521 - 1  # a prime above every secret that is shared
 # Sets of shares that are tried before a secret is given up: all single liars of 2,000 clients.
@@ -26,7 +26,7 @@ def opened(
         if right(secret):
             others = shares.items() if tries else ()
             return secret, {k for k, v in others if restore(chosen, threshold, k + 1) != v}
-    raise MethodError(
+    raise FederationError(
         f"the shares of client {owner}'s secret do not fit what it said of it: this round's sum "
         "is lost; leave out the client, or those who hold its shares"
     )

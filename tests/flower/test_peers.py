@@ -17,6 +17,7 @@ from focoop.flower.identity import read_site, sign
 from focoop.flower.keys import make_keys, make_site_key
 from focoop.flower.masking import Masker
 from focoop.flower.peers import accept, fingerprint, peers_file, read_peers
+from focoop.flower.policy import Policy
 from focoop.flower.secure_site import SUM, to_record
 from focoop.runs import RunFolder
 from tests.flower.federations import CLIENTS, Answer, simulated, state, toy_config
@@ -196,8 +197,13 @@ def test_a_sum_that_is_over_is_not_begun_again(tmp_path: Path, keys: Path) -> No
 
 
 def test_a_site_may_ask_for_more_parties_and_nobody_for_fewer(tmp_path: Path, keys: Path) -> None:
-    with pytest.raises(FederationError, match="secure sums of 4 or more"):
-        run(tmp_path, keys, parties=4)
+    policy = tmp_path / "policy.toml"
+    policy.write_text(f'folders = ["{tmp_path}"]\n[privacy]\nparties_at_least = 4\n')
+    with pytest.raises(FederationError, match="sum of 3 sites, and 4 are the least"):
+        run(tmp_path, keys, policy=str(policy))
+    policy.write_text("[privacy]\nparties_at_least = 2\n")
+    with pytest.raises(ConfigError, match="the least allowed is 3"):
+        Policy.read(str(policy))
     for setting in ("privacy.parties=2", "privacy.threshold=0.5"):
         with pytest.raises(ConfigError, match="least allowed|must be|at least"):
             toy_config(tmp_path, setting)

@@ -18,11 +18,12 @@ from focoop.experiment import client_privacy
 from focoop.features import save_splits
 from focoop.flower import client_app, inprocess
 from focoop.flower.party import Party
+from focoop.flower.policy import Refusal
 from focoop.flower.records import UPDATE, Order
 from focoop.flower.releases import LEDGER, Releases, spent
 from focoop.flower.spares import Draw, secret_seed
 from focoop.methods._base import ClientUpdate, Params
-from focoop.privacy import Privacy, clip_change
+from focoop.privacy import Privacy, clip_change, composed
 from focoop.runs import RunFolder
 from focoop.seeds import torch_generator
 from focoop.split import make_split
@@ -40,8 +41,8 @@ def noised(folder: Path, *overrides: str) -> RunConfig:
 class Site:
     """A site that trains as it is told to, and releases what comes of it."""
 
-    def __init__(self, state: Path, data: str = "folder:images") -> None:
-        self.state, self.data = state, data
+    def __init__(self, state: Path, data: str = "folder:images", policy: str = "") -> None:
+        self.state, self.data, self.policy = state, data, policy
         self.received = {"a": torch.randn(NUMBERS, generator=torch_generator(0, "received"))}
 
     def update(self, change: int = 0, counts: tuple[int, ...] = (11, 0, 12)) -> ClientUpdate:
@@ -59,7 +60,7 @@ class Site:
         received: Params | None = None,
     ) -> ClientUpdate:
         node = {"partition-id": 0, "num-partitions": 1, "data": self.data, "state": str(self.state)}
-        node["policy"] = opened(self.state.parent)
+        node["policy"] = self.policy or opened(self.state.parent)
         party = Party.of(Context(1, 1, node, RecordDict(), to_flat(config)))
         privacy = client_privacy(config)
         assert privacy is not None
@@ -129,6 +130,23 @@ def test_a_round_is_answered_once(tmp_path: Path) -> None:
     Releases(site.state, KEY, 0).path.write_bytes(b"torn")
     with pytest.raises(FederationError, match="is damaged"):
         site.ask(config, site.update(), 3)
+
+
+def test_a_site_stops_at_its_own_epsilon(tmp_path: Path) -> None:
+    """A server that asks in run after run gets as many releases as the site can afford."""
+    file, config = tmp_path / "policy.toml", noised(tmp_path, "privacy.noise=8.0")
+    file.write_text(f'folders = ["{tmp_path}"]\n[privacy]\nepsilon_at_most = 5.0\n')
+    site = Site(tmp_path / "a", policy=str(file))
+    given = 0
+    with pytest.raises(Refusal, match="epsilon to .* and 5 is the most"):
+        for run in range(100):
+            site.ask(config, site.update(), key=f"{run:016x}")
+            given += 1
+    assert spent(site.state, 1e-5)[1] <= 5.0
+    assert composed([8.0] * (given + 1), 1e-5) > 5.0
+    site.ask(config, site.update(), key=f"{given - 1:016x}")  # the last answer again is free
+    with pytest.raises(Refusal, match=r"privacy\.noise is off"):
+        site.ask(noised(tmp_path, "privacy.counts=noised"), site.update())
 
 
 def test_noised_counts_are_drawn_once_whatever_the_data_becomes(tmp_path: Path) -> None:
