@@ -18,6 +18,7 @@ from focoop.cli.screen import (
     out,
     print_json,
 )
+from focoop.cli.site_status import LogJson, site_status, speaker
 
 if TYPE_CHECKING:
     from focoop.schema import RunConfig
@@ -53,6 +54,7 @@ PolicyFile = Annotated[
 ]
 app = typer.Typer(name="site", no_args_is_help=True, help="A site: its key, images and node.")
 app.command("key")(site_key)
+app.command("status")(site_status)
 
 
 @app.command()
@@ -134,6 +136,7 @@ def join(
     report: Annotated[
         bool, typer.Option("--report", help="Send exact accuracies although updates are noised.")
     ] = False,
+    log_json: LogJson = False,
 ) -> None:
     """Take part: start this site's node and answer until stopped (Ctrl-C)."""
     need_flower()
@@ -142,6 +145,7 @@ def join(
     from focoop.flower.keep import keep
     from focoop.flower.policy import Policy, policy_file
     from focoop.flower.rehearsal import check_keys, check_state
+    from focoop.flower.site_status import SiteWatch
 
     check_keys(keys)
     check_state(state)
@@ -164,12 +168,13 @@ def join(
     if report:
         node["report"] = True
     home = state / "flower"
-    console = messages()
+    watch = SiteWatch(site.name, server, keys / "ca.crt", state, speaker(site.name, log_json))
     keep(
         lambda: launch.supernode(keys, server, _free_port(), node),
         launch.environment(home),
         home / "node.log",
-        lambda text: console.print(f"{site.name}: {text}", markup=False, soft_wrap=True),
+        watch.say,
+        watch,
     )
 
 

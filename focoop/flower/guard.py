@@ -11,7 +11,16 @@ from collections.abc import Callable
 from logging import ERROR
 from pathlib import Path
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MessageType,
+    RecordDict,
+)
 from flwr.clientapp import ClientApp
 from flwr.common.logger import log
 
@@ -80,7 +89,8 @@ def guarded(handle: Handler, message: Message, context: Context) -> Message:
         number = round_of(message.content)
         _note_outcome(journal, message.content)
         place = {} if number is None else {"round": number}
-        journal.note("asked", **place, step=step)
+        rounds = context.run_config.get("federation.rounds")
+        journal.note("asked", **place, step=step, rounds=rounds)
         policy = Policy.read(str(node.get("policy", "")))
         policy.check_message(size(message.content))
         _check_sum(policy, message.content)
@@ -91,6 +101,8 @@ def guarded(handle: Handler, message: Message, context: Context) -> Message:
         tensors = tensors_of(sent)
         facts = {"bytes": size(sent), "seconds": seconds, "tensors": tensors}
         journal.note("sent", **place, step=step, **facts)
+        if step == MessageType.EVALUATE and number == rounds:
+            journal.note("finished", round=number)
         return reply
     except Exception as error:
         return _refused(journal, number, error, message)

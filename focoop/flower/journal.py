@@ -60,11 +60,35 @@ def shown(text: str) -> str:
     return plain_text if len(plain_text) <= LONGEST else plain_text[:LONGEST] + "..."
 
 
+class Tail:
+    """Reads a journal as it grows: every call gives the whole lines that have come since."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.place = path, 0
+
+    def new(self) -> list[dict[str, Any]]:
+        """Events since the last call; all of them at the first."""
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self.place)
+                raw = file.read()
+        except FileNotFoundError:
+            return []
+        whole = raw[: raw.rfind(b"\n") + 1]
+        self.place += len(whole)
+        return list(parsed(whole))
+
+
 def events(path: Path) -> Iterator[dict[str, Any]]:
     """All whole lines of a journal; none where there is no file yet."""
     if not path.is_file():
         return
-    for raw in path.read_bytes().split(b"\n")[:-1]:
+    yield from parsed(path.read_bytes())
+
+
+def parsed(content: bytes) -> Iterator[dict[str, Any]]:
+    """The events of whole lines."""
+    for raw in content.split(b"\n")[:-1]:
         try:
             found = json.loads(raw)
         except ValueError:  # torn by a crash

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from focoop.errors import FederationError
 from focoop.flower import launch
+from focoop.flower.site_status import SiteWatch
 
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0  # seconds between two starts
 STEADY = 120.0  # seconds: a node that ran as long is started again at once
@@ -19,6 +20,8 @@ CONNECTED = "SuperNode ID:"
 FORGOTTEN = "does not recognize this SuperNode"  # its heartbeat has ended, it itself has not
 CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
 REASONS = {
+    "certificate is not yet valid": "the server's certificate is not valid yet: is this "
+    "machine's clock right, and the coordinator's?",
     "certificate has expired": "the server's certificate has expired: the coordinator must renew "
     "it (focoop keys --renew)",
     "mismatch": "the server's certificate is for another name or address: join by the one given "
@@ -38,21 +41,27 @@ def keep(
     environment: Mapping[str, str],
     log: Path,
     say: Callable[[str], None],
+    watch: SiteWatch | None = None,
 ) -> None:
     """Run the node and start it again whenever it ends; returns when a signal says stop.
 
     `command` makes the command anew for each start. What the node says goes to `log`, what a
-    person should know to `say`. A certificate that was never right raises `FederationError`.
+    person should know to `say`. `watch` waits for the server before each start, and follows the
+    node. A certificate that was never right raises `FederationError`.
     """
     known, pause = False, FIRST_PAUSE
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, signal.default_int_handler)
     try:
         while True:
+            if watch is not None:
+                watch.await_server()
             began, start = time.monotonic(), log.stat().st_size if log.exists() else 0
-            text, how = _once(command(), environment, log, start, say)
+            text, how = _once(command(), environment, log, start, say, watch)
             known |= CONNECTED in text
             why = explain(text) or f"the node ended ({how}, see {log})"
+            if watch is not None:
+                why = watch.ended(why)
             if CERTIFICATE in text and not known:
                 raise FederationError(why)
             pause = FIRST_PAUSE if time.monotonic() - began > STEADY else pause
@@ -60,7 +69,13 @@ def keep(
             time.sleep(pause)
             pause = min(LONGEST_PAUSE, 2 * pause)
     except KeyboardInterrupt:
+        if watch is not None:
+            watch.stopped()
         say("stopped")
+    except FederationError as error:
+        if watch is not None:
+            watch.stopped("failed", str(error))
+        raise
 
 
 def _once(
@@ -69,6 +84,7 @@ def _once(
     log: Path,
     start: int,
     say: Callable[[str], None],
+    watch: SiteWatch | None,
 ) -> tuple[str, str]:
     """One life of the node: what it wrote, and how it ended."""
     process = launch.begin(command, environment, log)
@@ -77,8 +93,10 @@ def _once(
         while process.poll() is None:
             text = _since(log, start)
             if CONNECTED in text and not told:
-                say("connected")
+                say("connected") if watch is None else watch.connected()
                 told = True
+            if watch is not None:
+                watch.tick()
             if FORGOTTEN in text:
                 break
             time.sleep(POLL)

@@ -1,0 +1,45 @@
+"""`focoop site status`: how a site stands, as its `focoop site join` last wrote it down."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from focoop.cli.keys import need_flower
+from focoop.cli.screen import AsJson, messages, out, print_json
+
+LogJson = Annotated[
+    bool, typer.Option("--log-json", help="Write one JSON object a line for every event.")
+]
+State = Annotated[Path, typer.Option(metavar="DIR", help="State folder of focoop site join.")]
+
+
+def site_status(state: State = Path("focoop-site"), as_json: AsJson = False) -> None:
+    """Show how this site stands: connected or not, rounds, what was sent, refused, left out.
+
+    Exit code 0 whatever the state is; 6 where no site has joined with this folder.
+    """
+    need_flower()
+    from focoop.flower.site_status import read_status, sentences
+
+    found = read_status(state)
+    if as_json:
+        print_json(found)
+        return
+    for line in sentences(found):
+        out().print(line, markup=False, soft_wrap=True)
+
+
+def speaker(name: str, log_json: bool) -> Callable[[dict[str, Any], str], None]:
+    """How a site's events are shown: a line for people, or JSON for programs."""
+    console = messages()
+
+    def say(event: dict[str, Any], text: str) -> None:
+        if log_json:
+            typer.echo(json.dumps({"site": name, **event}), err=True)
+        else:
+            console.print(f"{name}: {text}", markup=False, soft_wrap=True)
+
+    return say
