@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from focoop.cli.checked import as_document, show_report
 from focoop.cli.screen import (
     AsJson,
     download_progress,
@@ -45,34 +46,21 @@ def check(
     root: Root = None,
     as_json: AsJson = False,
 ) -> None:
-    """Open every image of a dataset and list those that cannot be read; exit code 3 if any."""
-    from focoop.data.registry import read
-    from focoop.data.sound import broken
-    from focoop.data.sources import doubts, open_images
-    from focoop.features import NAMED, Source
+    """Open every image of a dataset and tell what becomes of each file.
+
+    Exit code 3 where files cannot be read; other remarks are told and change nothing.
+    """
+    from focoop.data.report import inspect
+    from focoop.features import Source
 
     source = Source.parse(dataset)
     if source.kind in ("demo", "file"):
         raise ConfigError(f"{dataset} holds features: only images can be checked")
-    if source.kind == NAMED:
-        images = read(source.target, split, root)
-    else:
-        images = open_images(source.kind, source.target, split, root=root, check=False)
     with image_work(messages()):
-        bad = broken(images)
-    doubtful = doubts(source.kind, source.target)
+        report = inspect(source.kind, source.target, split, root)
     if as_json:
-        found = {"dataset": dataset, "images": len(images), "broken": bad, "warnings": doubtful}
-        print_json(found)
+        print_json({"dataset": dataset, **as_document(report)})
     else:
-        console = out()
-        for told in doubtful:
-            console.print(f"warning: {told}", markup=False, soft_wrap=True)
-        for file, reason in bad.items():
-            console.print(f"{images.root / file}: {reason}", markup=False, soft_wrap=True)
-        console.print(
-            f"{len(images)} images, {len(images.classes)} classes, {len(bad)} cannot be read",
-            markup=False,
-        )
-    if bad:
+        show_report(report, out())
+    if report.broken:
         raise typer.Exit(DataError.exit_code)

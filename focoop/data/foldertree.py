@@ -65,7 +65,7 @@ def lost(others: Mapping[str, Sequence[str]]) -> str:
     files = others.get(UNREAD, ())
     if not files:
         return ""
-    return f"{len(files)} of a format that is not read ({suffixes(files)})"
+    return f"{len(files)} pictures or films of a format that is not read ({suffixes(files)})"
 
 
 def suffixes(files: Iterable[str]) -> str:

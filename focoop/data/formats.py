@@ -18,19 +18,21 @@ DICOM_SUFFIXES = frozenset({".dcm", ".dicom", ".ima"})
 SUFFIXES = PILLOW_SUFFIXES | HEIF_SUFFIXES | DICOM_SUFFIXES
 # Names of the readers of Pillow that may look into a file, whatever the file is called.
 PILLOW_FORMATS = ("JPEG", "MPO", "PNG", "BMP", "WEBP", "GIF", "AVIF", "TIFF", "JPEG2000", "PPM")
-# Pictures, films and archives that are not read: a user may take them for images of the set.
+# Pictures and films that are not read: a user may take them for images of the set.
 _UNREAD = (
     ".cr2 .cr3 .nef .arw .dng .raf .orf .rw2 .raw .psd .xcf .ai .eps .pdf .svg .jxl .exr .hdr .ico "
-    ".tga .nii .mha .mhd .nrrd .npy .npz .h5 .hdf5 .tfrecord .parquet .svs .czi .lif .nd2 "
-    ".mp4 .mov .avi .mkv .webm .zip .tar .tgz .gz .7z .rar"
+    ".tga .nii .nii.gz .mha .mhd .nrrd .npy .npz .h5 .hdf5 .tfrecord .parquet .svs .czi .lif .nd2 "
+    ".mp4 .mov .avi .mkv .webm"
 )
 UNREAD_SUFFIXES = frozenset(_UNREAD.split())
+ARCHIVE_SUFFIXES = frozenset({".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar"})
 SYSTEM_FILES = frozenset({"thumbs.db", "desktop.ini", "ehthumbs.db", "dicomdir"})
 SYSTEM_FOLDERS = frozenset({"__macosx", "@eadir", "$recycle.bin", "system volume information"})
 
 HIDDEN = "hidden files and folders"
 SYSTEM = "files of the system (Thumbs.db and the like)"
-UNREAD = "pictures, films or archives of a format that is not read"
+UNREAD = "pictures or films of a format that is not read"
+ARCHIVE = "archives: unpack them where they hold images"
 OTHER = "no images by their suffix"
 BARE = "no suffix, and no image inside"
 # The first bytes of images, where the format has some of its own.
@@ -52,6 +54,8 @@ def suffix(name: str) -> str:
     ('.jpg', '', '')
     """
     found = Path(name).suffix.lower()
+    if found == ".gz" and name.lower().endswith(".nii.gz"):
+        return ".nii.gz"
     return "" if found[1:].isdigit() else found
 
 
@@ -71,7 +75,9 @@ def why_not(folder: str | Path, name: str) -> str:
         return ""
     if not ending:
         return "" if looks_like_image(Path(folder, name)) else BARE
-    return UNREAD if ending in UNREAD_SUFFIXES else OTHER
+    if ending in UNREAD_SUFFIXES:
+        return UNREAD
+    return ARCHIVE if ending in ARCHIVE_SUFFIXES else OTHER
 
 
 def looks_like_image(path: Path) -> bool:

@@ -1,9 +1,11 @@
 """Images by the name a configuration gives them: a registered dataset, a folder, a CSV, a hub."""
 
+import warnings
 from pathlib import Path
 
 from focoop.data import own, registry
 from focoop.data._readers import ALL, SPLITS, folder_splits, read_folder
+from focoop.data.foldertree import lost, walk
 from focoop.data.imageset import ImageSet
 from focoop.data.labels import label_warnings, refuse_classes
 from focoop.data.sound import sift
@@ -41,7 +43,25 @@ def open_images(
         return read_folder(path, part) if table is None else table.pick(part)
 
     found = pick(split)
-    return sift(found, strict, cache_dir, whole=lambda: pick(ALL)) if check else found
+    if not check:
+        return found
+    if kind != "csv":
+        _warn_of_lost(path, pick(ALL))
+    return sift(found, strict, cache_dir, whole=lambda: pick(ALL))
+
+
+def _warn_of_lost(path: Path, images: ImageSet) -> None:
+    """Warn of files in a folder that their owner may take for images of the set."""
+    files = walk(path)
+    outside = len(set(files.images) - set(images.files))
+    told = [f"{outside} images outside any class folder"] if outside else []
+    told += [lost(files.others)] if lost(files.others) else []
+    if told:
+        warnings.warn(
+            f"{path} holds files that are not used: {' and '.join(told)}; focoop data check names "
+            "them",
+            stacklevel=3,
+        )
 
 
 def splits_of(kind: str, target: str, by: str = "domain") -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import pytest
 
 from focoop.data import read_folder
 from focoop.data.foldertree import walk
-from focoop.data.formats import BARE, HIDDEN, OTHER, SYSTEM, UNREAD
+from focoop.data.formats import ARCHIVE, BARE, HIDDEN, OTHER, SYSTEM, UNREAD
 from focoop.errors import DataError
 from tests.data.test_readers import plant
 
@@ -18,6 +18,7 @@ def test_every_file_is_an_image_or_left_out_by_reason(tmp_path: Path) -> None:
         *("cat/1.JPG", "cat/2.gif", "cat/3.avif", "cat/4.HEIC", "cat/5.dcm", "cat/deep/er/6.tiff"),
         *("cat/.DS_Store", "cat/._1.jpg", ".git/config", "cat/Thumbs.db", "__MACOSX/cat/1.jpg"),
         *("cat/notes.txt", "cat/labels.csv", "cat/7.cr2", "cat/film.mp4", "cat/README"),
+        *("cat/scan.nii.gz", "all.zip"),
         "class_names.csv",
     )
     files = walk(root)
@@ -29,7 +30,8 @@ def test_every_file_is_an_image_or_left_out_by_reason(tmp_path: Path) -> None:
         HIDDEN: (".git", "cat/.DS_Store", "cat/._1.jpg"),
         SYSTEM: ("__MACOSX", "cat/Thumbs.db"),
         OTHER: ("cat/labels.csv", "cat/notes.txt"),
-        UNREAD: ("cat/7.cr2", "cat/film.mp4"),
+        UNREAD: ("cat/7.cr2", "cat/film.mp4", "cat/scan.nii.gz"),
+        ARCHIVE: ("all.zip",),
         BARE: ("cat/README",),
     }
 
@@ -80,7 +82,9 @@ def test_links_are_followed_and_a_circle_ends(tmp_path: Path) -> None:
 
 def test_a_folder_of_formats_that_are_not_read_says_so(tmp_path: Path) -> None:
     root = plant(tmp_path, "cat/1.cr2", "dog/2.nef", "dog/3.cr2")
-    with pytest.raises(DataError, match=r"3 of a format that is not read \(\.cr2, \.nef\)"):
+    with pytest.raises(
+        DataError, match=r"3 pictures or films of a format that is not read \(\.cr2, \.nef\)"
+    ):
         read_folder(root, "test")
 
 

@@ -1,0 +1,87 @@
+"""How `focoop data check` shows what it found: counts by reason, and some files of each."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from focoop.data.report import Report, Row
+
+SHOWN = 3  # files named per reason
+
+
+def as_document(report: "Report") -> dict[str, Any]:
+    """A report as JSON, with every file."""
+    return {
+        "images": len(report.images),
+        "classes": len(report.images.classes),
+        "splits": dict(report.splits),
+        "formats": dict(report.formats),
+        "broken": report.reasons,
+        "warnings": list(report.warnings),
+        "remarks": {text: list(files) for text, files in report.remarks.items()},
+        "left_out": {text: list(files) for text, files in report.left_out.items()},
+        "repeated": {
+            text: [[row._asdict() for row in same] for same in groups]
+            for text, groups in report.repeated.items()
+        },
+    }
+
+
+def show_report(report: "Report", console: Console) -> None:
+    """Print a report: what is wrong first, and the counts as the last line."""
+    repeated = {
+        text: [" = ".join(f"{row.file} ({_place(row)})" for row in same) for same in groups]
+        for text, groups in report.repeated.items()
+    }
+    console.print(f"in {report.images.root}", markup=False, soft_wrap=True)
+    for told in report.warnings:
+        console.print(f"warning: {told}", markup=False, soft_wrap=True)
+    parts: Sequence[tuple[str, Mapping[str, Sequence[str]]]] = (
+        ("cannot be read", report.broken),
+        ("repeated, byte for byte", repeated),
+        ("read with a remark", report.remarks),
+        ("files that are not among the images", report.left_out),
+    )
+    for title, reasons in parts:
+        _show_part(console, title, reasons)
+    if any(len(files) > SHOWN for _, reasons in parts for files in reasons.values()):
+        console.print("(--json names every file)", style="dim")
+    formats = ", ".join(f"{count} {name}" for name, count in _by_count(report.formats))
+    splits = ", ".join(f"{count} {name}" for name, count in report.splits.items())
+    for told in (formats, splits):
+        if told:
+            console.print(told, markup=False)
+    wrong = sum(map(len, report.broken.values()))
+    count, classes = len(report.images), len(report.images.classes)
+    console.print(f"{count} images, {classes} classes, {wrong} cannot be read", markup=False)
+
+
+def _place(row: "Row") -> str:
+    """Where an image is, in words: its class, and its split and client where it has them."""
+    return ", ".join(filter(None, (row.label, row.split, row.group)))
+
+
+def _show_part(console: Console, title: str, reasons: Mapping[str, Sequence[str]]) -> None:
+    """A title, the number of files under each reason, and some of them."""
+    if not reasons:
+        return
+    console.print(title, style="bold")
+    wide = max(len(str(len(files))) for files in reasons.values())
+    inside = " " * (wide + 6)
+    for reason, files in reasons.items():
+        start = f"  {len(files):>{wide}}  "
+        lines = textwrap.wrap(
+            reason, console.width - 1, initial_indent=start, subsequent_indent=" " * len(start)
+        )
+        console.print("\n".join(lines), markup=False, soft_wrap=True)
+        for file in files[:SHOWN]:
+            console.print(f"{inside}{file}", style="dim", markup=False, soft_wrap=True)
+        if len(files) > SHOWN:
+            console.print(f"{inside}and {len(files) - SHOWN} more", style="dim")
+
+
+def _by_count(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
