@@ -43,6 +43,7 @@ __all__ = [
     "make_split",
     "make_task",
     "mine_negatives",
+    "task_words",
 ]
 
 
@@ -60,6 +61,7 @@ class Scenario:
     split: Split
     sets: EvaluationSets
     hashes: dict[str, str]
+    words: tuple[str, ...] = ()  # mined negative words
 
     def client(self, index: int) -> ClientData:
         """Client `index`'s training images; gathered when asked for, so that K costs nothing."""
@@ -88,8 +90,12 @@ def build(
     device: str | None = None,
     divide: Divide = make_split,
     load: Load | None = None,
+    words: Sequence[str] | None = None,
 ) -> Scenario:
-    """Load the backbone, the features and the words that `config` names; `divide` the images."""
+    """Load the backbone, the features and the words that `config` names; `divide` the images.
+
+    `words` are negative words that are known already; None: they are mined where they are needed.
+    """
     method = create(config.method.name, config.method.settings)
     if method.patch_kind and not config.data.with_patches:
         raise MethodError(
@@ -112,7 +118,9 @@ def build(
     rows = divide(config, None, cache_dir) if images else None  # so does this
     _refuse_missing_sets(config, rows, opened)  # and this
     split = divide(config, backbone, cache_dir)
-    task = make_task(config, backbone, split.classes, method.needs_ood, cache_dir)
+    if words is None and method.needs_ood:
+        words = task_words(config, backbone, split.classes, cache_dir)
+    task = make_task(config, backbone, split.classes, method.needs_ood, cache_dir, words)
     task = replace(task, frozen=method.prepare(task))
     hashes = {"train": split.train.sha256(), "test": split.test.sha256()}
     corrupted, ood = {}, {}
@@ -130,7 +138,7 @@ def build(
     if len(ood) != len(ood_specs):
         raise ConfigError(f"two OOD sets would share a name: {', '.join(ood_specs)}")
     sets = EvaluationSets(Owned(_images(split.test), split.test_index), corrupted, ood)
-    return Scenario(method, task, backbone, split, sets, hashes)
+    return Scenario(method, task, backbone, split, sets, hashes, tuple(words or ()))
 
 
 def _ood_specs(config: RunConfig) -> tuple[str, ...]:
@@ -215,17 +223,11 @@ def make_task(
     classes: tuple[str, ...],
     needs_ood: bool,
     cache_dir: Path | None = None,
+    words: Sequence[str] | None = None,
 ) -> Task:
-    """The text side of a run; negative words are mined only for methods that use them."""
-    words: tuple[str, ...] = ()
-    if needs_ood and config.negatives.count:
-        words = remembered(
-            config.negatives,
-            backbone.fingerprint,
-            classes,
-            lambda: mine_negatives(config, backbone, classes, cache_dir).words,
-            cache_dir,
-        )
+    """The text side of a run; `words` None: mined, for methods that use them."""
+    if words is None and needs_ood:
+        words = task_words(config, backbone, classes, cache_dir)
     texts = [config.data.template.format(name.replace("_", " ")) for name in classes]
     return Task(
         classes=classes,
@@ -239,6 +241,21 @@ def make_task(
         texts=backbone.encode_texts,
         embed=backbone.embed,
         patch_projection=backbone.patch_projection,
+    )
+
+
+def task_words(
+    config: RunConfig, backbone: Backbone, classes: tuple[str, ...], cache_dir: Path | None = None
+) -> tuple[str, ...]:
+    """The negative words of a run's task, mined once and remembered on disk."""
+    if not config.negatives.count:
+        return ()
+    return remembered(
+        config.negatives,
+        backbone.fingerprint,
+        classes,
+        lambda: mine_negatives(config, backbone, classes, cache_dir).words,
+        cache_dir,
     )
 
 

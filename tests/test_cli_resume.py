@@ -49,7 +49,7 @@ def results(path: Path) -> dict[str, bytes]:
     return {
         str(file.relative_to(path)): file.read_bytes()
         for file in sorted(path.rglob("*"))
-        if file.is_file() and file.name not in (runs.MANIFEST, runs.LOCK)
+        if file.is_file() and file.name not in runs.TIMED
     }
 
 

@@ -11,7 +11,7 @@ from benchmarks.memory import peak
 from focoop import config
 from focoop.experiment import describe_partition, evaluate_run, run_experiment
 from focoop.manifest import collect
-from focoop.runs import RunFolder, start
+from focoop.runs import TIMED, RunFolder, start
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 # Two of ten clients with twenty images each: a round in a few seconds.
@@ -34,10 +34,10 @@ def run(path: Path, *overrides: str) -> RunFolder:
 
 
 def results(folder: RunFolder) -> dict[str, bytes]:
-    """All files of a run but the manifest, which holds times."""
+    """All files of a run but those that hold times."""
     paths = [path for path in folder.path.rglob("*") if path.is_file()]
     names = {str(path.relative_to(folder.path)): path.read_bytes() for path in paths}
-    return {n: content for n, content in names.items() if n not in ("manifest.json", ".lock")}
+    return {n: content for n, content in names.items() if n not in TIMED}
 
 
 def test_same_seed_same_bits_with_any_number_of_threads(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_same_seed_same_bits_with_any_number_of_threads(tmp_path: Path) -> None:
             found.append(results(run(tmp_path / str(threads), "method.name=focoop")))
     finally:
         torch.set_num_threads(before)
-    assert len(found[0]) == 3 + 2  # configuration, metrics, state and two clients
+    assert len(found[0]) == 4 + 2  # configuration, names, metrics, state and two clients
     assert found[0] == found[1]
 
 

@@ -1,6 +1,7 @@
 """Commands that compute: run, evaluate, demo."""
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,7 +54,10 @@ def run(
         Path | None, typer.Option("--out", metavar="DIR", help="Run folder; default runs/TITLE.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue a run that was stopped or killed.")
+        bool,
+        typer.Option(
+            "--resume", help="Continue a run that was stopped or killed, or is to have more rounds."
+        ),
     ] = False,
     device: Device = None,
     as_json: AsJson = False,
@@ -61,11 +65,11 @@ def run(
     """Train and evaluate one federation; everything about it is kept in a run folder."""
     config = load_config(file, overrides, device)
     path = folder or Path("runs") / config.title
-    if config.data.fetch:
-        fetch_missing(config)
-    note_clients(config)
-    note_data(config)
-    summary = train(config, path, resume=resume, quiet=as_json)
+    here = _as_started(config, path) if resume else config
+    if here.data.fetch:
+        fetch_missing(here)
+    notes = [*note_clients(here), *note_data(here)]
+    summary = train(config, path, resume=resume, quiet=as_json, lengthen=True, notes=notes)
     if as_json:
         return print_json({"folder": str(path), "status": "finished", "summary": summary})
     _print_results([(config.method.name, summary)], [path])
@@ -75,16 +79,19 @@ def run(
 def evaluate(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     device: Device = None,
+    test_only: Annotated[
+        bool, typer.Option("--test-only", help="Neither open nor check the training images.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate the last state of a run again, client by client."""
+    """Evaluate the last state of a run again, client by client, if its data is still the same."""
     from focoop.experiment import evaluate_run
     from focoop.runs import RunFolder
     from focoop.show import clients_table
 
     found = RunFolder.open(folder)
     with image_work(messages()):
-        result = evaluate_run(found, device=device)
+        result = evaluate_run(found, device=device, test_only=test_only)
     if as_json:
         return print_json(
             {
@@ -173,45 +180,90 @@ def fetch_missing(config: "RunConfig") -> None:
             fetch.fetch(name, config.data.root or None, progress)
 
 
-def note_clients(config: "RunConfig") -> None:
-    """Say so where images come divided among clients and the run divides them anew."""
+def _as_started(config: "RunConfig", path: Path) -> "RunConfig":
+    """The settings of a run that may be there already, with paths that lead where they led then."""
+    from focoop.runs import RunFolder, anchored
+
+    try:
+        return anchored(config, RunFolder.open(path).base)
+    except RunError:  # told when the folder is opened to go on
+        return config
+
+
+def note_clients(config: "RunConfig") -> list[str]:
+    """Say so where images come divided among clients and the run divides them anew.
+
+    Returns:
+        What was said, for the run's log.
+    """
     from focoop.doctor import NOTE, run_clients
 
     check = run_clients(config)
-    if check.state == NOTE:
-        messages().print(f"note: {check.found}; use them: {check.advice}", markup=False)
+    if check.state != NOTE:
+        return []
+    told = f"{check.found}; use them: {check.advice}"
+    messages().print(f"note: {told}", markup=False)
+    return [told]
 
 
-def note_data(config: "RunConfig", *, measured: bool = True) -> None:
-    """Say what a run does with its data that its settings do not spell out."""
+def note_data(config: "RunConfig", *, measured: bool = True) -> list[str]:
+    """Say what a run does with its data that its settings do not spell out.
+
+    Returns:
+        What was said, for the run's log.
+    """
     from focoop.split import remarks
 
-    for told in remarks(config, measured=measured):
+    found = list(remarks(config, measured=measured))
+    for told in found:
         messages().print(f"note: {told}", markup=False)
+    return found
 
 
 def train(
-    config: "RunConfig", path: Path, *, resume: bool, quiet: bool, label: str = ""
+    config: "RunConfig",
+    path: Path,
+    *,
+    resume: bool,
+    quiet: bool,
+    label: str = "",
+    lengthen: bool = False,
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Run in a folder and show it; the summary of the last evaluated round."""
+    """Run in a folder and show it.
+
+    Args:
+        config: the run's settings.
+        path: its folder.
+        resume: continue what is there.
+        quiet: rounds are shown on standard error, so that standard output holds one document.
+        label: what the rounds are shown under; by default the method's name.
+        lengthen: a resumed run may go on to more rounds.
+        notes: what the user was told before, for the run's log.
+
+    Returns:
+        The evaluation of the last evaluated round.
+    """
     from focoop.experiment import run_experiment
     from focoop.manifest import collect
     from focoop.methods import lookup
     from focoop.runs import start
 
     console = messages() if quiet else out()
-    folder = start(path, config, collect(config), resume=resume)
+    folder = start(path, config, collect(config), resume=resume, lengthen=lengthen)
     if folder.status == "finished":
         messages().print(f"{path} is finished: nothing left to do", markup=False)
         return folder.metrics()[-1]
     done = folder.last_round()
     if done >= 0:
         messages().print(f"{path}: going on after round {done}", markup=False)
+    if folder.note:
+        messages().print(f"note: {folder.note}", markup=False)
     rounds = config.federation.rounds if lookup(config.method.name).trains else 0
     try:
         with folder, Rounds(console, rounds, label or config.method.name) as bar:
             with watched(bar.images()):
-                summary = run_experiment(config, folder, bar.show)
+                summary = run_experiment(config, folder, bar.show, notes=notes)
             folder.finish("finished")
     except KeyboardInterrupt:
         messages().print(

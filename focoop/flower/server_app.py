@@ -1,6 +1,7 @@
 """The server's side: no images, only words and prompts; every round is in the run folder."""
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from focoop.clip.base import Backbone
 from focoop.errors import ConfigError, FederationError
 from focoop.federation.simulator import start as first_state
-from focoop.flower.identity import registered
+from focoop.flower.identity import Site, registered
 from focoop.flower.journal import Journal
 from focoop.flower.roster import Facts, Roster
 from focoop.flower.secure import SecureStrategy
@@ -20,8 +21,8 @@ from focoop.manifest import collect
 from focoop.methods import create, lookup
 from focoop.methods._base import Method, Params, Server, Task
 from focoop.payload import rounded
-from focoop.runs import RunFolder, start
-from focoop.scenario import make_task, open_backbone
+from focoop.runs import Client, Names, RunFolder, run_log, start
+from focoop.scenario import make_task, open_backbone, task_words
 from focoop.schema import RunConfig
 
 app = ServerApp()
@@ -36,10 +37,14 @@ def main(grid: Grid, context: Context) -> None:
             f"{config.method.name} needs all clients' images in one place: use focoop run"
         )
     path = Path(settings.out) if settings.out else Path("runs") / "flower" / config.title
-    folder = start(path, config, collect(config), resume=settings.resume)
+    folder = start(path, config, collect(config), resume=settings.resume, lengthen=True)
     if folder.status == "finished":
         return
-    with folder, Journal(Path(settings.journal) if settings.journal else None) as journal:
+    journal_path = Path(settings.journal) if settings.journal else None
+    with folder, Journal(journal_path) as journal, run_log(folder.path, folder.log):
+        folder.log.info("the server of a federation starts")
+        if folder.note:
+            folder.log.warning("%s", folder.note)
         sites = registered(Path(settings.keys)) if settings.keys else None
         journal.note("began", reason=f"after round {max(folder.last_round(), 0)}")
         waits = settings.wait, settings.deadline
@@ -47,6 +52,8 @@ def main(grid: Grid, context: Context) -> None:
         facts = roster.assemble(grid)
         method, task, backbone = server_side(config, facts)
         pin(folder, facts, backbone)
+        words = task_words(config, backbone, facts.classes) if method.needs_ood else ()
+        folder.keep_names(Names(facts.classes, clients_of(facts, sites), words))
         server, done = restored(folder, method, task)
         key = str(folder.manifest["federation"])
         kind = SecureStrategy if config.privacy.secure_sum else PromptStrategy
@@ -73,6 +80,13 @@ def pin(folder: RunFolder, facts: Facts, backbone: Backbone) -> None:
     folder.pin("federation_classes", list(facts.classes))
     folder.pin("federation_clients", facts.clients)
     folder.pin("federation", folder.manifest.get("federation") or secrets.token_hex(8))
+
+
+def clients_of(facts: Facts, sites: Mapping[int, Site] | None) -> tuple[Client, ...]:
+    """The clients as the run folder names them; what they hold is theirs to know."""
+    known = sites or {}
+    numbers = range(facts.clients)
+    return tuple(Client(known[k].name if k in known else str(k)) for k in numbers)
 
 
 def restored(folder: RunFolder, method: Method, task: Task) -> tuple[Server, int]:

@@ -33,7 +33,7 @@ from focoop.flower.spares import Draw, chosen, secret_seed, suffice
 from focoop.flower.summary import summarise
 from focoop.methods._base import ClientUpdate, Method, Server, Task
 from focoop.payload import Payload, rounded
-from focoop.runs import RunFolder
+from focoop.runs import RunFolder, is_due
 
 POLICY = "policy: "  # how a site's refusal by its own policy begins
 
@@ -176,10 +176,8 @@ class PromptStrategy(Strategy):
     ) -> Iterable[Message]:
         """Orders for every connected client, in rounds whose evaluation is due."""
         round_index = self.done + server_round
-        every = self.config.federation.evaluate_every
-        due = round_index == self.rounds or (every > 0 and round_index % every == 0)
         self.sent = []
-        if not due:
+        if not is_due(round_index, self.rounds, self.config.federation.evaluate_every):
             return []
         self.roster.look(grid)
         # A straggler still trains: the round ended without it, and so does its evaluation.
@@ -219,6 +217,7 @@ class PromptStrategy(Strategy):
         if round_index:
             self.notes["seconds"] = round(time.perf_counter() - self.began, 3)
         self.folder.commit(round_index, self.server.shared, line, self.notes, self.server.memory)
+        self.folder.log.info("round %d of %d, loss %s", round_index, self.rounds, self.loss)
         ended: dict[str, Any] = {"accuracy": line["accuracy_own"]} if line else {}
         if round_index:
             ended["accepted"] = [self.roster.name(client) for client in self.notes["accepted"]]

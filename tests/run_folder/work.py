@@ -14,6 +14,7 @@ from focoop.seeds import torch_generator
 
 ROUNDS, CLIENTS = 4, 3
 CONFIG = RunConfig(seed=5)
+NAMES = runs.Names(("cat", "dog"), (runs.Client("north", {"cat": 2}, {"dog": 1}),), ("fog",))
 
 
 def new_manifest() -> dict[str, Any]:
@@ -27,6 +28,7 @@ def work(path: Path, resume: bool = True) -> None:
         return
     with folder:
         folder.pin("data", {"x": "hash"})
+        folder.keep_names(NAMES)
         point = folder.resume_point()
         done = point.round_index if point else 0
         shared = point.shared["w"] if point else torch.zeros(4)
@@ -51,11 +53,11 @@ def work(path: Path, resume: bool = True) -> None:
 
 
 def content(path: Path) -> dict[str, bytes]:
-    """All bytes that must agree: everything but the manifest (times) and the lock (process id)."""
+    """All bytes that must agree: everything but files with times or process ids."""
     return {
         str(file.relative_to(path)): file.read_bytes()
         for file in sorted(path.rglob("*"))
-        if file.is_file() and file.name not in (runs.MANIFEST, runs.LOCK)
+        if file.is_file() and file.name not in runs.TIMED
     }
 
 

@@ -1,19 +1,8 @@
-"""A run is a folder; one file in it, `state.safetensors`, decides how far the run has come.
-
-    config.toml                          the resolved configuration
-    manifest.json                        origin, hardware, times, bytes up and down, status
-    metrics.jsonl                        one line per evaluated round; no times, so equal runs agree
-    state.safetensors                    the server's tensors and the last committed round
-    clients/0007/round-0012.safetensors  client 7's private tensors after round 12
-
-A round's private tensors, metrics and manifest are written first; replacing `state.safetensors`
-commits them all. Opening for writing undoes whatever is newer than the committed round, so a run
-killed at any moment goes on as if the unfinished round had never begun.
-"""
+"""One run on disk: opened, committed round by round, lengthened, checked against its data."""
 
 import contextlib
 import json
-import tomllib
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,15 +11,29 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from focoop.config import differences, from_dict, to_toml
-from focoop.durable import DRAFT, Lock, append, remove, write
-from focoop.errors import ConfigError, RunError
+from focoop.config import to_toml
+from focoop.durable import DRAFT, Lock, append, write
+from focoop.errors import RunError
 from focoop.manifest import code, now, plain
+from focoop.runs.files import (
+    CLIENTS,
+    CONFIG,
+    LOCK,
+    LOG,
+    MANIFEST,
+    METRICS,
+    NAMES,
+    STATE,
+    metric_lines,
+    read_config,
+    read_manifest,
+)
+from focoop.runs.names import Names, changed, listed, read_names
+from focoop.runs.places import KEY, base, here
 from focoop.runstore import Params, PrivateStore, dump, read, round_of
 from focoop.schema import RunConfig
 
-CONFIG, MANIFEST, METRICS = "config.toml", "manifest.json", "metrics.jsonl"
-STATE, CLIENTS, LOCK = "state.safetensors", "clients", ".lock"
+ADVICE = "restore it, or start a new run with another --out"
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,10 @@ class RunFolder:
         self.path = path
         self.config = config
         self.manifest = manifest
+        self.log = logging.Logger("focoop.run", logging.INFO)  # silent until `run_log` opens a file
         self._lock = Lock(path / LOCK)
         self._writable = False
+        self.note = ""  # what a person should know of a run that was lengthened
         self.private = PrivateStore(path / CLIENTS, self.last_round())
 
     @classmethod
@@ -58,12 +63,13 @@ class RunFolder:
         """A new run in an absent or empty folder, open for writing."""
         if path.exists() and not path.is_dir():
             raise RunError(f"{path} is a file: choose another folder with --out")
-        # A run killed while it was being created leaves a manifest without a configuration.
-        own = {LOCK, MANIFEST, MANIFEST + DRAFT, CONFIG + DRAFT}
+        # A run killed while it was being created leaves a manifest without a configuration; the log
+        # of a run that never began stays.
+        own = {LOCK, LOG, MANIFEST, MANIFEST + DRAFT, CONFIG + DRAFT}
         if path.is_dir() and {entry.name for entry in path.iterdir()} - own:
             what = "already holds a run" if (path / CONFIG).exists() else "is not empty"
             raise RunError(f"{path} {what}: choose another folder with --out, or remove it")
-        folder = cls(path, config, dict(manifest))
+        folder = cls(path, config, {KEY: here(path), **manifest})
         with folder._writing():
             folder._write_manifest()
             write(path / CONFIG, to_toml(config).encode())
@@ -85,6 +91,39 @@ class RunFolder:
         return (
             "killed" if status == "running" and not self._writable and self._lock.free else status
         )
+
+    @property
+    def base(self) -> Path:
+        """The folder that relative paths of the configuration mean."""
+        return base(self.path, self.manifest)
+
+    @property
+    def names(self) -> Names | None:
+        """Classes, clients and words; None in a folder of an earlier focoop, which has none."""
+        return read_names(self.path / NAMES)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Class names, in the order of the labels."""
+        return self._named().classes
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """Names of the clients, in the order of their numbers."""
+        return tuple(client.name for client in self._named().clients)
+
+    @property
+    def negative_words(self) -> tuple[str, ...]:
+        """The mined words of the OOD prompts; empty for methods that use none."""
+        return self._named().words
+
+    def _named(self) -> Names:
+        names = self.names
+        if names is None:
+            raise RunError(
+                f"{self.path} has no {NAMES}: an earlier focoop made it; run it again to have one"
+            )
+        return names
 
     def last_round(self) -> int:
         """The committed round, or -1 where nothing is committed."""
@@ -138,16 +177,60 @@ class RunFolder:
 
     def pin(self, key: str, value: Any) -> None:
         """Note a fact the results depend on, or refuse to go on when it has changed."""
-        value = plain(value)
-        if key in self.manifest and self.manifest[key] != value:
-            raise RunError(
-                f"{key} is not what {self.path} was started with (then {self.manifest[key]}, now "
-                f"{value}): restore it, or start a new run with another --out"
-            )
+        self.agree(key, value)
         if key not in self.manifest:
             self._require_writable()
-            self.manifest[key] = value
+            self.manifest[key] = plain(value)
             self._write_manifest()
+
+    def agree(self, key: str, value: Any) -> None:
+        """Refuse a fact that is not the one noted; one that was never noted is accepted."""
+        value = plain(value)
+        noted = self.manifest.get(key, value)
+        if noted == value:
+            return
+        told = changed(noted, value)
+        raise RunError(f"{key} is not what {self.path} was started with ({told}): {ADVICE}")
+
+    def keep_names(self, names: Names) -> None:
+        """Write the names of a run that has none yet; refuse names that have changed."""
+        self.agree_names(names)
+        if self.names is None:
+            self._require_writable()
+            write(self.path / NAMES, names.to_json().encode())
+
+    def agree_names(self, names: Names, *, of: tuple[str, ...] = ("train", "test")) -> None:
+        """Refuse data that is named or divided otherwise than the run's, and say how.
+
+        Args:
+            names: the names of the data as it is found.
+            of: the images whose counts are compared; `("test",)` without training images.
+        """
+        known = self.names
+        lines = [] if known is None else known.differences(names, of=of)
+        if lines:
+            raise RunError(
+                f"the data is not what {self.path} was started with (then -> now):{listed(lines)}\n"
+                f"{ADVICE}"
+            )
+
+    def remember(self, **facts: Any) -> None:
+        """Put facts into the manifest, over those of the same name."""
+        self._require_writable()
+        self.manifest |= plain(facts)
+        self._write_manifest()
+
+    def drop_metrics(self, round_index: int) -> None:
+        """Remove a round's line of metrics."""
+        self._require_writable()
+        kept = [raw for line, raw in self._committed_lines() if line["round"] != round_index]
+        write(self.path / METRICS, b"".join(raw + b"\n" for raw in kept))
+
+    def replace_config(self, config: RunConfig) -> None:
+        """Give the run another configuration."""
+        self._require_writable()
+        write(self.path / CONFIG, to_toml(config).encode())
+        self.config = config
 
     def finish(self, status: str, **notes: Any) -> None:
         """Set the final status, add notes to the manifest and give the folder free."""
@@ -211,80 +294,4 @@ class RunFolder:
         write(self.path / MANIFEST, json.dumps(self.manifest, indent=1).encode() + b"\n")
 
     def _committed_lines(self) -> list[tuple[dict[str, Any], bytes]]:
-        path = self.path / METRICS
-        if not path.is_file():
-            return []
-        last = self.last_round()
-        whole = path.read_bytes().split(b"\n")[:-1]  # what follows the last newline is torn
-        try:
-            lines = [(json.loads(raw), raw) for raw in whole]
-            return [(line, raw) for line, raw in lines if line["round"] <= last]
-        except (ValueError, TypeError, KeyError) as error:
-            raise RunError(f"{path} is damaged ({error}): start the run again") from error
-
-
-def start(path: Path, config: RunConfig, manifest: Mapping[str, Any], *, resume: bool) -> RunFolder:
-    """The folder of a run, created or, with `resume`, continued; open for writing.
-
-    A finished run is opened for reading: its status says that nothing is left to do.
-    """
-    if not (path / CONFIG).exists() or _discarded(path):
-        return RunFolder.create(path, config, manifest)
-    changed = differences(read_config(path), config)
-    if changed:
-        shown = "\n  ".join(changed[:8] + ["..."] * (len(changed) > 8))
-        raise RunError(
-            f"{path} holds a run with another configuration:\n  {shown}\n"
-            "choose another folder with --out, or go back to those settings"
-        )
-    found = RunFolder.open(path)
-    if found.status == "finished" and resume:
-        return found
-    if not resume:
-        raise RunError(
-            f"{path} already holds this run ({found.status}, round {max(found.last_round(), 0)}): "
-            "continue it with --resume, or choose another folder with --out"
-        )
-    return RunFolder.open(path, writable=True)
-
-
-def _discarded(path: Path) -> bool:
-    """Clear away a run that ended before its first commit: there is nothing in it to keep."""
-    found = RunFolder.open(path)
-    if found.last_round() >= 0 or found.status not in ("failed", "interrupted"):
-        return False
-    for name in (CONFIG, MANIFEST, METRICS):
-        for file in (path / name, path / (name + DRAFT)):
-            remove(file)
-    remove(path / (STATE + DRAFT))
-    return True
-
-
-def list_runs(root: Path) -> list[RunFolder]:
-    """All runs below `root`, oldest first; folders that are no runs are passed over."""
-    found = []
-    for path in sorted(root.rglob(CONFIG)) if root.is_dir() else []:
-        with contextlib.suppress(RunError):
-            found.append(RunFolder.open(path.parent))
-    return sorted(found, key=lambda run: (str(run.manifest.get("started", "")), run.path))
-
-
-def read_config(path: Path) -> RunConfig:
-    """The configuration of a run."""
-    try:
-        return from_dict(tomllib.loads((path / CONFIG).read_text(encoding="utf-8")))
-    except FileNotFoundError as error:
-        raise RunError(f"{path} is not a run folder: it has no {CONFIG}") from error
-    except (OSError, ValueError, ConfigError) as error:
-        raise RunError(f"cannot read {path / CONFIG}: {error}") from error
-
-
-def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a run."""
-    try:
-        content = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"cannot read {path / MANIFEST}: {error}") from error
-    if not isinstance(content, dict):
-        raise RunError(f"{path / MANIFEST} is damaged: it holds no table")
-    return content
+        return metric_lines(self.path / METRICS, self.last_round())

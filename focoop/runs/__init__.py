@@ -1,0 +1,64 @@
+"""A run is a folder; one file in it, `state.safetensors`, decides how far the run has come.
+
+    config.toml                          the resolved configuration
+    names.json                           class names, clients with their image counts, mined words
+    manifest.json                        origin, hardware, times, bytes up and down, status
+    metrics.jsonl                        one line per evaluated round; no times, so equal runs agree
+    state.safetensors                    the server's tensors and the last committed round
+    clients/0007/round-0012.safetensors  client 7's private tensors after round 12
+    log.txt                              what happened when, warnings, errors with their traceback
+
+A round's private tensors, metrics and manifest are written first; replacing `state.safetensors`
+commits them all. Opening for writing undoes whatever is newer than the committed round, so a run
+killed at any moment goes on as if the unfinished round had never begun.
+
+A folder opens anywhere and needs no image:
+
+    from focoop.runs import RunFolder
+    run = RunFolder.open(Path("runs/mine"))
+    run.class_names, run.client_names, run.negative_words
+"""
+
+from focoop.runs.begin import list_runs, start
+from focoop.runs.files import (
+    CLIENTS,
+    CONFIG,
+    LOCK,
+    LOG,
+    MANIFEST,
+    METRICS,
+    NAMES,
+    STATE,
+    TIMED,
+    read_config,
+    read_manifest,
+)
+from focoop.runs.folder import Committed, RunFolder
+from focoop.runs.lengthen import is_due
+from focoop.runs.log import run_log
+from focoop.runs.names import Client, Names
+from focoop.runs.places import anchored, anchored_spec
+
+__all__ = [
+    "CLIENTS",
+    "CONFIG",
+    "LOCK",
+    "LOG",
+    "MANIFEST",
+    "METRICS",
+    "NAMES",
+    "STATE",
+    "TIMED",
+    "Client",
+    "Committed",
+    "Names",
+    "RunFolder",
+    "anchored",
+    "anchored_spec",
+    "is_due",
+    "list_runs",
+    "read_config",
+    "read_manifest",
+    "run_log",
+    "start",
+]

@@ -1,0 +1,48 @@
+"""The files of a run folder by name, and those that are read before anything else."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from focoop.config import from_dict
+from focoop.errors import ConfigError, RunError
+from focoop.schema import RunConfig
+
+CONFIG, MANIFEST, METRICS, NAMES = "config.toml", "manifest.json", "metrics.jsonl", "names.json"
+STATE, CLIENTS, LOCK, LOG = "state.safetensors", "clients", ".lock", "log.txt"
+# Files with times or process ids in them; all others agree byte by byte in equal runs.
+TIMED = (MANIFEST, LOCK, LOG)
+
+
+def read_config(path: Path) -> RunConfig:
+    """The configuration of a run."""
+    try:
+        return from_dict(tomllib.loads((path / CONFIG).read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        raise RunError(f"{path} is not a run folder: it has no {CONFIG}") from error
+    except (OSError, ValueError, ConfigError) as error:
+        raise RunError(f"cannot read {path / CONFIG}: {error}") from error
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a run."""
+    try:
+        content = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read {path / MANIFEST}: {error}") from error
+    if not isinstance(content, dict):
+        raise RunError(f"{path / MANIFEST} is damaged: it holds no table")
+    return content
+
+
+def metric_lines(path: Path, last: int) -> list[tuple[dict[str, Any], bytes]]:
+    """The lines of a file of metrics up to round `last`: parsed, and as they are on disk."""
+    if not path.is_file():
+        return []
+    whole = path.read_bytes().split(b"\n")[:-1]  # what follows the last newline is torn
+    try:
+        lines = [(json.loads(raw), raw) for raw in whole]
+        return [(line, raw) for line, raw in lines if line["round"] <= last]
+    except (ValueError, TypeError, KeyError) as error:
+        raise RunError(f"{path} is damaged ({error}): start the run again") from error

@@ -1,0 +1,51 @@
+"""A run goes on to more rounds than it was started with."""
+
+from focoop.config import config_hash
+from focoop.manifest import now
+from focoop.methods import lookup
+from focoop.runs.folder import RunFolder
+from focoop.schema import RunConfig
+
+
+def is_due(round_index: int, rounds: int, every: int) -> bool:
+    """Whether a round is evaluated: the last one is, and every so many (0: no other)."""
+    return round_index == rounds or (every > 0 and round_index % every == 0)
+
+
+def lengthen(folder: RunFolder, config: RunConfig) -> str:
+    """Let the run go on to more rounds than it was started with.
+
+    The manifest keeps when and from where. The evaluation of what was the last round moves there
+    too where a run of that many rounds would not have made it, so that all other files become those
+    of an uninterrupted run.
+
+    Args:
+        folder: the run, open for writing.
+        config: the configuration; it differs from the run's in federation.rounds alone.
+
+    Returns:
+        What a person should know of the result; empty where it is that of an uninterrupted run.
+    """
+    settings = config.federation
+    before, after, last = folder.config.federation.rounds, settings.rounds, folder.last_round()
+    note = ""
+    if settings.lr_schedule != "constant" and last > 0:
+        note = (
+            f"federation.lr_schedule = {settings.lr_schedule} now runs over {after} rounds: "
+            f"rounds 1 to {last} were trained with the rates of {before} rounds, so the result is "
+            f"not that of {after} rounds from the start"
+        )
+    entry = {"from": before, "to": after, "round": last, "time": now(), "note": note}
+    surplus = not is_due(before, after, settings.evaluate_every)
+    if lookup(config.method.name).trains and surplus:
+        found = [line for line in folder.metrics() if line["round"] == before]
+        entry |= {"evaluation": found[0]} if found else {}
+    earlier = list(folder.manifest.get("lengthened", []))
+    # Stopped before the configuration is written, the same command does all this again.
+    if "evaluation" in entry or not earlier or earlier[-1]["to"] != after:
+        earlier.append(entry)
+    folder.remember(lengthened=earlier, config_hash=config_hash(config))
+    if "evaluation" in entry:
+        folder.drop_metrics(before)
+    folder.replace_config(config)
+    return note

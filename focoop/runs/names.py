@@ -1,0 +1,164 @@
+"""What a run calls things: its classes, its clients and what they hold, the words it mined.
+
+The numbers of a trained state mean something only together with these names. They are written to
+`names.json` before the first round is committed, and compared whenever the run's data is opened
+again.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from focoop.errors import RunError
+
+SHOWN = 8  # differences that a message lists
+Counts = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client: its name, and how many images of each class it trains and is tested on."""
+
+    name: str
+    train: Counts = field(default_factory=dict)
+    test: Counts = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names of a run.
+
+    Attributes:
+        classes: class names, in the order of the labels.
+        clients: the clients, in the order of their numbers.
+        words: mined negative words; empty for methods that use none.
+        tested: the split whose images the run is tested on: `test` where it is one of its own,
+            `all` where the test images were held out of the same images as the training images;
+            empty where not known.
+    """
+
+    classes: tuple[str, ...]
+    clients: tuple[Client, ...]
+    words: tuple[str, ...] = ()
+    tested: str = ""
+
+    def to_json(self) -> str:
+        """The text of `names.json`: one line per client, equal for equal names."""
+        clients = [
+            json.dumps({"name": one.name, "train": one.train, "test": one.test}, ensure_ascii=False)
+            for one in self.clients
+        ]
+        parts = [
+            f'"classes": {json.dumps(self.classes, ensure_ascii=False)}',
+            f'"negative_words": {json.dumps(self.words, ensure_ascii=False)}',
+            f'"tested": {json.dumps(self.tested)}',
+            '"clients": [\n  ' + ",\n  ".join(clients) + "\n ]",
+        ]
+        return "{\n " + ",\n ".join(parts) + "\n}\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Names":
+        """The inverse of `to_json`; ValueError, KeyError or TypeError where it is none."""
+        tree: Mapping[str, Any] = json.loads(text)
+        return cls(
+            tuple(map(str, tree["classes"])),
+            tuple(Client(str(c["name"]), c["train"], c["test"]) for c in tree["clients"]),
+            tuple(map(str, tree["negative_words"])),
+            str(tree["tested"]),
+        )
+
+    def differences(self, now: "Names", *, of: Sequence[str] = ("train", "test")) -> list[str]:
+        """What is called or counted otherwise now, one line each; empty where all agree.
+
+        Args:
+            now: the names of the data as it is found.
+            of: the images that are compared; `("test",)` where no training image was opened.
+        """
+        lines = [*_class_lines(self, now), *_client_lines(self, now)]
+        if not lines:
+            for old, new in zip(self.clients, now.clients, strict=True):
+                lines += [
+                    line for split in of for line in _count_lines(old, new, split, self.classes)
+                ]
+        changed = [pair for pair in zip(self.words, now.words, strict=False) if pair[0] != pair[1]]
+        if changed or len(self.words) != len(now.words):
+            first = f", first {changed[0][0]!r} -> {changed[0][1]!r}" if changed else ""
+            count = len(changed) + abs(len(self.words) - len(now.words))
+            lines.append(f"{count} of the {len(self.words)} mined words are others{first}")
+        return lines
+
+
+def read_names(path: Path) -> Names | None:
+    """The names in a file; None where there is no such file, as in folders of an earlier focoop."""
+    try:
+        return Names.from_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path} is damaged ({error}): start the run again") from error
+
+
+def listed(lines: Sequence[str]) -> str:
+    """The first few differences, indented, one per line."""
+    return "".join(f"\n  {line}" for line in [*lines[:SHOWN], *["..."] * (len(lines) > SHOWN)])
+
+
+def changed(then: Any, now: Any) -> str:
+    """Two values of a fact in words; of tables the entries that differ, of hashes the beginning.
+
+    >>> changed({"a": 1, "b": 2}, {"a": 1, "b": 3})
+    'b: then 2, now 3'
+    """
+    if not isinstance(then, dict) or not isinstance(now, dict):
+        return f"then {then}, now {now}"
+    keys = [key for key in {**then, **now} if then.get(key) != now.get(key)]
+    pairs = [[str(one.get(key, "absent"))[:12] for one in (then, now)] for key in keys]
+    return "; ".join(f"{k}: then {a}, now {b}" for k, (a, b) in zip(keys, pairs, strict=True))
+
+
+def _class_lines(old: Names, new: Names) -> list[str]:
+    gone = [name for name in old.classes if name not in new.classes]
+    added = [name for name in new.classes if name not in old.classes]
+    lines = [f"class {name!r} is gone{_holders(old, name)}" for name in gone]
+    lines += [f"class {name!r} is new{_holders(new, name)}" for name in added]
+    if not lines and old.classes != new.classes:
+        lines = ["the classes are in another order"]
+    return lines
+
+
+def _client_lines(old: Names, new: Names) -> list[str]:
+    before, after = ([client.name for client in one.clients] for one in (old, new))
+    lines = [f"client {name!r} is gone" for name in before if name not in after]
+    lines += [f"client {name!r} is new" for name in after if name not in before]
+    if not lines and before != after:
+        lines = ["the clients are in another order"]
+    return lines
+
+
+def _count_lines(old: Client, new: Client, split: str, classes: Sequence[str]) -> list[str]:
+    def count(client: Client, name: str) -> int:
+        return int(getattr(client, split).get(name, 0))
+
+    if not getattr(old, split) and not old.train:
+        return []  # not known: a server of sites sees no counts
+    what = "training" if split == "train" else "test"
+    return [
+        f"client {old.name!r}: {count(old, name)} -> {count(new, name)} {what} images of {name!r}"
+        for name in classes
+        if count(old, name) != count(new, name)
+    ]
+
+
+def _holders(names: Names, class_name: str) -> str:
+    """Who holds a class, in brackets; empty where it is nobody, or where not known."""
+    holders = [
+        client.name
+        for client in names.clients
+        if class_name in client.train or class_name in client.test
+    ]
+    if not holders:
+        return ""
+    more = ", ..." if len(holders) > SHOWN else ""
+    return f" (client {', '.join(map(repr, holders[:SHOWN]))}{more})"

@@ -1,0 +1,73 @@
+"""Relative paths of a configuration mean the folder its run was started in, wherever it is opened.
+
+`config.toml` keeps paths as the user wrote them. The manifest says which folder they are relative
+to; where that folder is no longer there (a project that was moved), the same way from the run
+folder is tried, then the current folder.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from focoop.schema import RunConfig
+
+KEY = "paths_relative_to"
+ON_DISK = ("file", "folder", "clients", "csv")  # kinds of data that are named by a path
+
+
+def here(run: Path) -> dict[str, str]:
+    """The current folder as the manifest of a run in folder `run` keeps it."""
+    current = Path.cwd()
+    return {"folder": str(current), "from_run_folder": os.path.relpath(current, run.resolve())}
+
+
+def base(run: Path, manifest: Mapping[str, Any]) -> Path:
+    """The folder that relative paths of a run mean.
+
+    Args:
+        run: the run folder.
+        manifest: its manifest; one without the key, of an earlier focoop, means the current folder.
+    """
+    noted = manifest.get(KEY)
+    if not isinstance(noted, Mapping):
+        return Path.cwd()
+    places = [Path(str(noted.get("folder"))), run.resolve() / str(noted.get("from_run_folder"))]
+    return next((Path(os.path.normpath(one)) for one in places if one.is_dir()), Path.cwd())
+
+
+def anchored(config: RunConfig, folder: Path) -> RunConfig:
+    """The same configuration with every relative path made absolute, as seen from `folder`."""
+    data = config.data
+    data = replace(
+        data,
+        id=anchored_spec(data.id, folder),
+        root=_path(data.root, folder),
+        corrupted=tuple(anchored_spec(spec, folder) for spec in data.corrupted),
+        ood=tuple(anchored_spec(spec, folder) for spec in data.ood),
+        validation_ood=tuple(anchored_spec(spec, folder) for spec in data.validation_ood),
+    )
+    return replace(
+        config,
+        data=data,
+        backbone=replace(config.backbone, weights=_path(config.backbone.weights, folder)),
+        negatives=replace(config.negatives, words=_path(config.negatives.words, folder)),
+    )
+
+
+def anchored_spec(spec: str, folder: Path) -> str:
+    """The name of a dataset with its path made absolute; other names stay as they are.
+
+    >>> anchored_spec("folder:images#fog@2", Path("/data"))
+    'folder:/data/images#fog@2'
+    """
+    kind, colon, target = spec.partition(":")
+    return f"{kind}:{_path(target, folder)}" if colon and kind in ON_DISK else spec
+
+
+def _path(text: str, folder: Path) -> str:
+    """An absolute path as text; its end is left alone, since results are named after it."""
+    if not text or text.startswith("~") or Path(text).is_absolute():
+        return text
+    return f"{folder}/{text}"
