@@ -165,8 +165,10 @@ def _refuse_missing_sets(
     look = partial(_look, opened=partial(opened, with_patches=False))
     tested = Tested() if rows is None else rows.tested
     seen: set[str] = set()
-    for _, spec in () if config.data.validation else expand_severities(config.data.corrupted):
-        base, ready = spec.partition("#")[0], Source.parse(spec).kind in ("demo", "file")
+    corrupted = () if config.data.validation else expand_severities(config.data.corrupted)
+    for _, spec in corrupted:
+        source = _named("data.corrupted", spec, Source.parse)
+        base, ready = spec.partition("#")[0], source.kind in ("demo", "file")
         if (rows is None and ready) or (base in seen and not ready):
             continue  # features are opened at once, or the set is made of the same images
         seen.add(base)
@@ -174,12 +176,13 @@ def _refuse_missing_sets(
         if found is not None and rows is not None:
             _same_clients(config, rows, _same_classes(config, rows, found, spec), spec)
     for spec in _ood_specs(config):
-        if rows is not None or Source.parse(spec).kind not in ("demo", "file"):
+        source = _named("data.ood", spec, Source.parse)
+        if rows is not None or source.kind not in ("demo", "file"):
             _named("data.ood", spec, look)
 
 
-def _named(setting: str, spec: str, look: Callable[..., FeatureSet | None], **more: str) -> Any:
-    """What `look` finds; its refusal names the setting."""
+def _named(setting: str, spec: str, look: Callable[..., Any], **more: str) -> Any:
+    """What `look` makes of a set's name; its refusal names the setting."""
     try:
         return look(spec, **more)
     except DataError as error:

@@ -122,7 +122,7 @@ def _divided(config: RunConfig, by: str) -> bool:
     """
     source = Source.parse(config.data.id)
     for told in advice(source.kind, source.target, by):
-        warnings.warn(told, stacklevel=3)
+        warnings.warn(told, stacklevel=2)
     need_test = not config.data.validation
     return is_divided(source.kind, source.target, by, need_test=need_test)
 

@@ -50,12 +50,17 @@ def refuse_missing(source: str, labels: Mapping[int, str]) -> None:
     found = sorted({labels[line] for line in lines})
     more = f" and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
     plural = "s" if len(lines) > 1 else ""
+    words = [label for label in found if label.lower() not in ("", "nan")]
+    meant = ""
+    if words:
+        meant = (
+            f". If {words[0]!r} is one of your classes, say what is seen in {NAMES} beside the "
+            f"file, by a line such as {words[0]},no defect"
+        )
     raise DataError(
         f"{source}, line{plural} {', '.join(map(str, lines[:SHOWN]))}{more}: no label "
         f"({', '.join(repr(label) if label else 'empty' for label in found)}): path and label must "
-        f"both be given; write the class, or remove {'these rows' if plural else 'this row'}. "
-        f"Where such a word is a class of yours, say what is seen, as a line none,no defect in "
-        f"{NAMES} beside the file"
+        f"both be given; write the class, or remove {'these rows' if plural else 'this row'}{meant}"
     )
 
 
@@ -98,7 +103,7 @@ def _codes(classes: Sequence[str], source: str) -> list[str]:
         return []
     some = f"{len(codes)} of {len(classes)} classes are" if len(classes) > 1 else "the class is"
     shown = ", ".join(map(repr, codes[:SHOWN])) + (", ..." if len(codes) > SHOWN else "")
-    also = ", or a column class_name in it" if source.startswith("csv:") else ""
+    also = ", or give the CSV a column class_name" if source.startswith("csv:") else ""
     return [
         f"{source}: {some} called by a number or code ({shown}). CLIP reads the name: "
         f"'a photo of a {codes[0]}.' tells it nothing. Write names: a file {NAMES} beside the data "

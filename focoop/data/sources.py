@@ -147,8 +147,8 @@ def advice(kind: str, target: str, by: str = "domain") -> list[str]:
     images = read_folder(path, "all") if table is None else table.pick("all")
     if table is None and not any("/" in file for file in images.files):
         raise DataError(
-            f"{source} holds images and no class folders: it can be an OOD set (data.ood); to "
-            "learn from it, sort the images into CLASS/IMAGE"
+            f"{source} holds images and no class folders: fine as an OOD set (data.ood); to learn "
+            "from it, sort the images into CLASS/IMAGE"
         )
     refuse_classes(images, source)
     return [*(() if table is None else table.warnings), *label_warnings(images, source)]
@@ -173,4 +173,4 @@ def doubts(kind: str, target: str) -> list[str]:
     try:
         return advice(kind, target)
     except DataError as error:
-        return [f"as data.id this is refused: {error}"]
+        return [str(error)]
