@@ -14,7 +14,7 @@ from focoop.data.labels import MISSING, is_code, is_missing
 from focoop.data.own import csv_table
 from focoop.data.sources import advice
 from focoop.errors import DataError
-from focoop.split import make_split
+from focoop.split import client_split, make_split
 from tests.data.trees import plant, write
 
 
@@ -128,6 +128,14 @@ def test_two_spellings_keep_their_own_test_images(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="differ in spelling only"):
         split = make_split(load(None, settings))
     assert split.classes == ("Mug", "mug") and split.test.labels.tolist() == [0] * 3 + [1] * 3
+
+
+def test_a_site_of_a_federation_is_told_too(tmp_path: Path) -> None:
+    root = plant(tmp_path / "f", *(f"{c}/{i}.png" for c in ("3", "4") for i in range(5)))
+    settings = load(None, [f"data.id=folder:{root}"], own=True)
+    with pytest.warns(UserWarning, match="number or code"):
+        split = client_split(settings, client=1, clients=2, classes=("3", "4", "5"))
+    assert split.counts().tolist() == [[0, 0, 0], [4, 4, 0]]
 
 
 def test_check_show_and_run_say_it(tmp_path: Path) -> None:
