@@ -101,7 +101,7 @@ def inspect(kind: str, target: str, split: str = ALL, root: str | Path | None = 
         },
         left_out=_left_out(kind, target, by),
         repeated=_repeated(rows, images.take(readable)) if readable else {},
-        warnings=doubts(kind, target),
+        warnings=doubts(kind, target, by),
     )
 
 

@@ -163,14 +163,15 @@ def _table(kind: str, path: Path, by: str) -> own.Table | None:
     return None
 
 
-def doubts(kind: str, target: str) -> list[str]:
+def doubts(kind: str, target: str, by: str = "domain") -> list[str]:
     """Return what `advice` says or refuses, for a look at images that need not be learned from.
 
     Args:
         kind: the kind of source, such as `folder`.
         target: its path.
+        by: `domain`, or `client` where clients are given.
     """
     try:
-        return advice(kind, target)
+        return advice(kind, target, by)
     except DataError as error:
         return [str(error)]
