@@ -1,10 +1,9 @@
 """How `focoop data check` shows what it found: counts by reason, and some files of each."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from focoop.cli.console import Screen
 
 if TYPE_CHECKING:
     from focoop.data.report import Report, Row
@@ -30,15 +29,15 @@ def as_document(report: "Report") -> dict[str, Any]:
     }
 
 
-def show_report(report: "Report", console: Console) -> None:
+def show_report(report: "Report", console: Screen) -> None:
     """Print a report: what is wrong first, and the counts as the last line."""
     repeated = {
         text: [" = ".join(f"{row.file} ({_place(row)})" for row in same) for same in groups]
         for text, groups in report.repeated.items()
     }
-    console.print(f"in {report.images.root}", markup=False, soft_wrap=True)
+    console.print(f"in {report.images.root}")
     for told in report.warnings:
-        console.print(f"warning: {told}", markup=False, soft_wrap=True)
+        console.print(f"warning: {told}", hang=2)
     parts: Sequence[tuple[str, Mapping[str, Sequence[str]]]] = (
         ("cannot be read", report.broken),
         ("repeated, byte for byte", repeated),
@@ -53,10 +52,10 @@ def show_report(report: "Report", console: Console) -> None:
     splits = ", ".join(f"{count} {name}" for name, count in report.splits.items())
     for told in (formats, splits):
         if told:
-            console.print(told, markup=False)
+            console.print(told)
     wrong = sum(map(len, report.broken.values()))
     count, classes = len(report.images), len(report.images.classes)
-    console.print(f"{count} images, {classes} classes, {wrong} cannot be read", markup=False)
+    console.print(f"{count} images, {classes} classes, {wrong} cannot be read")
 
 
 def _place(row: "Row") -> str:
@@ -64,21 +63,18 @@ def _place(row: "Row") -> str:
     return ", ".join(filter(None, (row.label, row.split, row.group)))
 
 
-def _show_part(console: Console, title: str, reasons: Mapping[str, Sequence[str]]) -> None:
+def _show_part(console: Screen, title: str, reasons: Mapping[str, Sequence[str]]) -> None:
     """A title, the number of files under each reason, and some of them."""
     if not reasons:
         return
-    console.print(title, style="bold")
+    console.print(f"{title}: {sum(map(len, reasons.values()))}", style="bold")
     wide = max(len(str(len(files))) for files in reasons.values())
     inside = " " * (wide + 6)
     for reason, files in reasons.items():
         start = f"  {len(files):>{wide}}  "
-        lines = textwrap.wrap(
-            reason, console.width - 1, initial_indent=start, subsequent_indent=" " * len(start)
-        )
-        console.print("\n".join(lines), markup=False, soft_wrap=True)
+        console.print(f"{start}{reason}", hang=len(start))
         for file in files[:SHOWN]:
-            console.print(f"{inside}{file}", style="dim", markup=False, soft_wrap=True)
+            console.print(f"{inside}{file}", style="dim", hang=len(inside) + 2)
         if len(files) > SHOWN:
             console.print(f"{inside}and {len(files) - SHOWN} more", style="dim")
 

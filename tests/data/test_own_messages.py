@@ -1,6 +1,7 @@
 """What a practitioner is told who runs on images of their own for the first time."""
 
 import csv
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -80,9 +81,10 @@ def test_warnings_come_without_code(tmp_path: Path) -> None:
     root = plant_images(tmp_path / "pets", per_class=2)
     (root / "train" / "ant" / "000.png").write_bytes(b"no image")
     words = ["data", "show", "--set", f"data.id=folder:{root}", "--set", "partition.clients=3"]
-    done = subprocess.run(
-        [sys.executable, "-m", "focoop", *words], cwd=ROOT, capture_output=True, text=True
-    )
+    command = [sys.executable, "-m", "focoop", *words]
+    # Readline, which pytest loads, gives the process a width (COLUMNS) of which Python knows not.
+    known = dict(os.environ)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=known, timeout=60)
     assert done.returncode == 0, done.stderr
     assert " ".join(done.stderr.split()) == (  # COLUMNS says where lines break
         f"warning: 1 of 6 images in {root} cannot be read: train/ant/000.png (not an image, or of "
