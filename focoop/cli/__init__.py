@@ -3,13 +3,14 @@
 Results go to standard output, messages to standard error. Exit codes: `failure.EXIT_CODES`.
 """
 
+import os
 import warnings
 from typing import Annotated
 
 import typer
 
 from focoop import __version__
-from focoop.cli import compare, coordinator, data, info, keys, negatives, run, site
+from focoop.cli import compare, complete, coordinator, data, info, keys, negatives, run, site
 from focoop.cli.console import messages
 from focoop.cli.failure import EPILOG
 from focoop.cli.screen import Commands
@@ -56,6 +57,8 @@ def root(
     """Learn prompts for a frozen CLIP together, without sharing images, and detect what is foreign.
 
     Start with: focoop demo
+
+    Let the Tab key complete settings, methods and datasets: focoop --install-completion
     """
 
 
@@ -67,4 +70,5 @@ def _warned(message: Warning | str, *_: object, **__: object) -> None:
 def main() -> None:
     """Entry point of the `focoop` command."""
     warnings.showwarning = _warned
-    app()
+    with complete.bash_words(os.environ):
+        app(prog_name="focoop")  # also as python -m focoop, so that completion knows its name

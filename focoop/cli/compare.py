@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from focoop.cli import complete
 from focoop.cli.screen import AsJson, Device, Overrides, messages, out, print_json
 from focoop.show import PROSE, Column, Sheet, dataset_of
 
@@ -35,14 +36,24 @@ BRIEF = ("own", "all", "corrupted", "alarm", "fpr95", "auroc")
 def compare(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILES", help="Settings; without --methods whole configurations."),
+        typer.Argument(
+            metavar="FILES",
+            help="Settings; without --methods whole configurations.",
+            autocompletion=complete.configuration,
+        ),
     ] = None,
     settings: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="The same as FILES.")
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="The same as FILES.", autocompletion=complete.configuration
+        ),
     ] = None,
     methods: Annotated[
         str | None,
-        typer.Option(help="Names, presets or variants such as focoop:bos=false; or all."),
+        typer.Option(
+            help="Names, presets or variants such as focoop:bos=false; or all.",
+            autocompletion=complete.method_list,
+        ),
     ] = None,
     seeds: Annotated[str, typer.Option(help="Seeds, each a run.")] = "0,1,2",
     presets: Annotated[
@@ -93,8 +104,16 @@ def compare(
 
 
 def tune(
-    setting: Annotated[Path, typer.Option(metavar="FILE", help="What is tuned on.")],
-    methods: Annotated[str, typer.Option(help="Names or variants, or all.")],
+    setting: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE", help="What is tuned on.", autocompletion=complete.configuration
+        ),
+    ],
+    methods: Annotated[
+        str,
+        typer.Option(help="Names or variants, or all.", autocompletion=complete.method_list),
+    ],
     budget: Annotated[int, typer.Option(help="Trials of each method.")] = 12,
     folder: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Folder of the trials and the evidence.")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from focoop.cli import complete
 from focoop.cli.fetch import Root, check, fetch
 from focoop.cli.run import note_data
 from focoop.cli.screen import (
@@ -197,9 +198,16 @@ def show(
 
 def features(
     dataset: Annotated[
-        str, typer.Argument(help="NAME, folder:PATH, clients:PATH, csv:FILE, hf:NAME, demo:NAME")
+        str,
+        typer.Argument(
+            help="NAME, folder:PATH, clients:PATH, csv:FILE, hf:NAME, demo:NAME",
+            autocompletion=complete.dataset,
+        ),
     ],
-    backbone: Annotated[str, typer.Option(help="mini, or openclip:MODEL:PRETRAINED.")] = "mini",
+    backbone: Annotated[
+        str,
+        typer.Option(help="mini, or openclip:MODEL:PRETRAINED.", autocompletion=complete.backbone),
+    ] = "mini",
     weights: Annotated[Path | None, typer.Option(help="Local weights for openclip.")] = None,
     split: Annotated[str, typer.Option(help="A split, or all.")] = "all",
     corruption: Annotated[

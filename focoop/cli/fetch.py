@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from focoop.cli import complete
 from focoop.cli.checked import as_document, show_report
 from focoop.cli.screen import (
     AsJson,
@@ -23,7 +24,12 @@ Root = Annotated[
 
 
 def fetch(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="See focoop data list.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME...", help="See focoop data list.", autocompletion=complete.public_dataset
+        ),
+    ],
     root: Root = None,
 ) -> None:
     """Download public datasets: resumed where a download broke off, checked, then unpacked."""
@@ -41,7 +47,12 @@ def fetch(
 
 
 def check(
-    dataset: Annotated[str, typer.Argument(help="A dataset of your own, as data.id takes it.")],
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            help="A dataset of your own, as data.id takes it.", autocompletion=complete.dataset
+        ),
+    ],
     split: Annotated[str, typer.Option(help="A split, or all.")] = "all",
     root: Root = None,
     as_json: AsJson = False,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from focoop.cli import complete
 from focoop.cli.screen import AsJson, ConfigFile, Device, Overrides, load_config, out, print_json
 
 if TYPE_CHECKING:
@@ -12,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def negatives(
-    dataset: Annotated[str, typer.Argument(help="ID dataset, as in data.id.")],
+    dataset: Annotated[
+        str,
+        typer.Argument(help="ID dataset, as in data.id.", autocompletion=complete.dataset),
+    ],
     file: ConfigFile = None,
     overrides: Overrides = None,
     device: Device = None,

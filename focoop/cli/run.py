@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from focoop.cli import complete
 from focoop.cli.screen import (
     AsJson,
     ConfigFile,
@@ -77,7 +78,10 @@ def run(
 
 
 def evaluate(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="A run folder.", autocompletion=complete.run_folder),
+    ],
     device: Device = None,
     test_only: Annotated[
         bool, typer.Option("--test-only", help="Neither open nor check the training images.")

@@ -24,6 +24,7 @@ from rich.progress import (
 )
 from typer.core import TyperGroup
 
+from focoop.cli import complete
 from focoop.cli.console import messages as messages
 from focoop.cli.console import out as out
 from focoop.cli.failure import report
@@ -37,14 +38,26 @@ PAUSE, QUICK = 10.0, 1.0
 
 ConfigFile = Annotated[
     Path | None,
-    typer.Argument(metavar="CONFIG.toml", help="Settings; what is left out has its default."),
+    typer.Argument(
+        metavar="CONFIG.toml",
+        help="Settings; what is left out has its default.",
+        autocompletion=complete.configuration,
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be repeated."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change one setting; may be repeated.",
+        autocompletion=complete.override,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
-Device = Annotated[str | None, typer.Option(help="Torch device, such as cpu or cuda.")]
+Device = Annotated[
+    str | None,
+    typer.Option(help="Torch device, such as cpu or cuda.", autocompletion=complete.device),
+]
 
 
 class Commands(TyperGroup):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from focoop.cli import complete
 from focoop.cli.keys import need_flower, site_key
 from focoop.cli.screen import (
     AsJson,
@@ -35,7 +36,13 @@ def class_names(given: str) -> str:
 
 Keys = Annotated[Path, typer.Option("--keys", metavar="DIR", help="Folder of this party's keys.")]
 DataSpec = Annotated[
-    str, typer.Option("--data", metavar="KIND:PATH", help="The site's images, as in data.id.")
+    str,
+    typer.Option(
+        "--data",
+        metavar="KIND:PATH",
+        help="The site's images, as in data.id.",
+        autocompletion=complete.dataset,
+    ),
 ]
 Classes = Annotated[
     str,
