@@ -1,7 +1,7 @@
 """Commands over many runs: compare methods, tune them."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +11,9 @@ from rich.live import Live
 from rich.text import Text
 
 from focoop.cli import complete
+from focoop.cli.run import note_data
 from focoop.cli.screen import AsJson, Device, Overrides, messages, out, print_json
+from focoop.errors import FocoopError
 from focoop.show import PROSE, Column, Sheet, dataset_of
 
 if TYPE_CHECKING:
@@ -92,6 +94,7 @@ def compare(
         grid_runs.refuse_changed(cells)
         outcomes = [grid_runs.found(cell) for cell in cells]
     else:
+        _note_data([cell for cell in cells if grid_runs.found(cell).status != "finished"])
         with _board(cells, live_comparison) as watch:
             outcomes = grid_runs.run(cells, watch, jobs=_jobs(jobs, cells), together=together)
     paths = grid_runs.write_results(folder, outcomes)
@@ -101,6 +104,13 @@ def compare(
         _print_tables(outcomes)
         messages().print(f"written: {', '.join(map(str, paths))}")
     _leave(outcomes)
+
+
+def _note_data(cells: "list[Cell]") -> None:
+    """Say once for each setting what its runs do with their data; runs tell what fails."""
+    for config in {cell.setting: cell.config for cell in cells}.values():
+        with suppress(FocoopError):
+            note_data(config)
 
 
 def tune(
