@@ -12,6 +12,7 @@ import torch
 
 from focoop import partition
 from focoop.clip.base import Backbone
+from focoop.data.labels import code_warnings
 from focoop.data.names import nearest
 from focoop.data.sources import OWN, advice, held_out_note, is_divided, refuse_domains
 from focoop.errors import ConfigError
@@ -356,6 +357,9 @@ def _with_shots(
     shares: partition.Partition | None,
     tested: Tested = Tested(),  # noqa: B008 - frozen
 ) -> Split:
+    if config.data.id.startswith(("file:", "hf:")):
+        for told in code_warnings(train.classes, config.data.id):
+            warnings.warn(told, stacklevel=2)
     shots = partition.take_shots(
         train_index,
         train.labels.numpy(),

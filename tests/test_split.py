@@ -11,7 +11,7 @@ from focoop import config
 from focoop.clip.base import Backbone
 from focoop.errors import ConfigError, DataError
 from focoop.evaluation import evaluate
-from focoop.featurefile import write_file
+from focoop.featurefile import read_file, write_file
 from focoop.featureset import FeatureSet
 from focoop.federation.simulator import start
 from focoop.scenario import build
@@ -183,3 +183,15 @@ def test_corrupted_sets_lose_the_dropped_classes_too(tmp_path: Path, mini: Backb
     owned = scenario.sets.corrupted["brightness@2"]
     assert owned.images.labels.tolist() == [row % 3 - 1 for row in range(12) if row % 3]
     assert sorted(np.concatenate(owned.index)) == list(range(8))
+
+
+def test_features_of_classes_without_names_warn(tmp_path: Path) -> None:
+    labels, groups = labels_and_groups(2, 36)
+    path = tmp_path / "codes.safetensors"
+    feature_file(path, groups, labels)
+    tensors, metadata = read_file(path)
+    write_file(path, tensors, {**metadata, "classes": json.dumps(["3", "4", "mug"])})
+    with pytest.warns(
+        UserWarning, match=r"2 of 3 classes .* \('3', '4'\).*then encode that folder"
+    ):
+        make_split(settings(f"file:{path}", "partition.clients=2"))

@@ -94,20 +94,33 @@ def label_warnings(images: ImageSet, source: str) -> list[str]:
         images: the set, with its clients or domains where it has some.
         source: its name, for the messages.
     """
-    return [*_codes(images.classes, source), *_spellings(images, source)]
+    return [*code_warnings(images.classes, source), *_spellings(images, source)]
 
 
-def _codes(classes: Sequence[str], source: str) -> list[str]:
+def code_warnings(classes: Sequence[str], source: str) -> list[str]:
+    """Say which classes are called by numbers or codes, and where to write their names.
+
+    Args:
+        classes: the class names.
+        source: the dataset's name, such as `csv:t.csv`, for the message.
+
+    Returns:
+        One text; none where all are words.
+    """
     codes = [name for name in classes if is_code(name)]
     if not codes:
         return []
     some = f"{len(codes)} of {len(classes)} classes are" if len(classes) > 1 else "the class is"
     shown = ", ".join(map(repr, codes[:SHOWN])) + (", ..." if len(codes) > SHOWN else "")
-    also = ", or give the CSV a column class_name" if source.startswith("csv:") else ""
+    lines = f"with lines such as {codes[0]},coffee mug"
+    how = f"a file {NAMES} beside the data {lines}"
+    if source.startswith("csv:"):
+        how += ", or give the CSV a column class_name"
+    elif source.startswith(("file:", "hf:")):
+        how = f"a file {NAMES} in a folder of the images {lines}, then encode that folder"
     return [
         f"{source}: {some} called by a number or code ({shown}). CLIP reads the name: "
-        f"'a photo of a {codes[0]}.' tells it nothing. Write names: a file {NAMES} beside the data "
-        f"with lines such as {codes[0]},coffee mug{also}"
+        f"'a photo of a {codes[0]}.' tells it nothing. Write names: {how}"
     ]
 
 
