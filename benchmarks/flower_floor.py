@@ -1,10 +1,11 @@
 """What a round costs where nothing is learned: Flower's own floor and ours, in one run.
 
-A SuperLink with TLS and node keys and some sites, all on this machine. The same sites first answer
-an app of Flower's alone (one message down, one up, no arrays), then a run of focoop (PromptFL, four
-images at each site: one step). Every message starts a process at a site, so most of both is the
-start of Python. Prints the median seconds of a round and the ratio, and before them the seconds
-(wall and of a processor) that a site's process spends on imports.
+A SuperLink with TLS and node keys and some sites, all on this machine: first Flower's own programs
+and an app of Flower's alone (one message down, one up, no arrays), then focoop's (PromptFL, four
+images at each site: one step). Flower's own start a process for every message, so most of a round
+is the start of Python; focoop's fork one that has everything imported. Prints the median seconds of
+a round and the ratio, and before them the seconds (wall and of a processor) that a site's process
+spends on imports.
 
 `python benchmarks/flower_floor.py --sites 2 --rounds 5`
 """
@@ -27,14 +28,15 @@ import torch.nn.functional as F
 from focoop.config import load, to_flat
 from focoop.features import FeatureSet, save_splits
 from focoop.flower import launch
+from focoop.flower.control import ENDED, check
 from focoop.flower.identity import registered
 from focoop.flower.keys import make_keys
+from focoop.flower.serving import serving
 from focoop.runs import RunFolder
 from focoop.seeds import torch_generator
 
 CLASSES = ("apple", "boat", "cat", "drum")
 DIM = 256  # of mini
-ASK_EVERY = 20.0  # seconds: `flwr list` itself takes two and a half of a processor
 PROJECT = """[project]
 name = "emptyapp"
 version = "1.0.0"
@@ -124,29 +126,8 @@ def measure(root: Path, sites: int, rounds: int, port: int) -> dict[str, object]
     """Seconds of each round, of Flower's empty app and of ours."""
     names = [f"site-{k}" for k in range(sites)]
     make_keys(root / "keys", ["127.0.0.1"], names)
-    server, home = f"127.0.0.1:{port}", root / "home"
-    running = [start(launch.superlink(root / "keys", "127.0.0.1", port, root / "state.db"), home)]
-    try:
-        launch.connect(home, server, root / "keys" / "ca.crt")
-        launch.await_server(server, root / "keys" / "ca.crt", 120)
-        for k, site in registered(root / "keys").items():
-            keys = root / "keys" / "sites" / site.name
-            launch.admit(home, keys / "key.pub", site.name)
-            write_images(root / f"{site.name}.safetensors", site.name)
-            node: dict[str, str | int | bool] = {
-                "partition-id": k,
-                "name": site.name,
-                "keys": str(keys),
-                "data": f"file:{root}/{site.name}.safetensors",
-                "state": str(root / f"{site.name}-state"),
-            }
-            command = launch.supernode(keys, server, port + 1 + k, node)
-            running.append(start(command, root / f"{site.name}-home"))
-        await_nodes(home, sites)
-        empty = run_empty(root, home, rounds)
-        ours = run_ours(root, home, rounds, sites)
-    finally:
-        launch.stop(running)
+    empty = run_empty(root, names, rounds, port)
+    ours = run_ours(root, names, rounds, port)
     ratio = statistics.median(ours) / statistics.median(empty)
     for name, seconds in (("Flower, empty app", empty), ("focoop", ours)):
         each = " ".join(f"{one:.1f}" for one in seconds)
@@ -159,14 +140,16 @@ def start(command: list[str], home: Path) -> "subprocess.Popen[bytes]":
     return launch.begin(command, launch.environment(home), home / "log.txt")
 
 
-def await_nodes(home: Path, count: int) -> None:
-    until = time.monotonic() + 180
-    while time.monotonic() < until:
-        nodes = launch.flwr(home, "supernode", "list", launch.CONNECTION)["nodes"]
-        if sum(node["status"] == "online" for node in nodes) == count:
-            return
-        time.sleep(2)
-    raise SystemExit("the sites' nodes did not connect")
+def flwr(home: Path, *words: str) -> Any:
+    """The answer of a `flwr` command."""
+    done = subprocess.run(
+        [launch.program("flwr"), *words, "--format", "json"],
+        env=launch.environment(home),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout[done.stdout.find("{") :])
 
 
 def write_images(path: Path, name: str) -> None:
@@ -178,29 +161,79 @@ def write_images(path: Path, name: str) -> None:
     save_splits(path, sets)
 
 
-def run_empty(root: Path, home: Path, rounds: int) -> list[float]:
-    app, out = root / "app", root / "empty.json"
+def run_empty(root: Path, names: list[str], rounds: int, port: int) -> list[float]:
+    """Flower's own SuperLink and nodes with an app that does nothing."""
+    app, out, home, keys = root / "app", root / "empty.json", root / "home", root / "keys"
     (app / "emptyapp").mkdir(parents=True)
     (app / "pyproject.toml").write_text(PROJECT.format(rounds=rounds, out=out))
     for name, code in (("__init__", ""), ("client_app", CLIENT), ("server_app", SERVER)):
         (app / "emptyapp" / f"{name}.py").write_text(code)
-    number = launch.flwr(home, "run", str(app), launch.CONNECTION)["run-id"]
-    launch.follow(home, str(number), ASK_EVERY)
+    home.mkdir()
+    trust = f'address = "127.0.0.1:{port}"\nroot-certificates = "{keys}/ca.crt"\n'
+    (home / "config.toml").write_text(f"[superlink.here]\n{trust}")
+    command = [launch.program("flower-superlink"), "--port", str(port), "--enable-supernode-auth"]
+    command += ["--ssl-ca-certfile", f"{keys}/ca.crt", "--ssl-certfile", f"{keys}/server.pem"]
+    command += ["--ssl-keyfile", f"{keys}/server.key", "--disable-runtime-dependency-installation"]
+    running = [start(command, home)]
+    try:
+        launch.await_server(f"127.0.0.1:{port}", keys / "ca.crt", 120)
+        for k, name in enumerate(names):
+            place = keys / "sites" / name
+            flwr(home, "supernode", "register", str(place / "key.pub"), "here", "--name", name)
+            command = [launch.program("flower-supernode"), "--superlink", f"127.0.0.1:{port}"]
+            command += ["--root-certificates", f"{place}/ca.crt", "--port", str(port + 1 + k)]
+            command += ["--auth-supernode-private-key", f"{place}/key"]
+            running.append(start(command, root / f"{name}-plain"))
+        until = time.monotonic() + 180
+        while True:
+            nodes = flwr(home, "supernode", "list", "here")["nodes"]
+            if sum(node["status"] == "online" for node in nodes) == len(names):
+                break
+            if time.monotonic() > until:
+                raise SystemExit("the sites' nodes did not connect")
+        flwr(home, "run", str(app), "here")
+        while not out.exists() and time.monotonic() < until + 60.0 * rounds:
+            time.sleep(1.0)
+        time.sleep(1.0)
+    finally:
+        launch.stop(running)
     seconds: list[float] = json.loads(out.read_text())
     return seconds
 
 
-def run_ours(root: Path, home: Path, rounds: int, sites: int) -> list[float]:
+def run_ours(root: Path, names: list[str], rounds: int, port: int) -> list[float]:
     settings = ["method.name=promptfl", f"federation.rounds={rounds}", "federation.epochs=1"]
     settings += ["data.corrupted=[]", "data.ood=[]", "federation.evaluate_every=0"]
     config = load(None, [*settings, "partition.shots=0"])
     told: dict[str, str | int] = {
         "classes": "; ".join(CLASSES),
         "keys": str(root / "keys"),
-        "sites": sites,
+        "sites": len(names),
     }
     flat = {**to_flat(config), **told, "out": str(root / "run"), "quorum": 1.0}
-    launch.follow(home, launch.submit(home, flat), ASK_EVERY)
+    running: list[subprocess.Popen[bytes]] = []
+    with serving(root / "keys", "127.0.0.1", port, root / "run-flower", print) as served:
+        try:
+            for k, site in registered(root / "keys").items():
+                keys, home = root / "keys" / "sites" / site.name, root / f"{site.name}-home"
+                write_images(root / f"{site.name}.safetensors", site.name)
+                node: dict[str, str | int | bool] = {
+                    "partition-id": k,
+                    "name": site.name,
+                    "keys": str(keys),
+                    "data": f"file:{root}/{site.name}.safetensors",
+                    "state": str(root / f"{site.name}-state"),
+                }
+                secret = launch.new_secret(home)
+                where = f"127.0.0.1:{port}"
+                command = launch.supernode(keys, where, launch.free_port(), node, secret)
+                running.append(start(command, home))
+            number = served.control.submit(flat)
+            while not (state := served.control.status(number))[0].startswith(ENDED):
+                time.sleep(1.0)
+            check(number, *state)
+        finally:
+            launch.stop(running)
     entries = RunFolder.open(root / "run").manifest["rounds"]
     # The last round's time holds an evaluation too.
     return [entry["seconds"] for entry in entries if 0 < entry["round"] < rounds]

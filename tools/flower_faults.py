@@ -32,7 +32,7 @@ def disturbed(made: Federation, wait: float = 60.0) -> RunFolder:
     made.kill(sites[LOST])
     seen = made.wait("committed", since=seen, round=2)
     seen = made.wait("asked", since=seen, round=3, step="train")
-    made.kill(server, "flower-superlink")
+    made.kill(server, "focoop.flower.link")
     if server.wait(60) != 7:
         raise RuntimeError(f"the coordinator did not say that it failed:\n{made.told()}")
     again = ("--wait", str(wait), "--resume")

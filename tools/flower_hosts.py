@@ -196,9 +196,15 @@ class Federation:
         lines = [f"{one['time']}  {sentence(one)}" for one in self.journal()]
         return "\n".join([*lines, (self.folder / "coordinator.log").read_text()])
 
-    def kill(self, process: "subprocess.Popen[bytes]", program: str = "") -> int:
-        """SIGKILL to a process and all it has started, or to its `program` alone; how many."""
+    def kill(
+        self, process: "subprocess.Popen[bytes]", program: str = "", *, last: bool = False
+    ) -> int:
+        """SIGKILL to a process and all it has started, or to its `program` alone; how many.
+
+        With `last`, only to the youngest descendant of these.
+        """
         found = [pid for pid in family(process.pid) if program in cmdline(pid)]
+        found = found[-1:] if last else found
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

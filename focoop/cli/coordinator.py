@@ -14,12 +14,10 @@ from focoop.cli.site import Classes, Keys
 from focoop.errors import FederationError, RunError
 
 if TYPE_CHECKING:
-    from subprocess import Popen
+    from focoop.flower.serving import Served
 
-START_SECONDS = 120.0
 LOCK_SECONDS = 30.0  # a server process that lost its SuperLink is gone by then
-EVERY, ASK_EVERY = 1.0, 20.0  # seconds: reading the journal is cheap, `flwr list` is not
-ANYWHERE = ("0.0.0.0", "::", "[::]")
+EVERY, ASK_EVERY = 1.0, 20.0  # seconds between looks at the journal, and questions
 
 
 def coordinator(
@@ -46,14 +44,13 @@ def coordinator(
     """Serve a federation: start the server, let the sites in, run to the end, show each round."""
     need_flower()
     from focoop.config import to_flat
-    from focoop.flower import launch
-    from focoop.flower.identity import registered
+    from focoop.flower.identity import numbered
     from focoop.flower.settings import server_settings
 
     config = load_config(file, overrides, None, own=True)
     path = (folder or Path("runs") / config.title).resolve()
     home = path.with_name(f"{path.name}-flower")
-    sites = registered(keys)
+    sites = numbered(keys)
     settings: dict[str, bool | int | float | str] = {
         **to_flat(config),
         **{"quorum": quorum, "spare": spare, "deadline": deadline, "wait": wait},
@@ -61,52 +58,58 @@ def coordinator(
         **{"keys": str(keys.resolve()), "sites": len(sites), "classes": classes, "out": str(path)},
     }
     server_settings(settings)  # refuses before anything is started
+    serve(keys, (host, port), path, settings, config.federation.rounds)
+
+
+def serve(
+    keys: Path,
+    where: tuple[str, int],
+    path: Path,
+    settings: dict[str, bool | int | float | str],
+    rounds: int,
+) -> None:
+    """Serve the sites of `keys` at (host, port) and run `settings` to the end, in folder `path`."""
+    from focoop.flower.identity import numbered
+    from focoop.flower.serving import serving
+
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # then the server ends with it
-    address = f"{'127.0.0.1' if host in ANYWHERE else host}:{port}"
-    command = launch.superlink(keys.resolve(), host, port, home.resolve() / "superlink.db")
-    log = home / "superlink.log"
-    process = launch.begin(command, launch.environment(home), log)
-    try:
-        launch.connect(home, address, keys / "ca.crt")
-        launch.await_server(address, keys / "ca.crt", START_SECONDS, process, log)
-        launch.end_runs(home)  # of a server that was killed: sites must not go on with their orders
-        places = {site.name: keys / "sites" / site.name for site in sites.values()}
-        launch.admit_all(home, {name: place / "key.pub" for name, place in places.items()})
-        messages().print(f"listening on {host}:{port}; waiting for sites", markup=False)
+    home, console = path.with_name(f"{path.name}-flower"), messages()
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, soft_wrap=True)
+
+    with serving(keys, *where, home, say) as served:
+        say(f"listening on {where[0]}:{where[1]}; waiting for sites")
         _await_free(path)
-        with Watch(out(), config.federation.rounds, places) as watch:
-            _follow(home, launch.submit(home, settings), path, watch, process)
-    finally:
-        launch.stop([process])
+        with Watch(out(), rounds, list(numbered(keys).values())) as watch:
+            _follow(served, served.control.submit(settings), path, watch)
 
 
-def _follow(home: Path, number: str, path: Path, watch: Watch, process: "Popen[bytes]") -> None:
+def _follow(served: "Served", number: int, path: Path, watch: Watch) -> None:
     """Show what the journal says until the run ends; raises if it did not complete."""
-    from focoop.flower import launch
+    from focoop.flower.control import ENDED
+    from focoop.flower.control import check as check_end
     from focoop.flower.journal import events
 
-    journal, asked = home / "journal.jsonl", time.monotonic()
+    home, asked = served.home, time.monotonic()
+    journal = home / "journal.jsonl"
     seen, begun, over = sum(1 for _ in events(journal)), False, False
     while True:
         new = list(events(journal))[seen:]
         seen += len(new)
         watch.show(new)
-        if process.poll() is not None:
-            raise FederationError(
-                f"the SuperLink ended ({launch.ended(process)}, see {home / 'superlink.log'}): "
-                "continue with --resume; sites come back by themselves"
-            )
+        served.check()
         begun |= any(event["event"] == "began" for event in new)
         over |= any(event["event"] == "ended" for event in new)
         if begun and not over and _status(path) == "killed":
             raise FederationError(
-                f"the server's process died in a round (see {home / 'superlink.log'}): continue "
+                f"the server's process died in a round (see {home / 'server.log'}): continue "
                 "with --resume; sites come back by themselves"
             )
         if over or time.monotonic() > asked + ASK_EVERY:
-            state, details = launch.status(home, number)
-            if state.startswith(launch.ENDED):
-                return launch.check(number, state, details)
+            state, details = served.control.status(number)
+            if state.startswith(ENDED):
+                return check_end(number, state, details)
             asked = time.monotonic()
         time.sleep(EVERY)
 

@@ -1,7 +1,6 @@
 """`focoop site`: a site's images and its node. Flower is the engine (docs/flower.md)."""
 
 import os
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -175,9 +174,12 @@ def join(
     if report:
         node["report"] = True
     home = state / "flower"
+    launch.own_folder(home)
     watch = SiteWatch(site.name, server, keys / "ca.crt", state, speaker(site.name, log_json))
     keep(
-        lambda: launch.supernode(keys, server, _free_port(), node),
+        lambda: launch.supernode(
+            keys.resolve(), server, launch.free_port(), node, launch.new_secret(home)
+        ),
         launch.environment(home),
         home / "node.log",
         watch.say,
@@ -215,9 +217,3 @@ def _absolute(data: str) -> str:
     kind, colon, path = data.partition(":")
     local = kind in ("file", "folder", "clients", "csv")
     return f"{kind}:{Path(path).expanduser().resolve()}" if colon and local else data
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])

@@ -6,6 +6,7 @@ node id by which Flower knows it: no other site can make that signature or use i
 """
 
 import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,37 +30,84 @@ class Site:
     public: bytes
 
 
-def read_site(folder: Path) -> Site:
-    """The site whose keys are in `folder`."""
+def read_name(folder: Path) -> tuple[str, int]:
+    """(name, number) of the site that `folder` is for."""
     try:
         told = tomllib.loads((folder / SITE).read_text(encoding="utf-8"))
-        public = (folder / "key.pub").read_bytes()
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{folder} is no folder of a site's keys ({error}): ask the coordinator for the one "
-            "that `focoop keys` made for this site"
+            "that was made for this site"
         ) from error
     name, client = told.get("name"), told.get("client")
     if not isinstance(name, str) or type(client) is not int or client < 0:
         raise ConfigError(f'{folder / SITE} must hold name = "..." and client = 0, 1, ...')
-    return Site(name, client, public)
+    return name, client
 
 
-def registered(keys: Path) -> dict[int, Site]:
-    """Sites of a federation by number, from the coordinator's own folder of keys."""
-    folders = [path.parent for path in sorted(keys.glob("sites/*/key.pub"))]
-    sites = [read_site(folder) for folder in folders]
-    for site, folder in zip(sites, folders, strict=True):
-        if site.name != folder.name:
-            raise ConfigError(f"{folder} holds the keys of {site.name}: give it that name again")
-    found = {site.client: site for site in sites}
-    if not sites or sorted(site.client for site in sites) != list(range(len(sites))):
-        numbers = ", ".join(f"{site.name} {site.client}" for site in sites)
+def read_site(folder: Path) -> Site:
+    """The site whose keys are in `folder`."""
+    name, client = read_name(folder)
+    try:
+        return Site(name, client, (folder / "key.pub").read_bytes())
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} holds no key of {name} ({error}): make one (focoop site key), or ask the "
+            "coordinator for the folder that was made for this site"
+        ) from error
+
+
+def numbered(keys: Path) -> dict[int, str]:
+    """Names of a federation's sites by number, whether they have joined yet or not.
+
+    Args:
+        keys: The coordinator's own folder of keys.
+
+    Raises:
+        ConfigError: The numbers have a gap, or a folder was renamed.
+    """
+    folders = [path.parent for path in sorted(keys.glob(f"sites/*/{SITE}"))]
+    told = [read_name(folder) for folder in folders]
+    for (name, _), folder in zip(told, folders, strict=True):
+        if name != folder.name:
+            raise ConfigError(f"{folder} holds the keys of {name}: give it that name again")
+    if not told or sorted(client for _, client in told) != list(range(len(told))):
+        numbers = ", ".join(f"{name} {client}" for name, client in told)
         raise ConfigError(
             f"the sites in {keys / 'sites'} are not numbered from 0 without a gap ({numbers}): "
             "add the missing one (focoop keys DIR --add --site NAME)"
         )
-    return found
+    return {client: name for name, client in told}
+
+
+def registered(keys: Path) -> dict[int, Site]:
+    """Sites of a federation that have a key, by number, from the coordinator's folder of keys."""
+    places = {client: keys / "sites" / name for client, name in numbered(keys).items()}
+    return {
+        client: read_site(place)
+        for client, place in sorted(places.items())
+        if (place / "key.pub").is_file()
+    }
+
+
+class Registry(Mapping[int, Site]):
+    """`registered(keys)` as it is now: a site that joins during a run is in it at once."""
+
+    def __init__(self, keys: Path) -> None:
+        self.keys_folder = keys
+        self.names = numbered(keys)
+
+    def __getitem__(self, client: int) -> Site:
+        place = self.keys_folder / "sites" / self.names[client]
+        if not (place / "key.pub").is_file():
+            raise KeyError(client)
+        return read_site(place)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(registered(self.keys_folder))
+
+    def __len__(self) -> int:
+        return len(registered(self.keys_folder))
 
 
 def prove(folder: Path, challenge: str, run: int, node: int, client: int) -> bytes:

@@ -10,7 +10,10 @@ A site may make its key itself (`make_site_key`): then no private key of it is e
 import datetime
 import ipaddress
 import os
-from collections.abc import Mapping, Sequence
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from cryptography import x509
@@ -20,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from focoop.errors import ConfigError
-from focoop.flower.identity import SITE, read_site
+from focoop.flower.identity import SITE, read_name
 from focoop.settings import toml_value
 
 DAYS = 365
@@ -34,10 +37,21 @@ def make_keys(
     sites: Sequence[str],
     publics: Mapping[str, Path] | None = None,
     days: int = DAYS,
+    *,
+    keyed: bool = True,
 ) -> None:
-    """Write all keys; `hosts` are the names and addresses by which sites reach the server.
+    """Write all keys of a federation, or nothing.
 
-    `publics` are public keys of sites that made their own.
+    Args:
+        folder: Where to; it must not be there or be empty.
+        hosts: Names and addresses by which sites reach the server.
+        sites: Names of the sites, numbered in this order.
+        publics: Public keys of sites that made their own.
+        days: How long the server's certificate is valid.
+        keyed: Whether the other sites' keys are made here; without, they send them later.
+
+    Raises:
+        ConfigError: A name or a key cannot be used, or there are keys already.
     """
     if not hosts or not sites:
         raise ConfigError("name at least one host and one site")
@@ -46,12 +60,26 @@ def make_keys(
         raise ConfigError(
             f"{folder} is not empty: keys are never overwritten (--add adds sites to it)"
         )
-    authority = ec.generate_private_key(ec.SECP256R1())
-    ca = _certificate(ISSUER, authority.public_key(), authority, AUTHORITY_DAYS, None)
-    _write(folder / "ca.key", _pem(authority), secret=True)
-    _write(folder / "ca.crt", ca)
-    renew_server(folder, hosts, days)
-    add_sites(folder, sites, publics)
+    with _whole(folder) as draft:
+        authority = ec.generate_private_key(ec.SECP256R1())
+        ca = _certificate(ISSUER, authority.public_key(), authority, AUTHORITY_DAYS, None)
+        _write(draft / "ca.key", _pem(authority), secret=True)
+        _write(draft / "ca.crt", ca)
+        renew_server(draft, hosts, days)
+        add_sites(draft, sites, publics, keyed=keyed)
+
+
+@contextmanager
+def _whole(folder: Path) -> Iterator[Path]:
+    """A folder to fill, which becomes `folder` if all goes well and is removed if not."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        yield draft
+        os.replace(draft, folder)  # an empty folder may be there, nothing else
+    except BaseException:
+        shutil.rmtree(draft)
+        raise
 
 
 def renew_server(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
@@ -74,7 +102,11 @@ def renew_server(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
 
 
 def add_sites(
-    folder: Path, names: Sequence[str], publics: Mapping[str, Path] | None = None
+    folder: Path,
+    names: Sequence[str],
+    publics: Mapping[str, Path] | None = None,
+    *,
+    keyed: bool = True,
 ) -> None:
     """Folders of more sites, each with the lowest number that is free."""
     _check_names(names)
@@ -85,14 +117,16 @@ def add_sites(
         if place.exists():
             raise ConfigError(f"{place} is there already: keys are never overwritten")
         given = (publics or {}).get(name)
-        public = _public(given) if given is not None else make_site_key(place, name)
-        taken = {read_site(path.parent).client for path in folder.glob(f"sites/*/{SITE}")}
+        taken = {read_name(path.parent)[1] for path in folder.glob(f"sites/*/{SITE}")}
         number = next(k for k in range(len(taken) + 1) if k not in taken)
-        if given is not None:
-            _write(place / "key.pub", public)
-        _write(place / "ca.crt", (folder / "ca.crt").read_bytes())
-        told = f"name = {toml_value(name)}\nclient = {number}\n"
-        _write(place / SITE, told.encode())
+        with _whole(place) as draft:
+            if given is not None:
+                _write(draft / "key.pub", _public(given))
+            elif keyed:
+                make_site_key(draft, name)
+            _write(draft / "ca.crt", (folder / "ca.crt").read_bytes())
+            told = f"name = {toml_value(name)}\nclient = {number}\n"
+            _write(draft / SITE, told.encode())
 
 
 def make_site_key(folder: Path, name: str) -> bytes:

@@ -1,22 +1,21 @@
-"""Flower's own programs with the options a federation needs: SuperLink, SuperNode, `flwr`."""
+"""Commands of a federation's processes, and how they are started, watched and ended."""
 
 import ctypes
-import json
 import os
+import secrets
 import signal
+import socket
 import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.request import urlopen
 
-from focoop import __version__
 from focoop.errors import FederationError, MissingExtra
-from focoop.flower.settings import Flat
 from focoop.settings import toml_value
 
 QUIET = {
@@ -25,8 +24,9 @@ QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-CONNECTION = "federation"
-ENDED = "finished"
+LOOPBACK = "127.0.0.1"
+SECRET = "secret"
+KEEP_ALIVE = 120  # seconds the SuperLink keeps a connection that nobody uses
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
@@ -47,10 +47,16 @@ def program(name: str) -> str:
     return str(path)
 
 
-def superlink(keys: Path, host: str, port: int, database: Path) -> list[str]:
-    """The server's command: TLS, only nodes with a registered key, runs kept in a file."""
+def python(module: str, *arguments: str) -> list[str]:
+    """A module of this package as a program of this Python."""
+    # -P: a file of the folder we are started in must not be imported instead of a package.
+    return [sys.executable, "-P", "-m", f"focoop.flower.{module}", *arguments]
+
+
+def superlink(keys: Path, port: int, database: Path, secret: Path) -> list[str]:
+    """The SuperLink's command: TLS on loopback, registered nodes alone, runs kept in a file."""
     return [
-        *(program("flower-superlink"), "--host", host, "--port", str(port)),
+        *python("link", str(secret), "--host", LOOPBACK, "--port", str(port)),
         *("--ssl-ca-certfile", str(keys / "ca.crt")),
         *("--ssl-certfile", str(keys / "server.pem"), "--ssl-keyfile", str(keys / "server.key")),
         *("--enable-supernode-auth", "--database", str(database)),
@@ -58,28 +64,63 @@ def superlink(keys: Path, host: str, port: int, database: Path) -> list[str]:
     ]
 
 
+def worker(
+    kind: str, address: str, secret: str | Path, certificate: Path | None = None
+) -> list[str]:
+    """The command that runs the apps of a SuperLink (`server`) or a SuperNode (`client`)."""
+    certificates = [str(certificate)] if certificate else []
+    return python("worker", kind, address, str(secret), *certificates)
+
+
 def supernode(
-    keys: Path, server: str, port: int, node: Mapping[str, str | int | bool]
+    keys: Path, server: str, port: int, node: Mapping[str, str | int | bool], secret: Path
 ) -> list[str]:
     """A site's command; `port` is its own, for the apps it starts on this machine."""
     settings = " ".join(f"{key}={toml_value(value)}" for key, value in node.items())
     return [
-        *(program("flower-supernode"), "--superlink", server),
+        *python("node", str(secret), f"{LOOPBACK}:{port}", "--superlink", server),
         *("--root-certificates", str(keys / "ca.crt")),
         *("--auth-supernode-private-key", str(keys / "key")),
-        *("--node-config", settings, "--host", "127.0.0.1", "--port", str(port)),
+        *("--node-config", settings),
     ]
 
 
-def connect(home: Path, server: str, certificate: Path) -> None:
-    """Tell `flwr` of this home where the SuperLink is."""
+def new_secret(home: Path) -> Path:
+    """Write a fresh secret to a file in `home` that its owner alone can read; its path."""
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = home / SECRET
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secrets.token_hex(32))
+    return path.resolve()
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.socket() as one:
+        one.bind((LOOPBACK, 0))
+        return int(one.getsockname()[1])
+
+
+def own_folder(home: Path) -> None:
+    """Make a folder for Flower's files that other users cannot look into, with all it holds."""
     home.mkdir(parents=True, exist_ok=True)
-    lines = [
-        f"[superlink.{CONNECTION}]",
-        f"address = {toml_value(server)}",
-        f"root-certificates = {toml_value(str(certificate.resolve()))}",
-    ]
-    (home / "config.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    home.chmod(0o700)
+    for path in home.glob("*.db*"):  # of a version that left them readable
+        path.chmod(0o600)
+
+
+def replaced(module: ModuleType, name: str, value: Any) -> None:
+    """Give `module` another value for a name it must have.
+
+    Raises:
+        FederationError: Flower has changed, and what we would guard is elsewhere.
+    """
+    if not hasattr(module, name):
+        raise FederationError(
+            f"this version of flwr has no {module.__name__}.{name}: install 'focoop[flower]' anew"
+        )
+    setattr(module, name, value)
 
 
 def begin(
@@ -90,11 +131,17 @@ def begin(
     with open(log, "ab") as file:
         # Not through a pipe: the programs it starts in turn would keep that open.
         return subprocess.Popen(
-            command, env=environment, stdout=file, stderr=file, preexec_fn=_end_with_parent()
+            command,
+            env=environment,
+            stdout=file,
+            stderr=file,
+            preexec_fn=end_with_parent(),
+            umask=0o077,  # what Flower writes is nobody else's to read
         )
 
 
-def _end_with_parent() -> Callable[[], None] | None:
+def end_with_parent() -> Callable[[], None] | None:
+    """For `preexec_fn`: have the system stop a process when the one that started it ends."""
     if sys.platform != "linux":
         return None
     library = ctypes.CDLL(None, use_errno=True)  # loaded here: between fork and exec is no time
@@ -132,106 +179,6 @@ def await_server(
             if time.monotonic() > until:
                 raise FederationError(f"no SuperLink answers at {server}: {error}") from error
         time.sleep(1.0)
-
-
-def flwr(home: Path, *arguments: str) -> Any:
-    """The answer of a `flwr` command as JSON."""
-    done = subprocess.run(
-        [program("flwr"), *arguments, "--format", "json"],
-        env=environment(home),
-        capture_output=True,
-        text=True,
-    )
-    start = done.stdout.find("{")
-    try:
-        answer = json.loads(done.stdout[start:]) if start >= 0 else None
-    except ValueError:
-        answer = None
-    if done.returncode or not isinstance(answer, dict) or not answer.get("success", True):
-        said = (answer or {}).get("error-message") or done.stderr.strip() or done.stdout.strip()
-        raise FederationError(f"flwr {arguments[0]} failed: {said[-500:]}")
-    return answer
-
-
-def register(home: Path, public: Path, name: str) -> None:
-    """Let the node with this key in; it must be done before the node starts."""
-    flwr(home, "supernode", "register", str(public), CONNECTION, "--name", name)
-
-
-def admit(home: Path, public: Path, name: str) -> None:
-    """Register a site unless it is registered already, as after a restart of the server."""
-    try:
-        register(home, public, name)
-    except FederationError as error:
-        if "already" not in str(error).lower():
-            raise
-
-
-def admit_all(home: Path, publics: Mapping[str, Path]) -> None:
-    """Register all sites; each takes a program of its own, so a few at a time."""
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda one: admit(home, one[1], one[0]), publics.items()))
-
-
-def write_app(folder: Path, settings: Flat) -> None:
-    """A Flower app that holds a run's settings and no code: every machine has focoop itself."""
-    head = [
-        "[project]",
-        'name = "focoop"',
-        f"version = {toml_value(__version__)}",
-        'license = "Apache-2.0"',
-        "[tool.flwr.app]",
-        'publisher = "focoop"',
-        'fab-include = ["/README.md"]',
-        "[tool.flwr.app.components]",
-        'serverapp = "focoop.flower.server_app:app"',
-        'clientapp = "focoop.flower.client_app:app"',
-        "[tool.flwr.app.config]",
-    ]
-    lines = [f"{toml_value(key)} = {toml_value(value)}" for key, value in settings.items()]
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "pyproject.toml").write_text("\n".join(head + lines) + "\n", encoding="utf-8")
-    (folder / "README.md").write_text("The settings of one run of focoop.\n", encoding="utf-8")
-
-
-def submit(home: Path, settings: Flat) -> str:
-    """Start a run with these settings (those of `focoop.flower.settings`); its number."""
-    app = home / "focoop"
-    write_app(app, settings)
-    return str(flwr(home, "run", str(app), CONNECTION)["run-id"])
-
-
-def status(home: Path, run: str) -> tuple[str, str]:
-    """(status, details) of a run; `flwr run` itself exits with 0 whatever becomes of it."""
-    runs = flwr(home, "list", CONNECTION)["runs"]
-    found = next(one for one in runs if str(one["run-id"]) == run)
-    return str(found["status"]), str(found.get("status-details", ""))
-
-
-def end_runs(home: Path) -> None:
-    """Stop runs that have not ended, such as those of a server that was killed."""
-    for one in flwr(home, "list", CONNECTION)["runs"]:
-        if not str(one["status"]).startswith(ENDED):
-            try:
-                flwr(home, "stop", str(one["run-id"]), CONNECTION)
-            except FederationError as error:
-                if "already" not in str(error).lower():  # it ended between the two commands
-                    raise
-
-
-def follow(home: Path, run: str, every: float = 3.0) -> None:
-    """Wait for a run's end; a run that did not complete raises what it ended of."""
-    while True:
-        state, details = status(home, run)
-        if state.startswith(ENDED):
-            return check(run, state, details)
-        time.sleep(every)
-
-
-def check(run: str, state: str, details: str) -> None:
-    """Refuse any end but a complete one."""
-    if state != f"{ENDED}:completed":
-        raise FederationError(f"run {run} ended as {state}: {details}")
 
 
 def stop(processes: Sequence["subprocess.Popen[bytes]"], patience: float = 20.0) -> None:

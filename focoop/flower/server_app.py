@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from focoop.clip.base import Backbone
 from focoop.errors import ConfigError, FederationError
 from focoop.federation.simulator import start as first_state
-from focoop.flower.identity import Site, registered
+from focoop.flower.identity import Registry, Site
 from focoop.flower.journal import Journal
 from focoop.flower.roster import Facts, Roster
 from focoop.flower.secure import SecureStrategy
@@ -45,7 +45,7 @@ def main(grid: Grid, context: Context) -> None:
         folder.log.info("the server of a federation starts")
         if folder.note:
             folder.log.warning("%s", folder.note)
-        sites = registered(Path(settings.keys)) if settings.keys else None
+        sites = Registry(Path(settings.keys)) if settings.keys else None
         journal.note("began", reason=f"after round {max(folder.last_round(), 0)}")
         waits = settings.wait, settings.deadline
         roster = Roster(*waits, sites, journal, settings.rejoin)

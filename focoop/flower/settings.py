@@ -1,10 +1,13 @@
 """What a Flower run is told: the run's configuration, and how the server deals with its clients."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from focoop.config import RunConfig, from_flat, load
+from focoop.errors import ConfigError
+from focoop.flower.appbundle import SETTINGS
 from focoop.settings import build, setting
 
 Flat = Mapping[str, bool | int | float | str]
@@ -51,14 +54,31 @@ class ServerSettings:
 NAMES = {one.name.replace("_", "-"): one.name for one in fields(ServerSettings)}
 
 
+def told(flat: Flat) -> Flat:
+    """All settings of a run: those that a coordinator sent as one text, or else as they are."""
+    sent = flat.get(SETTINGS)
+    if not isinstance(sent, str) or not sent:
+        return {key: value for key, value in flat.items() if key != SETTINGS}
+    try:
+        found = json.loads(sent)
+    except ValueError as error:
+        raise ConfigError(f"the settings of this run cannot be read ({error})") from error
+    plain = bool, int, float, str
+    if not isinstance(found, dict) or not all(type(value) in plain for value in found.values()):
+        raise ConfigError("the settings of this run are no table of numbers and texts")
+    return found
+
+
 def server_settings(flat: Flat) -> ServerSettings:
     """How the server behaves, from a Flower run configuration."""
+    flat = told(flat)
     own = {NAMES[key]: value for key, value in flat.items() if key in NAMES}
     return build(ServerSettings, own, "")
 
 
 def run_config(flat: Flat) -> RunConfig:
     """The run's configuration: what `config` and `set` say, or else all settings one by one."""
+    flat = told(flat)
     settings = server_settings(flat)
     given = {key: value for key, value in flat.items() if key not in NAMES}
     if given:

@@ -100,14 +100,15 @@ def round_of(message: Message) -> int:
 
 
 def test_server_deaths_in_the_middle_of_a_round_change_no_bit(links: Links) -> None:
-    made, deaths = links.made, {2: "flwr-serverapp", 3: "flower-superlink"}
+    made, deaths = links.made, {2: "focoop.flower.worker", 3: "focoop.flower.link"}
     running: list[subprocess.Popen[bytes]] = []
 
     def kills(message: Message, context: Context) -> Message:
         """Client 0 pulls the server's plug while the others train."""
         program = deaths.pop(round_of(message), None)
         if program is not None:
-            assert made.kill(running[-1], program)
+            # Of the worker only the process that it forked, which runs the ServerApp.
+            assert made.kill(running[-1], program, last=program.endswith("worker"))
         return client_app.app(message, context)
 
     options = ("--deadline", "300", "--quorum", "1.0")
@@ -231,7 +232,7 @@ def strange_sites(links: Links) -> dict[str, "subprocess.Popen[bytes]"]:
 
 def turned_away(links: Links) -> bool:
     """Whether the sites with a wrong authority and with an unknown key have been told."""
-    words = {"authority": "keys of another federation", "unregistered": "not registered there"}
+    words = {"authority": "keys of another federation", "unregistered": "does not let this key in"}
     return all(text in (links.folder / f"{name}.log").read_text() for name, text in words.items())
 
 
@@ -241,4 +242,4 @@ def check_strangers(links: Links, found: dict[str, "subprocess.Popen[bytes]"]) -
     assert found["unregistered"].poll() is None  # it tries again: it may be registered later
     text = (links.folder / "plain.log").read_text()
     assert "SuperNode ID" not in text and "activat" not in text.lower(), text
-    assert not any("flwr-clientapp" in cmdline(pid) for pid in family(found["plain"].pid))
+    assert not any("worker" in cmdline(pid) for pid in family(found["plain"].pid))

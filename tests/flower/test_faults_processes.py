@@ -18,8 +18,9 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 from focoop.cli import coordinator
 from focoop.cli.live import Watch
 from focoop.errors import FederationError
-from focoop.flower import keep, launch
+from focoop.flower import keep
 from focoop.flower.journal import Journal
+from focoop.flower.serving import Served
 
 # A node that counts its lives in a file and then does as its argument says.
 NODE = """
@@ -142,13 +143,27 @@ time.sleep(60)
 
 
 class Process:
-    """A SuperLink that lives or has been killed."""
+    """A SuperLink, or a front, that lives or has been killed."""
 
     def __init__(self, code: int | None) -> None:
         self.code = code
 
+    @property
+    def alive(self) -> bool:
+        return self.code is None
+
     def poll(self) -> int | None:
         return self.code
+
+
+class Asked:
+    """A SuperLink that says how a run goes."""
+
+    def __init__(self, run: tuple[str, str]) -> None:
+        self.run = run
+
+    def status(self, number: int) -> tuple[str, str]:
+        return self.run
 
 
 def followed(
@@ -163,7 +178,6 @@ def followed(
 ) -> str:
     """What a coordinator shows while it follows a run of which this is known."""
     file = io.StringIO()
-    monkeypatch.setattr(launch, "status", lambda home, number: run)
     journal = Journal(tmp_path / "journal.jsonl")
 
     def happens() -> None:
@@ -176,9 +190,11 @@ def followed(
     timer.start()
     console = Console(file=file, force_terminal=terminal, width=200)
     with Watch(console, 3, ["ghent", "utrecht"]) as watch:
-        process: Any = Process(code)
+        link: Any = Process(code)
+        control: Any = Asked(run)
+        served = Served(control, link, link, link, tmp_path)
         try:
-            coordinator._follow(tmp_path, "7", tmp_path / "run", watch, process)
+            coordinator._follow(served, 7, tmp_path / "run", watch)
         except FederationError as error:
             file.write(f"\nerror: {error}")
         finally:

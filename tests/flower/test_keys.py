@@ -1,10 +1,14 @@
 """Keys that others accept, commands that Flower's own parsers read, and `focoop site check`."""
 
+import hashlib
 import ipaddress
 import json
+import os
 import stat
+import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
@@ -15,14 +19,25 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
     load_ssh_public_key,
 )
-from flwr.common.config import flatten_dict, get_project_config, parse_config_args
+from flwr.common.config import get_fused_config_from_fab, parse_config_args
+from flwr.common.serde import user_config_from_proto
+from flwr.proto import run_pb2 as proto
+from flwr.proto.control_pb2 import (
+    ListRunsRequest,
+    ListRunsResponse,
+    StartRunRequest,
+    StartRunResponse,
+    StopRunRequest,
+)
+from flwr.supercore.run import Run
 from typer.testing import CliRunner
 
 from focoop.cli import app
 from focoop.config import RunConfig, to_flat, to_toml
 from focoop.errors import ConfigError, FederationError
-from focoop.flower import launch
-from focoop.flower.keys import make_keys
+from focoop.flower import control, launch
+from focoop.flower.appbundle import fingerprint
+from focoop.flower.keys import add_sites, make_keys
 from focoop.flower.settings import run_config, server_settings
 from tests.flower.federations import opened, toy_config
 from tests.toy_setting import CLASSES
@@ -66,24 +81,33 @@ def test_the_authority_signs_the_server_and_nothing_secret_is_readable(tmp_path:
 def test_flower_reads_a_sites_settings_as_they_were_meant(tmp_path: Path) -> None:
     node = {"partition-id": 3, "num-partitions": 9, "name": "St. Mary's ward 5", "report": True}
     node["data"] = "folder:/data/my images"
-    command = launch.supernode(tmp_path, "server:8000", 9000, node)
+    command = launch.supernode(tmp_path, "server:8000", 9000, node, tmp_path / "secret")
     assert parse_config_args([command[command.index("--node-config") + 1]]) == node
 
 
-def test_an_app_holds_all_settings_of_its_run(tmp_path: Path) -> None:
+def test_a_run_is_sent_with_our_bundle_and_all_its_settings(tmp_path: Path) -> None:
     wanted = toy_config(tmp_path, "method.name=focoop", 'data.template="a \\"b\\" of {}; x=1"')
-    settings = {**to_flat(wanted), "classes": "a; b", "quorum": 0.75}
-    launch.write_app(tmp_path / "app", settings)
-    found = get_project_config(tmp_path / "app")["tool"]["flwr"]["app"]["config"]
-    assert flatten_dict(found) == settings
-    assert run_config(flatten_dict(found)) == wanted != RunConfig()
-    assert server_settings(flatten_dict(found)).quorum == 0.75
+    settings = {**to_flat(wanted), "classes": "a; b", "quorum": 0.75, "resume": False}
+    link = FakeLink()
+    assert controlled(link).submit(settings) == 7
+    (request,) = link.started
+    assert hashlib.sha256(request.fab.content).hexdigest() == fingerprint()
+    told = get_fused_config_from_fab(request.fab.content, Run.create_empty(7))
+    assert told == {"settings": ""}
+    sent = user_config_from_proto(request.override_config)
+    assert sent.keys() == told.keys()
+    assert run_config(sent) == wanted != RunConfig()
+    assert server_settings(sent).quorum == 0.75 and server_settings(sent).classes == "a; b"
+    with pytest.raises(ConfigError, match="cannot be read"):
+        server_settings({"settings": "{"})
+    with pytest.raises(ConfigError, match="no table"):
+        server_settings({"settings": '{"quorum": [1]}'})
 
 
 def test_a_run_that_did_not_complete_is_an_error() -> None:
-    launch.check("7", "finished:completed", "")
+    control.check(7, "finished:completed", "")
     with pytest.raises(FederationError, match="run 7 ended as finished:failed: no quorum"):
-        launch.check("7", "finished:failed", "no quorum")
+        control.check(7, "finished:failed", "no quorum")
 
 
 def test_a_site_checks_its_images_and_sends_nothing(
@@ -119,22 +143,74 @@ def test_a_site_checks_its_images_and_sends_nothing(
     assert done.exit_code == 3 and "'cat'" in done.stderr
 
 
-def test_a_run_that_ends_by_itself_need_not_be_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[str, ...]] = []
-    said = "[code: 18] Run is already finished."
+class FakeLink:
+    """What a SuperLink answers to its coordinator."""
 
-    def answer(home: Path, *arguments: str) -> dict[str, object]:
-        asked.append(arguments)
-        if arguments[0] == "stop":
-            raise FederationError(said)
-        statuses = {"1": "finished:completed", "2": "running"}
-        return {"runs": [{"run-id": k, "status": v} for k, v in statuses.items()]}
+    def __init__(self) -> None:
+        self.started: list[StartRunRequest] = []
+        self.stopped: list[int] = []
+        self.said = "Run is already finished."
 
-    monkeypatch.setattr(launch, "flwr", answer)
-    launch.end_runs(tmp_path)
-    assert [one[:2] for one in asked if one[0] == "stop"] == [("stop", "2")]
-    said = "no connection"
+    def StartRun(self, request: StartRunRequest) -> StartRunResponse:
+        self.started.append(request)
+        return StartRunResponse(run_id=7)
+
+    def ListRuns(self, request: ListRunsRequest) -> ListRunsResponse:
+        done = proto.Run(status=proto.RunStatus(status="finished", sub_status="completed"))
+        running = proto.Run(status=proto.RunStatus(status="running"))
+        return ListRunsResponse(run_dict={1: done, 2: running})
+
+    def StopRun(self, request: StopRunRequest) -> None:
+        self.stopped.append(request.run_id)
+        asked = httpx.Request("POST", "https://x")
+        answer = httpx.Response(412, json={"code": 18, "detail": self.said}, request=asked)
+        raise httpx.HTTPStatusError("no", request=asked, response=answer)
+
+
+def controlled(link: FakeLink) -> control.Control:
+    found = object.__new__(control.Control)
+    found.client = link  # type: ignore[assignment]
+    return found
+
+
+def test_a_run_that_ends_by_itself_need_not_be_stopped() -> None:
+    link = FakeLink()
+    controlled(link).end_runs()
+    assert link.stopped == [2]
+    link.said = "no connection"
     with pytest.raises(FederationError, match="no connection"):
-        launch.end_runs(tmp_path)
+        controlled(link).end_runs()
+
+
+def test_a_failed_making_of_keys_can_be_repeated(tmp_path: Path) -> None:
+    folder = tmp_path / "keys"
+    (tmp_path / "bad.pub").write_text("no key")
+    with pytest.raises(ConfigError, match="is not a public key"):
+        make_keys(folder, ["a"], ["x", "y"], {"y": tmp_path / "bad.pub"})
+    assert not folder.exists() and [path.name for path in tmp_path.iterdir()] == ["bad.pub"]
+    folder.mkdir(mode=0o755)
+    make_keys(folder, ["a"], ["x", "y"])
+    assert sorted(path.name for path in (folder / "sites").iterdir()) == ["x", "y"]
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    # The same for a site that is added: it is there whole or not at all.
+    with pytest.raises(ConfigError, match="is not a public key"):
+        add_sites(folder, ["z"], {"z": tmp_path / "bad.pub"})
+    assert sorted(path.name for path in (folder / "sites").iterdir()) == ["x", "y"]
+
+
+def test_what_flower_writes_is_nobody_elses_to_read(tmp_path: Path) -> None:
+    home = tmp_path / "run-flower"
+    home.mkdir(mode=0o755)
+    (home / "superlink.db").write_bytes(b"old")
+    (home / "superlink.db").chmod(0o644)
+    launch.own_folder(home)
+    assert stat.S_IMODE((home / "superlink.db").stat().st_mode) == 0o600
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    code = f"open({str(home / 'new.db')!r}, 'w')"
+    process = launch.begin([sys.executable, "-c", code], os.environ, home / "log")
+    assert process.wait(30) == 0
+    assert stat.S_IMODE((home / "new.db").stat().st_mode) == 0o600
+    secret = launch.new_secret(home)
+    before = secret.read_text()
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600 and len(before) == 64
+    assert launch.new_secret(home).read_text() != before

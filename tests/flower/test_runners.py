@@ -104,7 +104,8 @@ def test_nobody_is_let_in_without_a_registered_key_or_tls(tmp_path: Path, starte
     port, own = free_ports(2)
     server = f"127.0.0.1:{port}"
     with open(tmp_path / "link.log", "wb") as log:
-        command = launch.superlink(keys, "127.0.0.1", port, tmp_path / "state.db")
+        secret = launch.new_secret(tmp_path / "link")
+        command = launch.superlink(keys, port, tmp_path / "state.db", secret)
         env = launch.environment(tmp_path / "link")
         started.append(subprocess.Popen(command, env=env, stdout=log, stderr=log))
     launch.await_server(server, keys / "ca.crt", 90)
@@ -115,7 +116,8 @@ def test_nobody_is_let_in_without_a_registered_key_or_tls(tmp_path: Path, starte
     for site in (keys / "sites" / "unknown", others / "sites" / "known"):
         # Not through a pipe: programs that the node has started would keep it open.
         with open(tmp_path / "node.log", "wb") as log:
-            command = launch.supernode(site, server, own, node)
+            secret = launch.new_secret(tmp_path / "node")
+            command = launch.supernode(site, server, own, node, secret)
             env = launch.environment(tmp_path / "node")
             process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
         started.append(process)

@@ -1,0 +1,106 @@
+"""Flower's SuperNode that takes the app of the installed focoop and refuses all others.
+
+The fingerprint of an app bundle is checked before the bundle is fetched, and its bytes before they
+are opened. Who sent another one is told so. The tasks of the node are run by `worker.py`, which is
+started again whenever it dies.
+
+`python -m focoop.flower.node SECRET ADDRESS OPTION...` takes the options of `flower-supernode`;
+ADDRESS is where the node serves its worker.
+"""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+from flwr.app import Error
+from flwr.common.constant import ErrorCode
+from flwr.supercore.fab import Fab
+
+from focoop.flower.appbundle import fingerprint, is_ours, refusal
+from focoop.flower.launch import end_with_parent, replaced, worker
+
+loop = import_module("flwr.supernode.start_client_internal")
+program = import_module("flwr.supernode.cli.flower_supernode")
+LICENSE = "valid_license"  # Flower asks for it before it asks `_verify_fab`
+PAUSE = 2.0  # seconds before a worker that died is started again
+GET_FAB = 4  # place in the tuple that Flower's connection is
+IDLE = 0.5  # seconds between two looks for messages; Flower's own 3 make most of a short round
+
+
+def only_ours(get_fab: Callable[[str, int], Fab]) -> Callable[[str, int], Fab]:
+    """Fetch an app bundle only if it is ours; any other one comes without content and license."""
+
+    def get(fab_hash: str, run_id: int) -> Fab:
+        if fab_hash != fingerprint():
+            return Fab(fab_hash, b"", {})
+        found = get_fab(fab_hash, run_id)
+        if not is_ours(found.content):
+            return Fab(fab_hash, b"", {})
+        return Fab(fab_hash, found.content, {LICENSE: "focoop"})
+
+    return get
+
+
+def guard() -> None:
+    """Make this process's SuperNode verify all app bundles by their fingerprint.
+
+    Flower has the place for it: with `trusted_entities` a node verifies bundles before it opens
+    them and answers what it does not trust with an error.
+    """
+    connect, start = loop.http_request_response, loop.start_client_internal
+
+    @contextmanager
+    def connected(*args: Any, **options: Any) -> Iterator[tuple[Any, ...]]:
+        with connect(*args, **options) as found:
+            parts = list(found)
+            parts[GET_FAB] = only_ours(parts[GET_FAB])
+            yield tuple(parts)
+
+    def started(**options: Any) -> None:
+        start(**{**options, "trusted_entities": {"focoop": fingerprint()}})
+
+    class Clock:
+        """`time` for the node's loop, which looks for messages more often."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(time, name)
+
+        @staticmethod
+        def sleep(seconds: float) -> None:
+            time.sleep(min(seconds, IDLE))
+
+    replaced(loop, "http_request_response", connected)
+    replaced(loop, "_verify_fab", lambda fab, trusted: is_ours(fab.content))
+    replaced(loop, "FAB_VERIFICATION_ERROR", Error(ErrorCode.INVALID_FAB, refusal()))
+    replaced(loop, "time", Clock())
+    replaced(program, "start_client_internal", started)
+
+
+def attend(command: list[str]) -> None:
+    """Keep a worker running."""
+    while True:
+        process = subprocess.Popen(command, preexec_fn=end_with_parent())
+        process.wait()
+        print(f"the worker ended ({process.returncode}); another is started", flush=True)
+        time.sleep(PAUSE)
+
+
+def main() -> None:
+    """Serve until a signal."""
+    secret, address, *options = sys.argv[1:]
+    guard()
+    own = ("--isolation", "process", "--superexec-auth-secret-file", secret)
+    host, _, port = address.rpartition(":")
+    sys.argv = ["flower-supernode", *options, *own, "--host", host, "--port", port]
+    command = worker("client", address, secret)
+    threading.Thread(target=attend, args=(command,), daemon=True).start()
+    program.flower_supernode()
+
+
+if __name__ == "__main__":
+    main()

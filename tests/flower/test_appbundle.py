@@ -1,0 +1,205 @@
+"""Machines of a federation run the app of the installed focoop and open no other bundle."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="the extra `flower` is not installed")
+
+from flwr.app import Message, RecordDict
+from flwr.common.config import get_fab_config
+from flwr.common.constant import ACCESS_TOKEN_KEY, ErrorCode
+from flwr.supercore.fab import Fab
+from flwr.supercore.inflatable.inflatable_object import get_object_tree
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.run import Run
+from flwr.supernode.nodestate import NodeStateFactory
+
+from focoop import __version__
+from focoop.errors import FederationError
+from focoop.flower import appbundle, launch, link, node, worker
+from focoop.flower.inprocess import identify
+
+PATCHED = ("http_request_response", "_verify_fab", "FAB_VERIFICATION_ERROR", "time")
+
+
+@pytest.fixture
+def guarded() -> Iterator[None]:
+    """Flower's node as it is in the process of a site."""
+    kept = {name: getattr(node.loop, name) for name in PATCHED}
+    start = node.program.start_client_internal
+    node.guard()
+    yield
+    for name, value in kept.items():
+        setattr(node.loop, name, value)
+    node.program.start_client_internal = start
+
+
+def other(**files: str) -> bytes:
+    """A bundle that Flower would run: ours with one line more."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("pyproject.toml", appbundle.APP)
+        for name, data in files.items():
+            archive.writestr(f"{name}.py", data)
+    return file.getvalue()
+
+
+def test_the_bundle_is_one_flower_takes_and_has_the_same_bytes_everywhere(tmp_path: Path) -> None:
+    found = get_fab_config(appbundle.app_bundle())
+    assert found["project"]["version"] == __version__
+    assert set(found["tool"]["flwr"]["app"]["components"].values()) == {
+        "focoop.flower.server_app:app",
+        "focoop.flower.client_app:app",
+    }
+    code = "from focoop.flower.appbundle import fingerprint; print(fingerprint())"
+    env = {**os.environ, "PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo", "LC_ALL": "C"}
+    done = subprocess.run(
+        [sys.executable, "-c", f"import os; os.umask(0o077)\n{code}"],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.strip() == appbundle.fingerprint(), done.stderr
+    assert not appbundle.is_ours(appbundle.app_bundle() + b"\0")
+
+
+def test_another_bundle_is_refused_before_it_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    assert appbundle.install_ours(appbundle.app_bundle(), skip_prompt=True).is_dir()
+    monkeypatch.setattr(zipfile, "ZipFile", None)  # whoever opens one fails
+    with pytest.raises(FederationError, match="and no other: install the same version"):
+        appbundle.install_ours(b"PK anything", skip_prompt=True)
+
+
+def pulled(fab: Fab, named: str) -> tuple[Message | None, list[str]]:
+    """A site's reply to an order of a run whose app is `fab`, and what it fetched."""
+    factory = NodeStateFactory(objectstore_factory=ObjectStoreFactory())
+    state, store = factory.state(), factory.objectstore_factory.store()
+    state.set_node_id(5)
+    identify()
+    order = Message(RecordDict(), 5, "train", ttl=100.0)
+    order.metadata.__dict__.update(_run_id=3, _src_node_id=1)
+    order.metadata.__dict__["_message_id"] = order.object_id
+    run = Run.create_empty(3)
+    run.fab_hash = named
+    fetched: list[str] = []
+
+    def get_fab(fab_hash: str, run_id: int) -> Fab:
+        fetched.append(fab_hash)
+        return fab
+
+    node.loop._pull_and_store_message(
+        state=state,
+        object_store=store,
+        node_config={},
+        receive=lambda: (order, get_object_tree(order)),
+        get_run=lambda number: run,
+        get_fab=node.only_ours(get_fab),
+        pull_object=lambda number, name: order.deflate(),
+        confirm_message_received=lambda number, name: None,
+        trusted_entities={"focoop": appbundle.fingerprint()},
+    )
+    replies = state.get_messages_legacy(is_reply=True)
+    return (replies[0] if replies else None), fetched
+
+
+@pytest.mark.usefixtures("guarded")
+def test_a_site_answers_an_order_of_another_app_with_a_refusal() -> None:
+    ours, evil = appbundle.app_bundle(), other(evil="import os")
+    reply, fetched = pulled(Fab(appbundle.fingerprint(), ours, {}), appbundle.fingerprint())
+    assert reply is None and len(fetched) == 1  # it goes to the worker
+    # By an honest name it is not even fetched; under our name its bytes betray it.
+    for named, count in (("0" * 64, 0), (appbundle.fingerprint(), 1)):
+        told = {"valid_license": "yes", "focoop": "{}"}
+        reply, fetched = pulled(Fab(named, evil, told), named)
+        assert len(fetched) == count and reply is not None and reply.has_error()
+        assert reply.error.code == ErrorCode.INVALID_FAB
+        assert f"focoop {__version__}" in str(reply.error.reason)
+
+
+def test_a_flower_that_has_moved_what_is_guarded_is_refused() -> None:
+    with pytest.raises(FederationError, match="install 'focoop"):
+        launch.replaced(node.loop, "no_such_name", None)
+
+
+def test_the_workers_apps_are_installed_by_our_check_alone() -> None:
+    for kind, name in worker.RUNNERS.items():
+        worker.runner(kind, "127.0.0.1:1", None)
+        assert sys.modules[name].install_from_fab is appbundle.install_ours
+
+
+def test_the_superlink_obeys_the_holder_of_the_secret_alone() -> None:
+    plugin = link.OwnerAlone("right")
+    assert plugin.validate_tokens_in_metadata([(ACCESS_TOKEN_KEY, "right")])[0]
+    for wrong in ([], [(ACCESS_TOKEN_KEY, "wrong")], [("x", "right")], [(ACCESS_TOKEN_KEY, "")]):
+        assert plugin.validate_tokens_in_metadata(wrong) == (False, None)
+    assert not link.OwnerAlone("").validate_tokens_in_metadata([(ACCESS_TOKEN_KEY, "")])[0]
+
+
+def test_a_task_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
+    """In a process without threads, as the worker is."""
+    code = f"""
+import os, sys
+from pathlib import Path
+from focoop.flower import worker
+def run(token):
+    if token == "raises": raise ValueError("told in the log")
+    if token == "exits": sys.exit(3)
+    Path({str(tmp_path)!r}, token).write_text(str(os.getpid()))
+codes = [os.waitstatus_to_exitcode(os.waitpid(worker.fork(run, t), 0)[1])
+         for t in ("fine", "raises", "exits")]
+worker.reap()
+print(codes, os.getpid())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.stdout.startswith("[0, 1, 3]"), done.stderr
+    assert "told in the log" in done.stderr
+    assert (tmp_path / "fine").read_text() != done.stdout.split()[-1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prctl and /proc")
+def test_a_worker_that_dies_is_started_again_and_ends_with_its_node(tmp_path: Path) -> None:
+    lives = tmp_path / "lives"
+    work = f"import os, time; open({str(lives)!r}, 'a').write(f'{{os.getpid()}} '); time.sleep(60)"
+    script = f"""
+import sys, threading, time
+from focoop.flower import node
+node.PAUSE = 0.05
+command = [sys.executable, "-c", {work!r}]
+threading.Thread(target=node.attend, args=(command,), daemon=True).start()
+time.sleep(60)
+"""
+
+    def born(count: int) -> list[int]:
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            found = lives.read_text().split() if lives.exists() else []
+            if len(found) >= count:
+                return [int(one) for one in found]
+            time.sleep(0.05)
+        raise TimeoutError(str(lives))
+
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.DEVNULL) as parent:
+        os.kill(born(1)[0], signal.SIGKILL)
+        second = born(2)[1]
+        parent.kill()
+    until = time.monotonic() + 10
+    while time.monotonic() < until and Path(f"/proc/{second}").exists():
+        if ") Z" in Path(f"/proc/{second}/stat").read_text():
+            break
+        time.sleep(0.05)
+    else:
+        assert not Path(f"/proc/{second}").exists()
