@@ -233,7 +233,7 @@ def test_sites_that_are_refused_or_late_are_shown_by_name(
     assert "round 1/3, 0 updates, accuracy 0.500" in shown
     (tmp_path / "b").mkdir()
     live = followed(tmp_path / "b", monkeypatch, run=done, happened=HAPPENED, terminal=True)
-    assert "round 1 of 3, accuracy 0.500" in live and "│ utrecht" in live
+    assert "round 1 of 3, accuracy 0.500" in live and "\nutrecht " in live
 
 
 def test_a_failed_run_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
