@@ -13,6 +13,7 @@ from focoop.errors import RunError
 from focoop.grid import Cell, safe
 from focoop.manifest import plain
 from focoop.runs import CONFIG, RunFolder
+from focoop.scenario import require_data
 from focoop.workers import Job, News, run_jobs, short
 
 
@@ -75,6 +76,7 @@ def run(
         outcome.error, outcome.exit_code = news.error, news.exit_code
         watch(outcome)
 
+    require_data(*(outcome.cell.config for outcome in left))
     todo = [Job(outcome.cell.config, outcome.cell.folder) for outcome in left]
     run_jobs(todo, report, workers=jobs, together=together)
     return outcomes

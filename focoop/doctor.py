@@ -63,6 +63,8 @@ def examine(config: "RunConfig | None" = None) -> Iterator[Check]:
             yield guarded(partial(run_clients, config), "this run's clients")
         for spec in datasets_of(config):
             yield guarded(partial(run_dataset, spec, config), f"this run's {spec}")
+        if os.environ.get("FOCOOP_FEATURES"):  # they may serve the clean images alone
+            yield guarded(partial(run_data, config), "this run's data")
 
 
 def guarded(check: Callable[[], Check], topic: str = "") -> Check:
@@ -211,8 +213,8 @@ def run_clients(config: "RunConfig") -> Check:
 
 def run_dataset(spec: str, config: "RunConfig") -> Check:
     """Whether a dataset of a run is here, or how it can be had."""
-    from focoop.data import demo, registry
-    from focoop.features import NAMED, Source
+    from focoop.data import demo, ready, registry
+    from focoop.data.spec import NAMED, Source
 
     topic = f"this run's {spec}"
     source = Source.parse(spec)
@@ -223,7 +225,10 @@ def run_dataset(spec: str, config: "RunConfig") -> Check:
             return Check(topic, FAIL, "needs the package datasets", "pip install datasets")
         return Check(topic, NOTE, "comes from the hub", "its own cache keeps it")
     if source.kind == NAMED:
-        name, root = source.target.partition("/")[0], config.data.root or None
+        name, root = source.name, config.data.root or None
+        if found := ready.find(source):
+            ready.require([spec], root, config.backbone.name)
+            return Check(topic, OK, f"ready features in {found.path}")
         dataset = registry.lookup(name)
         if base := dataset.find(registry.data_root(root)):
             return Check(topic, OK, f"{dataset.title} in {base}")
@@ -239,25 +244,32 @@ def run_dataset(spec: str, config: "RunConfig") -> Check:
 
 def datasets_of(config: "RunConfig") -> list[str]:
     """Names of all datasets a run opens, each once; corrupted ones by their clean images."""
-    data = config.data
-    clean = () if data.validation else tuple(spec.partition("#")[0] for spec in data.corrupted)
-    ood = data.validation_ood if data.validation and data.validation_ood else data.ood
-    return list(dict.fromkeys((data.id, *clean, *ood)))
+    from focoop import scenario
+
+    return list(dict.fromkeys(spec.partition("#")[0] for spec in scenario.datasets_of(config)))
+
+
+def run_data(config: "RunConfig") -> Check:
+    """Whether all datasets of a run are here, corrupted ones among them."""
+    from focoop.scenario import require_data
+
+    topic = "this run's data"
+    if config.data.fetch and (lacking := missing_datasets(config)):
+        return Check(topic, NOTE, f"not here: {', '.join(lacking)}", "focoop run fetches them")
+    require_data(config)
+    return Check(topic, OK, "all is here")
 
 
 def missing_datasets(config: "RunConfig") -> list[str]:
     """Public datasets of a run that are not here; refused where one cannot be fetched."""
-    from focoop.data import registry
-    from focoop.features import NAMED, Source
+    from focoop.data import ready, registry
+    from focoop.scenario import datasets_of
 
     root = config.data.root or None
-    sources = [Source.parse(spec) for spec in datasets_of(config)]
-    names = [one.target.partition("/")[0] for one in sources if one.kind == NAMED]
-    lacking = [n for n in names if registry.lookup(n).find(registry.data_root(root)) is None]
-    for name in lacking:
-        if registry.lookup(name).by_hand or not registry.lookup(name).downloads:
-            raise registry.missing(name, root)
-    return lacking
+    lacking = ready.lacking(datasets_of(config), root)
+    if any(not registry.lookup(name).fetched for name in lacking):
+        raise ready.missing(lacking, root)
+    return list(lacking)
 
 
 def demo_pack() -> Check:

@@ -2,28 +2,32 @@
 
 Features are named `demo:NAME` (packaged) or `file:PATH.safetensors`. Images, encoded through the
 disk cache, are named NAME (a public dataset), `folder:PATH`, `clients:PATH`, `csv:FILE` or
-`hf:NAME`. `#brightness@3` behind a name asks for its images corrupted at severity 3.
+`hf:NAME`. A folder of ready features may stand in for the images of a public dataset
+(`focoop/data/ready.py`). What may stand behind a name: `focoop/data/spec.py`.
 """
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from focoop.clip.base import Backbone
-from focoop.data import corruptions, demo
+from focoop.data import demo, ready
+from focoop.data.imageset import ImageSet
 from focoop.data.names import nearest
-from focoop.data.registry import lookup, read_corrupted
+from focoop.data.registry import read_corrupted
+from focoop.data.rendered import rendered
 from focoop.data.sources import open_images
+from focoop.data.spec import NAMED, Source
 from focoop.encode import Progress, encode
 from focoop.errors import BackboneError, DataError
 from focoop.featurefile import load_split, save_splits
 from focoop.featureset import FeatureSet
 
 __all__ = [
+    "NAMED",
     "FeatureSet",
     "Source",
     "load_split",
@@ -34,50 +38,7 @@ __all__ = [
     "sibling",
 ]
 
-KINDS = ("demo", "file", "folder", "clients", "csv", "hf")
-NAMED = "name"  # the kind of a public dataset, written without one
 GRID = "grid"  # regions of an image tower without tokens: they serve every method
-
-
-@dataclass(frozen=True)
-class Source:
-    """A parsed dataset name."""
-
-    kind: str
-    target: str
-    corruption: str | None = None
-    severity: int = 0
-
-    @classmethod
-    def parse(cls, spec: str) -> "Source":
-        """Read `KIND:TARGET` or NAME, either with `#CORRUPTION@SEVERITY` behind it.
-
-        >>> Source.parse("demo:cifar100#brightness@3")
-        Source(kind='demo', target='cifar100', corruption='brightness', severity=3)
-        """
-        before, colon, behind = spec.partition(":")
-        kind, rest = (before, behind) if colon else (NAMED, spec)
-        if (colon and kind not in KINDS) or not rest:
-            raise DataError(
-                f"cannot read dataset {spec!r}: write a name of focoop data list, demo:NAME, "
-                "file:PATH.safetensors, folder:PATH, clients:PATH, csv:FILE or hf:NAME"
-            )
-        match = re.fullmatch(r"(.+)#([A-Za-z_]\w*)(?:@(\S+))?", rest)
-        target, corruption, severity = match.groups() if match else (rest, None, None)
-        if kind == NAMED:
-            lookup(target.partition("/")[0])
-        if corruption is None:
-            return cls(kind, target)
-        if severity is None or not severity.isdecimal():
-            base = spec.partition("#")[0]
-            raise DataError(f"dataset {spec!r} needs a severity from 1 to 5: {base}#{corruption}@3")
-        corruptions.check(corruption, int(severity))
-        return cls(kind, target, corruption, int(severity))
-
-    @property
-    def suffix(self) -> str:
-        """What a corrupted file's name has behind the clean one's."""
-        return f".{self.corruption}.{self.severity}" if self.corruption else ""
 
 
 def open_features(
@@ -105,38 +66,41 @@ def open_features(
     set has `views` random views of every image beside it.
     """
     source = Source.parse(spec)
-    if source.kind not in ("demo", "file"):
+    split = source.split_of(split)
+    found = ready.find(source)
+    if found is None and source.kind not in ("demo", "file"):
         if backbone is None:
             raise DataError(f"{spec} holds images: a backbone is needed to encode them")
-        official = None
-        if source.kind == NAMED and source.corruption is not None and split == "test":
-            official = read_corrupted(source.target, source.corruption, source.severity, root)
-        images = official or open_images(
-            source.kind, source.target, split, root=root, by=by, strict=strict, cache_dir=cache_dir
-        )
-        return encode(
+        images, corrupted = _images(source, split, root, by, strict, cache_dir)
+        encoded = encode(
             images.without_classes(drop_classes),
             backbone,
             patches=patch_kind_of(backbone, patch_kind) if with_patches else None,
-            corruption=None if official else source.corruption,
-            severity=0 if official else source.severity,
+            corruption=None if corrupted else source.corruption,
+            severity=0 if corrupted else source.severity,
             views=views,
             cache_dir=cache_dir,
             progress=progress,
         )
+        return _served(encoded, "images")
     if views:
+        where = f" ({found.path})" if found else ""
         raise DataError(
-            f"data.views = {views} needs images, and {spec} holds features: name a dataset of "
-            "images, such as folder:PATH, or set data.views = 0"
+            f"data.views = {views} needs images, and {spec} holds features{where}: name a dataset "
+            "of images, such as folder:PATH, or set data.views = 0"
         )
-    if source.kind == "demo":
+    if found is not None:
+        features = _ready(source, found, split, with_patches)
+    elif source.kind == "demo":
         origin = {"source": spec, "fingerprint": demo.fingerprint()}
         features = load_split(_demo(source), split, with_patches=with_patches, provenance=origin)
+        features = _served(features, "packaged features")
     else:
         path = sibling(Path(source.target).expanduser(), source)
         features = load_split(path, split, with_patches=with_patches)
+        features = _served(features, "a feature file")
     if backbone is not None:
-        _fits(spec, features, backbone)
+        _fits(spec, features, backbone, of_mini=found is not None)
         if with_patches and patch_kind:
             _same_patches(spec, features, patch_kind_of(backbone, patch_kind))
     return features.drop_classes(drop_classes) if drop_classes else features
@@ -155,12 +119,18 @@ def open_labels(
 ) -> FeatureSet:
     """The rows that `open_features` would give; images are not encoded: `pooled` is (N, 0)."""
     source = Source.parse(spec)
-    if source.kind in ("demo", "file"):
+    if source.kind in ("demo", "file") or ready.find(source) is not None:
         return open_features(
             spec, split, cache_dir=cache_dir, drop_classes=drop_classes, root=root, **others
         )
     images = open_images(
-        source.kind, source.target, split, root=root, by=by, strict=strict, cache_dir=cache_dir
+        source.kind,
+        source.target,
+        source.split_of(split),
+        root=root,
+        by=by,
+        strict=strict,
+        cache_dir=cache_dir,
     ).without_classes(drop_classes)
     return FeatureSet(
         pooled=torch.empty(len(images), 0),
@@ -203,6 +173,41 @@ def sibling(path: Path, source: Source) -> Path:
     return corrupted
 
 
+def _images(
+    source: Source,
+    split: str,
+    root: str | Path | None,
+    by: str,
+    strict: bool,
+    cache_dir: Path | None,
+) -> tuple[ImageSet, bool]:
+    """The images of a source, and whether they are corrupted on disk already."""
+    if source.kind == NAMED and source.corruption and split == "test" and not source.altered:
+        official = read_corrupted(source.target, source.corruption, source.severity, root)
+        if official is not None:
+            return official, True
+    images = open_images(
+        source.kind, source.target, split, root=root, by=by, strict=strict, cache_dir=cache_dir
+    )
+    return rendered(images, source.side, source.shuffled, cache_dir), False
+
+
+def _ready(source: Source, found: ready.Ready, split: str, with_patches: bool) -> FeatureSet:
+    """Ready features of a public dataset, with classes and domains as its images have them."""
+    wanted = found.split if source.split else split
+    features = load_split(found.path, wanted, with_patches=with_patches)
+    ready.check_classes(source.name, found, features.classes)
+    renamed = tuple(found.dataset.domains.get(name, name) for name in features.domain_names)
+    features = replace(_served(features, "ready features"), domain_names=renamed)
+    strangers = [name for name in found.dataset.no_classes if name in features.classes]
+    return features.drop_classes(strangers) if strangers else features
+
+
+def _served(features: FeatureSet, by: str) -> FeatureSet:
+    """The same features with a note of what they were served by, for a run's manifest."""
+    return replace(features, provenance={**features.provenance, "served": by})
+
+
 def _demo(source: Source) -> Path:
     """The packaged file of a source."""
     clean = demo.demo_path(source.target)
@@ -215,10 +220,15 @@ def _demo(source: Source) -> Path:
     return demo.demo_path(name)
 
 
-def _fits(spec: str, features: FeatureSet, backbone: Backbone) -> None:
-    """Refuse features of another backbone, as far as the file tells."""
+def _fits(spec: str, features: FeatureSet, backbone: Backbone, of_mini: bool) -> None:
+    """Refuse features of another backbone, as far as the file tells.
+
+    Ready features that do not say what made them are of `mini` (`of_mini`).
+    """
     made_by = features.provenance.get("fingerprint", backbone.image_fingerprint)
-    if features.dim != backbone.dim or made_by != backbone.image_fingerprint:
+    unknown = "fingerprint" not in features.provenance
+    other = of_mini and unknown and backbone.name != ready.OWN
+    if other or features.dim != backbone.dim or made_by != backbone.image_fingerprint:
         raise DataError(
             f"{spec} holds features of {features.dim} dimensions made by "
             f"{features.provenance.get('backbone', 'another backbone')}; {backbone.name} is "

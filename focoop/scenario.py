@@ -1,7 +1,7 @@
 """A configuration made concrete: the task, every client's images and the sets to evaluate on."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,10 @@ import torch
 from focoop import kept
 from focoop.clip import load_backbone
 from focoop.clip.base import Backbone
+from focoop.data import ready
 from focoop.data.corruptions import SEVERITIES
 from focoop.data.registry import read_corrupted
+from focoop.data.spec import expand
 from focoop.errors import ConfigError, DataError, MethodError
 from focoop.evaluation import EvaluationSets, Images, Owned
 from focoop.features import (
@@ -53,7 +55,7 @@ Divide = Callable[[RunConfig, Backbone | None, Path | None], Split]
 
 @dataclass(frozen=True)
 class Scenario:
-    """All a run needs, and the hashes that say what it was run on."""
+    """All a run needs, and the hashes and sources that say what it was run on."""
 
     method: Method
     task: Task
@@ -62,6 +64,7 @@ class Scenario:
     sets: EvaluationSets
     hashes: dict[str, str]
     words: tuple[str, ...] = ()  # mined negative words
+    sources: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def client(self, index: int) -> ClientData:
         """Client `index`'s training images; gathered when asked for, so that K costs nothing."""
@@ -102,6 +105,7 @@ def build(
             f"{config.method.name} reads patch features: set data.with_patches to true "
             "(--set data.with_patches=true)"
         )
+    require_data(config)
     backbone = open_backbone(config, device, load)
     patch_kind_of(backbone, method.patch_kind)  # refuses before images are encoded
     opened = partial(
@@ -123,6 +127,7 @@ def build(
     task = make_task(config, backbone, split.classes, method.needs_ood, cache_dir, words)
     task = replace(task, frozen=method.prepare(task))
     hashes = {"train": split.train.sha256(), "test": split.test.sha256()}
+    sources = {config.data.id: served_by(split.train, len(split.train) + len(split.test))}
     corrupted, ood = {}, {}
     if config.data.validation == 0:  # corrupted test images would leak into tuning
         for name, spec in expand_severities(config.data.corrupted):
@@ -130,21 +135,59 @@ def build(
             features = _same_classes(config, split, features, spec)
             corrupted[name] = _same_clients(config, split, features, spec)
             hashes[spec] = features.sha256()
-    ood_specs = _ood_specs(config)
+            sources[spec] = served_by(features)
+    ood_specs = ood_of(config)
     for spec in ood_specs:
         features = opened(spec)
         ood[_short(spec)] = _images(features)
         hashes[spec] = features.sha256()
+        sources[spec] = served_by(features)
     if len(ood) != len(ood_specs):
         raise ConfigError(f"two OOD sets would share a name: {', '.join(ood_specs)}")
     sets = EvaluationSets(Owned(_images(split.test), split.test_index), corrupted, ood)
-    return Scenario(method, task, backbone, split, sets, hashes, tuple(words or ()))
+    words = tuple(words or ())
+    return Scenario(method, task, backbone, split, sets, hashes, words, sources)
 
 
-def _ood_specs(config: RunConfig) -> tuple[str, ...]:
-    """The OOD sets of a run; while tuning, those that stand in for them."""
-    tuning = config.data.validation and config.data.validation_ood
-    return config.data.validation_ood if tuning else config.data.ood
+def datasets_of(config: RunConfig) -> list[str]:
+    """Names of all datasets that a run opens, each once."""
+    corrupted = () if config.data.validation else config.data.corrupted
+    return list(dict.fromkeys((config.data.id, *corrupted, *ood_of(config))))
+
+
+def ood_of(config: RunConfig) -> tuple[str, ...]:
+    """The OOD sets of a run: those of validation while it validates."""
+    data = config.data
+    return data.validation_ood if data.validation and data.validation_ood else data.ood
+
+
+def require_data(*configs: RunConfig) -> None:
+    """Refuse runs whose public datasets are not here, before anything is computed.
+
+    Args:
+        configs: the runs; what all of them lack is said at once.
+
+    Raises:
+        DataError: what to fetch and how large it is, or which ready features do not fit.
+    """
+    for one in configs:
+        for spec in expand(() if one.data.validation else one.data.corrupted):
+            _named("data.corrupted", spec, Source.parse)
+        for spec in ood_of(one):
+            _named("data.ood", spec, Source.parse)
+    roots = dict.fromkeys((one.data.root, one.backbone.name) for one in configs)
+    for root, backbone in roots:
+        same = [c for c in configs if (c.data.root, c.backbone.name) == (root, backbone)]
+        ready.require([spec for one in same for spec in datasets_of(one)], root or None, backbone)
+
+
+def served_by(features: FeatureSet, images: int | None = None) -> dict[str, Any]:
+    """Where features came from, for a run's manifest."""
+    told = features.provenance
+    served = told.get("served", "")
+    path = Path(told.get("source" if served == "images" else "file", "")).absolute()
+    found = {"served by": served, "path": str(path), "images": images or len(features)}
+    return {**found, "classes": len(features.classes)}
 
 
 def _refuse_missing_sets(
@@ -168,14 +211,14 @@ def _refuse_missing_sets(
     corrupted = () if config.data.validation else expand_severities(config.data.corrupted)
     for _, spec in corrupted:
         source = _named("data.corrupted", spec, Source.parse)
-        base, ready = spec.partition("#")[0], source.kind in ("demo", "file")
-        if (rows is None and ready) or (base in seen and not ready):
+        base, stored = spec.partition("#")[0], source.kind in ("demo", "file")
+        if (rows is None and stored) or (base in seen and not stored):
             continue  # features are opened at once, or the set is made of the same images
         seen.add(base)
         found = _named("data.corrupted", spec, look, split=tested.split, by=tested.by)
         if found is not None and rows is not None:
             _same_clients(config, rows, _same_classes(config, rows, found, spec), spec)
-    for spec in _ood_specs(config):
+    for spec in ood_of(config):
         source = _named("data.ood", spec, Source.parse)
         if rows is not None or source.kind not in ("demo", "file"):
             _named("data.ood", spec, look)
@@ -333,4 +376,8 @@ def _images(features: FeatureSet) -> Images:
 
 
 def _short(spec: str) -> str:
+    """The name of an OOD set in metrics."""
+    source = Source.parse(spec)
+    if source.kind == NAMED:
+        return source.stem
     return spec.split(":", 1)[-1].rsplit("/", 1)[-1].removesuffix(".safetensors")

@@ -1,24 +1,27 @@
 """Make OOD sets for tuning, so that the test OOD sets decide nothing.
 
-    python tools/validation_ood.py ../shared/images runs/validation [--features ../shared/features]
+    python tools/validation_ood.py IMAGES OUT [--features FEATURES]
 
-writes files of `mini` features, all of training images, none of a dataset that is a test OOD set.
+writes files of `mini` features into OUT, a folder of ready features for `--features`. All are of
+training images, none of a dataset that is a test OOD set. IMAGES holds folders of the datasets,
+FEATURES their feature files.
 
-At 32 px, as CIFAR's images are: `pets` (Oxford Pets: CIFAR-100 has no cat and no dog), `objects`
-(TinyImageNet classes that CIFAR-100 lacks) and `shuffled` (CIFAR-100 images cut into 16 blocks and
-put together at random: texture without an object). `*_patches`: some of them with patch features.
-At 64 px, for TinyImageNet: `caltech_64px` (Caltech101 classes that TinyImageNet lacks) and
-`shuffled_64px` (TinyImageNet's own, shuffled).
-With `--features`, at full size: `pets_full`, and `caltech_full`, classes that Pets,
+At 32 px, as CIFAR's images are: `oxford_pets_train_32px` (CIFAR-100 has no cat and no dog),
+`tinyimagenet_objects_32px` (TinyImageNet classes that CIFAR-100 lacks) and
+`cifar100_train_shuffled` (CIFAR-100 images cut into 16 blocks and put together at random: texture
+without an object). Some rows of each have patch features.
+At 64 px, for TinyImageNet: `caltech101_objects_64px` (Caltech101 classes that TinyImageNet lacks)
+and `tinyimagenet_train_shuffled`.
+With `--features`, at full size: `oxford_pets_train`, and `caltech101_objects`, classes that Pets,
 Office-Caltech10 and PACS lack. They are rows of the given files.
 """
 
 import argparse
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 
-import numpy as np
 import torch
 from PIL import Image
 
@@ -26,77 +29,46 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from focoop.clip import load_backbone
 from focoop.clip.base import Backbone, ImageFeatures
-from focoop.features import FeatureSet, load_split, save_splits
+from focoop.data import caltech101_objects, tinyimagenet_objects
+from focoop.data.rendered import reduced, shuffle
+from focoop.featurefile import load_split, quantise, write_file
+from focoop.features import FeatureSet
 from focoop.seeds import numpy_generator
 
 PATCH_ROWS = 150  # of each 32 px set
 PER_CLASS = 8  # of each full-size set
-OBJECTS = """
-abacus, academic gown, altar, apron, backpack, barbershop, basketball, bathtub, beaker, bikini,
-bow tie, brass, broom, bucket, candle, cash machine, chain, cliff, comic book, confectionery,
-coral reef, crane, dam, drumstick, dumbbell, espresso, flagpole, fountain, gasmask, gondola,
-guacamole, hourglass, ice cream, ipod, jinrikisha, kimono, lifeboat, magnetic compass,
-mashed potato, maypole, military uniform, miniskirt, nail, neck brace, obelisk, oboe, organ,
-parking meter, pay-phone, pizza, pole, potpie, punching bag, sandal, scoreboard, snorkel, sock,
-sombrero, spider web, stopwatch, sunglasses, swimming trunks, syringe, teapot, torch,
-triumphal arch, turnstile, umbrella, vestment, viaduct, volleyball, water jug, water tower, wok,
-wooden spoon
-"""
-CALTECH = """
-accordion, airplanes, anchor, bonsai, brontosaurus, buddha, ceiling fan, chandelier, dollar bill,
-dolphin, euphonium, ewer, gramophone, grand piano, hawksbill, hedgehog, helicopter, inline skate,
-joshua tree, kangaroo, lotus, menorah, metronome, nautilus, octopus, panda, platypus, revolver,
-rhino, saxophone, scissors, sea horse, soccer ball, stapler, starfish, stegosaurus, stop sign,
-strawberry, sunflower, water lilly, wheelchair, wrench, yin yang
-"""
-
-
-def wanted(names: str) -> set[str]:
-    """The names of a list above, as `read` writes a class."""
-    return {" ".join(name.split()) for name in names.split(",")}
 
 
 def read(name: str) -> str:
-    """A class or folder name as the lists have it."""
+    """A class or folder name as the lists of classes have it."""
     return name.replace("_", " ").lower()
 
 
 def small(path: Path, side: int = 32) -> Image.Image:
     """The centre square at `side` px."""
     image = Image.open(path).convert("RGB")
-    length = min(image.size)
-    left, top = (image.width - length) // 2, (image.height - length) // 2
-    square = image.crop((left, top, left + length, top + length))
-    return square.resize((side, side), Image.Resampling.BICUBIC)
+    return reduced(image, side)
 
 
-def shuffled(image: Image.Image, generator: np.random.Generator, blocks: int = 4) -> Image.Image:
-    """Blocks of a square image in random order."""
-    side = image.width
-    step = side // blocks
-    pixels = np.asarray(image).reshape(blocks, step, blocks, step, 3).swapaxes(1, 2)
-    order = generator.permutation(blocks * blocks)
-    mixed = pixels.reshape(-1, step, step, 3)[order].reshape(blocks, blocks, step, step, 3)
-    return Image.fromarray(mixed.swapaxes(1, 2).reshape(side, side, 3))
-
-
-def chosen(folder: Path, names: str) -> list[Path]:
+def chosen(folder: Path, names: Set[str]) -> list[Path]:
     """Images of the class folders whose names are in a list."""
-    classes = [f for f in sorted(folder.iterdir()) if read(f.name) in wanted(names)]
+    classes = [f for f in sorted(folder.iterdir()) if read(f.name) in names]
     return [path for one in classes for path in sorted(one.iterdir())]
 
 
 def sources(images: Path) -> Iterator[tuple[str, list[Image.Image]]]:
     """(name, images) of the sets that have to be encoded."""
-    yield "pets", [small(p) for p in sorted((images / "oxford_pets" / "train").glob("*/*"))]
-    yield "objects", [small(p) for p in chosen(images / "tinyimagenet" / "train", OBJECTS)]
+    pets = sorted((images / "oxford_pets" / "train").glob("*/*"))
+    yield "oxford_pets_train_32px", [small(p) for p in pets]
+    objects = chosen(images / "tinyimagenet" / "train", tinyimagenet_objects.WANTED)
+    yield "tinyimagenet_objects_32px", [small(p) for p in objects]
     own = sorted((images / "cifar100" / "train").glob("*/*"))[::2]
     generator = numpy_generator(0, "shuffled")
-    yield "shuffled", [shuffled(small(p), generator) for p in own]
-    caltech = chosen(images / "caltech101" / "train", CALTECH)
-    yield "caltech_64px", [small(p, 64) for p in caltech]
+    yield "cifar100_train_shuffled", [shuffle(small(p), generator) for p in own]
+    caltech = chosen(images / "caltech101" / "train", caltech101_objects.WANTED)
+    yield "caltech101_objects_64px", [small(p, 64) for p in caltech]
     tiny = sorted((images / "tinyimagenet" / "train").glob("*/*"))[::2]
-    yield "shuffled_64px", [shuffled(small(p, 64), generator) for p in tiny]
+    yield "tinyimagenet_train_shuffled", [shuffle(small(p, 64), generator) for p in tiny]
 
 
 def encode(images: list[Image.Image], backbone: Backbone) -> ImageFeatures:
@@ -110,39 +82,58 @@ def encode(images: list[Image.Image], backbone: Backbone) -> ImageFeatures:
     return ImageFeatures(torch.cat([part.pooled for part in parts]), torch.cat(patches))
 
 
-def write(path: Path, features: FeatureSet) -> None:
-    """One file with `features` as its test split."""
-    save_splits(path, {"test": features}, {"made by": Path(__file__).name})
-    print(f"{path}: {len(features)} images", flush=True)
+def write(
+    path: Path, features: FeatureSet, backbone: Backbone, patched: Sequence[int] | None = None
+) -> None:
+    """One file with `features` as its test split, and the patches of the rows `patched`."""
+    tensors = {
+        "pooled": features.pooled.half(),
+        "labels": features.labels.int(),
+        "split": torch.zeros(len(features), dtype=torch.int8),
+    }
+    metadata = {
+        "classes": json.dumps(features.classes),
+        "splits": json.dumps(["test"]),
+        "backbone": backbone.name,
+        "fingerprint": backbone.image_fingerprint,
+        "made by": Path(__file__).name,
+    }
+    if patched is not None and features.patches is not None:
+        rows = torch.as_tensor(patched)
+        tensors["patches_q"], tensors["patches_scale"] = quantise(features.patches[rows])
+        tensors["patches_index"] = rows.int()
+        metadata["patches"] = backbone.patch_kinds[0]
+    write_file(path, tensors, metadata)
+    also = "" if patched is None else f", {len(patched)} with patches"
+    print(f"{path}: {len(features)} images{also}", flush=True)
 
 
 def write_encoded(images: Path, out: Path, backbone: Backbone) -> None:
-    """The sets at 32 and 64 px, and the rows with patches of the former."""
+    """The sets at 32 and 64 px; some rows of those for CIFAR-100 with patches."""
     for name, found in sources(images):
         features = encode(found, backbone)
         labels = torch.zeros(len(found), dtype=torch.int64)
-        write(out / f"{name}.safetensors", FeatureSet(features.pooled, None, labels, (name,)))
-        if not name.endswith("_64px"):
-            whole = FeatureSet(features.pooled, features.patches, labels, (name,))
-            rows = torch.linspace(0, len(found) - 1, min(PATCH_ROWS, len(found))).long()
-            write(out / f"{name}_patches.safetensors", whole.select(rows))
+        whole = FeatureSet(features.pooled, features.patches, labels, (name,))
+        rows = torch.linspace(0, len(found) - 1, min(PATCH_ROWS, len(found))).long().tolist()
+        small_ones = name.endswith("_32px") or name.startswith("cifar100")
+        write(out / f"{name}.safetensors", whole, backbone, rows if small_ones else None)
 
 
-def write_full_size(features: Path, out: Path) -> None:
+def write_full_size(features: Path, out: Path, backbone: Backbone) -> None:
     """The full-size sets: the first training rows of each class that qualifies."""
     for name, dataset, names in (
-        ("pets_full", "oxford_pets", None),
-        ("caltech_full", "caltech101", CALTECH),
+        ("oxford_pets_train", "oxford_pets", None),
+        ("caltech101_objects", "caltech101", caltech101_objects.WANTED),
     ):
         whole = load_split(features / f"{dataset}.safetensors", "train")
-        kept = [names is None or read(one) in wanted(names) for one in whole.classes]
+        kept = [names is None or read(one) in names for one in whole.classes]
         rows = [
             row
             for label in range(len(whole.classes))
             if kept[label]
             for row in (whole.labels == label).nonzero()[:PER_CLASS, 0].tolist()
         ]
-        write(out / f"{name}.safetensors", whole.select(rows))
+        write(out / f"{name}.safetensors", whole.select(rows), backbone)
 
 
 def main() -> None:
@@ -152,9 +143,10 @@ def main() -> None:
     parser.add_argument("--features", type=Path)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
+    backbone = load_backbone("mini")
     if given.features is not None:
-        write_full_size(given.features, given.out)
-    write_encoded(given.images, given.out, load_backbone("mini"))
+        write_full_size(given.features, given.out, backbone)
+    write_encoded(given.images, given.out, backbone)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """The ten settings on which FOCoOp+'s ingredients were chosen: no test image is in their files.
 
-    python tools/validation_settings.py ../shared runs/chosen_on
+    python tools/validation_settings.py FEATURES runs/chosen_on
     focoop compare runs/chosen_on/*.toml --seeds 0 --methods focoop_plus,focoop_plus:mean_share=2.0
 
+FEATURES is a folder of ready features; the second command needs that of tools/prepare_features.py
+too, by `FOCOOP_FEATURES=FEATURES:OUT`.
 Of data with classes the training rows alone are kept, some of each class to validate on. Of data
 with domains one is taken out for good, and each of some others left out in turn; the settings of
 `configs/settings` test on all of them, docs/results.md says what that means.
@@ -15,6 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from focoop import config
+from focoop.data.registry import lookup
 from focoop.featurefile import read_file, split_names, write_file
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,10 +29,7 @@ DOMAINS = {
     "pacs-photo": ("pacs", ("art_painting", "cartoon", "sketch")),
     "office-amazon": ("office_caltech10", ("caltech10", "webcam")),
 }
-OOD = (
-    "file:runs/validation/caltech_full.safetensors",
-    "file:runs/validation/pets_full.safetensors",
-)
+OOD = ("caltech101_objects", "oxford_pets@train")
 
 
 def without(source: Path, split: str, out: Path) -> Path:
@@ -55,16 +55,17 @@ def quoted(specs: tuple[str, ...]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("shared", type=Path)
+    parser.add_argument("features", type=Path)
     parser.add_argument("out", type=Path)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    features = given.shared / "features"
+    features = given.features
     for name, count in CLASSES.items():
         file = without(features / f"{name}.safetensors", "test", given.out)
         ood = config.load(SETTINGS / f"{name}.toml").data.validation_ood
         data = [f'id = "file:{file}"', "corrupted = []", f"validation = {count}"]
         data += [f"ood = {quoted(ood)}", "validation_ood = []"]
+        data += [f"drop_classes = {quoted(lookup(name).no_classes)}"]
         write(given.out, name, name, {"data": data})
     for base, (name, left_out) in DOMAINS.items():
         kept = config.load(SETTINGS / f"{base}.toml").partition.leave_out

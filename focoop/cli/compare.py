@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from focoop.cli import complete
+from focoop.cli.fetch import Features
 from focoop.cli.run import note_data
 from focoop.cli.screen import AsJson, Device, Overrides, messages, out, print_json
 from focoop.errors import FocoopError
@@ -70,6 +71,7 @@ def compare(
     ] = Path("runs/compare"),
     jobs: Jobs = None,
     together: Together = 1,
+    features: Features = None,
     device: Device = None,
     overrides: Overrides = None,
     no_run: Annotated[
@@ -147,6 +149,7 @@ def tune(
     seed: Annotated[int, typer.Option(help="Seed of the runs and of the sample.")] = 0,
     jobs: Jobs = None,
     together: Together = 1,
+    features: Features = None,
     device: Device = None,
     overrides: Overrides = None,
     as_json: AsJson = False,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from focoop.cli import complete
-from focoop.cli.fetch import Root, check, fetch
+from focoop.cli.fetch import Features, Root, check, fetch
 from focoop.cli.run import note_data
 from focoop.cli.screen import (
     AsJson,
@@ -150,6 +150,7 @@ def show(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Also draw it with matplotlib.")
     ] = None,
+    features: Features = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:

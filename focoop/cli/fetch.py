@@ -23,6 +23,27 @@ Root = Annotated[
 ]
 
 
+def _stand_in(given: list[Path] | None) -> list[Path] | None:
+    """Name folders of ready features for this command and the processes it starts."""
+    if given:
+        from focoop.data.ready import use
+
+        use(given)
+    return given
+
+
+Features = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--features",
+        metavar="DIR",
+        callback=_stand_in,
+        help="Folder of ready features that stand in for public datasets; may be repeated; "
+        "default $FOCOOP_FEATURES.",
+    ),
+]
+
+
 def fetch(
     names: Annotated[
         list[str],
@@ -62,7 +83,7 @@ def check(
     Exit code 3 where files cannot be read; other remarks are told and change nothing.
     """
     from focoop.data.report import inspect
-    from focoop.features import Source
+    from focoop.data.spec import Source
 
     source = Source.parse(dataset)
     if source.kind in ("demo", "file"):

@@ -8,6 +8,7 @@ import typer
 from rich.cells import cell_len
 from rich.text import Text
 
+from focoop.cli.fetch import Features
 from focoop.cli.screen import AsJson, ConfigFile, Device, Overrides, load_config, out, print_json
 
 if TYPE_CHECKING:
@@ -116,7 +117,12 @@ def _runs_table(rows: Sequence[Mapping[str, Any]]) -> "Sheet":
     return Sheet([Column(name, right=place > 2) for place, name in enumerate(names)], cells)
 
 
-def doctor(file: ConfigFile = None, overrides: Overrides = None, as_json: AsJson = False) -> None:
+def doctor(
+    file: ConfigFile = None,
+    overrides: Overrides = None,
+    features: Features = None,
+    as_json: AsJson = False,
+) -> None:
     """Say what is installed and what is missing; with a configuration, what its run lacks."""
     from focoop.doctor import FAIL, examine
 

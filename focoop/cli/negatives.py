@@ -70,12 +70,12 @@ def negatives(
 
 def _classes(data: "DataConfig") -> tuple[str, ...]:
     """Class names of the ID dataset; no image is encoded, and no file of a folder is opened."""
-    from focoop.data import read_folder
+    from focoop.data import read_folder, ready
     from focoop.data.sources import open_images
     from focoop.features import Source, open_features
 
     source = Source.parse(data.id)
-    if source.kind in ("demo", "file"):
+    if source.kind in ("demo", "file") or ready.find(source) is not None:
         return open_features(data.id, "all", drop_classes=data.drop_classes).classes
     if source.kind == "folder":
         images = read_folder(Path(source.target).expanduser(), "all")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from focoop.cli import complete
+from focoop.cli.fetch import Features
 from focoop.cli.screen import (
     AsJson,
     ConfigFile,
@@ -60,15 +61,19 @@ def run(
             "--resume", help="Continue a run that was stopped or killed, or is to have more rounds."
         ),
     ] = False,
+    features: Features = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
     """Train and evaluate one federation; everything about it is kept in a run folder."""
+    from focoop.scenario import require_data
+
     config = load_config(file, overrides, device)
     path = folder or Path("runs") / config.title
     here = _as_started(config, path) if resume else config
     if here.data.fetch:
         fetch_missing(here)
+    require_data(here)
     notes = [*note_clients(here), *note_data(here)]
     summary = train(config, path, resume=resume, quiet=as_json, lengthen=True, notes=notes)
     if as_json:
@@ -82,6 +87,7 @@ def evaluate(
         Path,
         typer.Argument(metavar="RUN", help="A run folder.", autocompletion=complete.run_folder),
     ],
+    features: Features = None,
     device: Device = None,
     test_only: Annotated[
         bool, typer.Option("--test-only", help="Neither open nor check the training images.")

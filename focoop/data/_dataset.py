@@ -1,7 +1,7 @@
 """What a dataset file declares: names, layout on disk, official numbers, sources, a reader."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from focoop.data._listing import Listing
@@ -57,6 +57,9 @@ class Dataset:
         corrupted: name of the dataset with its official corrupted test images.
         corrupt: (folder, type, severity) -> images, for role `corrupted`.
         types: corruption types, for role `corrupted`.
+        ready: another name that files of ready features have; empty: that of the dataset alone.
+        no_classes: folders of some copies that are no classes; ready features are read without.
+        domains: domain names that ready features may have -> as this dataset is read.
     """
 
     title: str
@@ -77,6 +80,9 @@ class Dataset:
     corrupted: str = ""
     corrupt: Callable[[Path, str, int], ImageSet] | None = None
     types: tuple[str, ...] = ()
+    ready: str = ""
+    no_classes: tuple[str, ...] = ()
+    domains: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, root: Path) -> Path | None:
         """The folder of this dataset at or below `root`, or None."""
@@ -92,6 +98,20 @@ class Dataset:
         """Bytes to fetch; 0 where a part is not known beforehand."""
         sizes = [one.size for one in self.downloads]
         return sum(sizes) if all(sizes) else 0
+
+    @property
+    def fetched(self) -> bool:
+        """Whether `focoop data fetch` gets all of it."""
+        return bool(self.downloads) and not self.by_hand
+
+    @property
+    def told_size(self) -> str:
+        """How much there is to fetch, in words; a part of unknown size is named."""
+        known = sum(one.size for one in self.downloads)
+        unknown = [one.file for one in self.downloads if not one.size]
+        if not known:
+            return "size not known before the download"
+        return f"{known / 1e6:.0f} MB" + (f" and {', '.join(unknown)}" if unknown else "")
 
 
 def drive(identifier: str) -> str:

@@ -11,7 +11,14 @@ SINGULAR = {
     "Leopards": "leopard",
     "Motorbikes": "motorbike",
 }
-
+ARCHIVE = Download(
+    "https://data.caltech.edu/records/mzrjq-6wc02/files/caltech-101.zip",
+    "caltech-101.zip",
+    "sha256:331234750fc7f77520e50d9565e8b6907b03565e30320da1401130db08c61f91",
+    137_414_764,
+    unpack="",
+    inner="caltech-101/101_ObjectCategories.tar.gz",
+)
 
 DATASET = Dataset(
     title="Caltech-101",
@@ -26,15 +33,6 @@ DATASET = Dataset(
     read=lambda base: coop(
         base, "101_ObjectCategories", SPLIT, lambda name: spaced(SINGULAR.get(name, name))
     ),
-    downloads=(
-        Download(
-            "https://data.caltech.edu/records/mzrjq-6wc02/files/caltech-101.zip",
-            "caltech-101.zip",
-            "sha256:331234750fc7f77520e50d9565e8b6907b03565e30320da1401130db08c61f91",
-            137_414_764,
-            unpack="",
-            inner="caltech-101/101_ObjectCategories.tar.gz",
-        ),
-        Download(drive("1hyarUivQE36mY6jSomru6Fjd-JzwcCzN"), SPLIT),
-    ),
+    no_classes=("BACKGROUND_Google",),
+    downloads=(ARCHIVE, Download(drive("1hyarUivQE36mY6jSomru6Fjd-JzwcCzN"), SPLIT)),
 )

@@ -28,6 +28,7 @@ DATASET = Dataset(
     licence="none stated; research",
     page="https://github.com/med-air/FedBN",
     read=read,
+    domains={"caltech10": "caltech"},
     downloads=(
         Download(
             drive("1gxhV5xRXQgC9AL4XexduH7hdxDng7bJ3"), "office_caltech_10_dataset.zip", unpack=""

@@ -96,12 +96,22 @@ def find(name: str, root: str | Path | None = None) -> Path:
     return base
 
 
+def how_to_get(name: str) -> str:
+    """What a dataset is, how much there is to fetch, and the command; or how to get it by hand."""
+    dataset = lookup(name)
+    if dataset.fetched:
+        return f"{dataset.title}, {dataset.told_size}: focoop data fetch {name}"
+    return f"{dataset.title}, by hand: {dataset.by_hand}; it must lie as {dataset.layout}"
+
+
 def missing(name: str, root: str | Path | None = None) -> DataError:
     """The error about a dataset that is not on this disk."""
     dataset = lookup(name)
-    whole = dataset.downloads and not dataset.by_hand
-    how = f"get it with focoop data fetch {name}" if whole else dataset.by_hand
+    how = dataset.by_hand
+    if dataset.fetched:
+        how = f"get it with focoop data fetch {name} ({dataset.told_size})"
     return DataError(
         f"{dataset.title} is not in {data_root(root)}: {how}, or point data.root (or --root, or "
-        f"the environment variable FOCOOP_DATA) at a folder that holds {dataset.layout}"
+        f"the environment variable FOCOOP_DATA) at a folder that holds {dataset.layout}; a folder "
+        "with its ready features may stand in (--features DIR, or FOCOOP_FEATURES)"
     )

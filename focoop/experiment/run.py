@@ -66,6 +66,7 @@ def _rounds(
     folder.pin("backbone_fingerprint", scenario.backbone.fingerprint)
     folder.pin("data_hashes", hashes_of(scenario, config, folder))
     folder.pin("repeated_shots", scenario.split.repeated)
+    folder.remember(data_sources=scenario.sources)
     folder.keep_names(names)
     schedule = schedule_of(config, scenario)
     committed = folder.resume_point()

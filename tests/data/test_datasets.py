@@ -16,6 +16,7 @@ from tests.data.trees import plant, write
 # DTD, Caltech-101, Flowers and Pets (the paper's table of datasets has the same train and test).
 OFFICIAL = {
     "caltech101": (100, {"train": 4128, "val": 1649, "test": 2465}),
+    "caltech101_objects": (0, {}),
     "cifar10": (10, {"train": 50000, "test": 10000}),
     "cifar100": (100, {"train": 50000, "test": 10000}),
     "cifar100_c": (100, {"test": 10000}),
@@ -33,6 +34,7 @@ OFFICIAL = {
     "flowers102": (102, {"train": 4093, "val": 1633, "test": 2463}),
     "food101": (101, {"train": 50500, "val": 20200, "test": 30300}),
     "inaturalist": (0, {"test": 10000}),
+    "intel_scenes": (0, {"test": 3000}),
     "isun": (0, {"test": 8925}),
     "lsun_c": (0, {"test": 10000}),
     "lsun_r": (0, {"test": 10000}),
@@ -45,6 +47,7 @@ OFFICIAL = {
     "svhn": (10, {"train": 73257, "test": 26032}),
     "texture": (0, {"test": 5640}),
     "tinyimagenet": (200, {"train": 100000, "test": 10000}),
+    "tinyimagenet_objects": (0, {"test": 3750}),
     "tinyimagenet_c": (200, {"test": 10000}),
 }
 # Whole datasets whose splits leave nothing out.

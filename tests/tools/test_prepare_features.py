@@ -1,6 +1,7 @@
 """The features of the comparison: which images are taken and what a slim copy holds."""
 
 import json
+import os
 import sys
 import tomllib
 from dataclasses import replace
@@ -14,10 +15,15 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from focoop import config
+from focoop.data import ready
 from focoop.data.corruptions import SEVERITIES
+from focoop.data.rendered import shuffle
+from focoop.data.spec import NAMED, Source, expand
 from focoop.featurefile import load_split, read_file, write_file
+from focoop.featureset import FeatureSet
 from focoop.seeds import numpy_generator
 from focoop.split import make_split
+from tests.helpers import toy_backbone
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -55,7 +61,7 @@ def test_small_is_the_centre_square_reduced(tmp_path: Path) -> None:
 
 def test_shuffled_moves_whole_blocks() -> None:
     pixels = numpy_generator(0, "pixels").integers(0, 256, (16, 16, 3), dtype=np.uint8)
-    mixed = np.asarray(validation_ood.shuffled(Image.fromarray(pixels), numpy_generator(1, "x")))
+    mixed = np.asarray(shuffle(Image.fromarray(pixels), numpy_generator(1, "x")))
 
     def blocks(image: np.ndarray) -> list[bytes]:
         cut = range(0, 16, 4)
@@ -80,41 +86,48 @@ def feature_file(path: Path, rows: int) -> None:
 
 
 def test_a_slim_copy_gives_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    work = tmp_path / "work"
-    names = [tmp_path / "shared" / "features" / f"{name}.safetensors" for name in ("own", "far")]
-    names += [work / "runs/features" / f"own_c.brightness.{s}.safetensors" for s in SEVERITIES]
-    names += [work / "runs/validation/near.safetensors"]
+    shared, made, slim = tmp_path / "shared", tmp_path / "made", tmp_path / "slim"
+    names = [shared / f"{name}.safetensors" for name in ("svhn", "sun_32px")]
+    names += [made / f"svhn.brightness.{s}.safetensors" for s in SEVERITIES]
+    names += [made / "isun.safetensors", made / "texture.safetensors"]  # the last is not named
     for rows, path in enumerate(names, start=10):
         feature_file(path, rows)
-    monkeypatch.chdir(work)
+    monkeypatch.setenv(ready.VARIABLE, f"{shared}{os.pathsep}{made}")
     told = config.load(
         None,
         [
-            "data.id=file:../shared/features/own.safetensors",
-            'data.corrupted=["file:runs/features/own_c.safetensors#brightness"]',
-            'data.ood=["file:../shared/features/far.safetensors", "demo:sun"]',
-            'data.validation_ood=["file:runs/validation/near.safetensors"]',
+            "data.id=svhn",
+            'data.corrupted=["svhn#brightness"]',
+            'data.ood=["sun@32px", "demo:sun"]',
+            'data.validation_ood=["isun"]',
         ],
     )
-    prepare_features.slim([told], Path("slim"))
-    found = {str(path.relative_to("slim")) for path in Path("slim").rglob("*.safetensors")}
-    assert found == {
-        "shared/own.safetensors",
-        "shared/far.safetensors",
-        "validation/near.safetensors",
-        *(f"made/own_c.brightness.{s}.safetensors" for s in SEVERITIES),
-    }
-    pairs = [("shared/own", names[0], "train"), ("shared/own", names[0], "test")]
-    pairs += [("shared/far", names[1], "test"), ("made/own_c.brightness.3", names[4], "test")]
-    for copied, original, split in pairs:
-        copy = load_split(Path("slim") / f"{copied}.safetensors", split)
+    prepare_features.slim([told], slim)
+    assert {path.name for path in slim.iterdir()} == {path.name for path in names[:-1]}
+    for original, split in ((names[0], "train"), (names[1], "test"), (names[4], "test")):
+        copy = load_split(slim / original.name, split)
         assert copy.sha256() == load_split(original, split).sha256()
-    tensors, _ = read_file(Path("slim/shared/far.safetensors"))
+    tensors, _ = read_file(slim / "sun_32px.safetensors")
     assert set(tensors) == {"pooled", "labels", "split"} and len(tensors["labels"]) == 11
     reads_patches = replace(told, data=replace(told.data, with_patches=True))
-    prepare_features.slim([told, reads_patches], Path("slim"))
-    made = load_split(Path("slim/shared/far.safetensors"), "test", with_patches=True)
-    assert made.patches is not None and made.patches.shape[1:] == (2, 8)
+    prepare_features.slim([told, reads_patches], slim)
+    copied = load_split(slim / "sun_32px.safetensors", "test", with_patches=True)
+    assert copied.patches is not None and copied.patches.shape[1:] == (2, 8)
+
+
+def test_rows_with_patches_are_those_that_were_asked_for(tmp_path: Path) -> None:
+    backbone = toy_backbone()
+    generator = torch.Generator().manual_seed(0)
+    pooled, patches = torch.randn(5, 8, generator=generator), torch.randn(5, 2, 8)
+    whole = FeatureSet(pooled, patches, torch.arange(5) % 2, ("a", "b"))
+    validation_ood.write(tmp_path / "x.safetensors", whole, backbone, [1, 4])
+    every = load_split(tmp_path / "x.safetensors", "test")
+    some = load_split(tmp_path / "x.safetensors", "test", with_patches=True)
+    assert len(every) == 5 and some.labels.tolist() == [1, 0] and some.patches is not None
+    assert torch.equal(some.pooled, every.pooled[[1, 4]])
+    unit = torch.nn.functional.normalize(patches[[1, 4]], dim=-1)
+    assert torch.allclose(some.patches, unit, atol=0.02)  # int8
+    assert every.provenance["fingerprint"] == backbone.image_fingerprint
 
 
 @pytest.mark.parametrize("path", SETTINGS, ids=lambda path: path.stem)
@@ -125,12 +138,14 @@ def test_a_setting_says_what_is_compared_on_and_nothing_of_the_method(path: Path
     for section, values in stated.items():
         assert set(values) <= SAID[section]
     told = config.load(path)
-    tested = {spec.rsplit("/", 1)[-1].split(":")[-1].split(".")[0] for spec in told.data.ood}
+    tested = {spec.split(":")[-1].split("@")[0] for spec in told.data.ood}
     # Only one OOD set has patches and is not DTD.
     assert len(tested) > (path.stem != "dtd-patches") and told.data.validation_ood
-    own = told.data.id.rsplit("/", 1)[-1].split(".")[0]
+    own = told.data.id.split(":")[-1]
     assert not any(name.split("_")[0] == own for name in tested)  # no ID images among the OOD ones
     assert not set(told.data.ood) & set(told.data.validation_ood)
+    specs = (told.data.id, *told.data.corrupted, *told.data.ood, *told.data.validation_ood)
+    assert {Source.parse(spec).kind for spec in expand(specs)} <= {NAMED, "demo"}
 
 
 @pytest.mark.shared
@@ -138,7 +153,7 @@ def test_a_setting_says_what_is_compared_on_and_nothing_of_the_method(path: Path
 def test_a_setting_gives_every_client_images(
     path: Path, shared_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(ROOT)  # the settings say ../shared
+    monkeypatch.setenv(ready.VARIABLE, str(shared_dir / "features"))
     told = config.load(path)
     split = make_split(told)
     counts = split.counts()

@@ -38,7 +38,7 @@ def test_test_rows_and_the_kept_domain_are_gone(
     monkeypatch.setattr(
         validation_settings, "DOMAINS", {"pacs-photo": ("pacs", ("cartoon", "sketch"))}
     )
-    monkeypatch.setattr(sys, "argv", ["tool", str(tmp_path / "shared"), str(out)])
+    monkeypatch.setattr(sys, "argv", ["tool", str(features), str(out)])
     validation_settings.main()
     for name, gone in (("dtd", 1), ("pacs", domains.index("photo"))):
         before, _ = read_file(features / f"{name}.safetensors")
@@ -49,6 +49,7 @@ def test_test_rows_and_the_kept_domain_are_gone(
     dtd = config.load(out / "dtd.toml")
     assert dtd.data.validation == 2 and dtd.data.id == f"file:{out.resolve()}/dtd.safetensors"
     assert dtd.data.ood == config.load(ROOT / "configs/settings/dtd.toml").data.validation_ood
+    assert dtd.data.drop_classes == ()  # caltech101 alone has a folder that is no class
     for domain in ("cartoon", "sketch"):
         pacs = config.load(out / f"pacs-{domain}.toml")
         assert (pacs.partition.leave_out, pacs.partition.clients) == (domain, 2)
