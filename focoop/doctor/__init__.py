@@ -3,20 +3,39 @@
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from focoop import __version__
-from focoop.errors import DataError, FocoopError
+from focoop.doctor.check import FAIL, NOTE, OK, Check, guarded
+from focoop.doctor.run import (
+    datasets_of,
+    missing_datasets,
+    run_backbone,
+    run_clients,
+    run_data,
+    run_dataset,
+    run_method,
+)
 
 if TYPE_CHECKING:
     from focoop.schema import RunConfig
 
-OK, NOTE, FAIL = "ok", "note", "fail"
+__all__ = [
+    "FAIL",
+    "NOTE",
+    "OK",
+    "Check",
+    "datasets_of",
+    "examine",
+    "guarded",
+    "missing_datasets",
+    "run_clients",
+]
+
 CORE = {"torch": "torch", "numpy": "numpy", "safetensors": "safetensors"}
 COMMAND_LINE = {"typer": "typer", "rich": "rich", "pillow": "PIL"}
 OPTIONAL = {
@@ -29,19 +48,9 @@ REFERENCE = ("openclip:ViT-B-16:openai", "openclip:RN50:openai")
 NEEDED_SPACE = 2**30
 
 
-@dataclass(frozen=True)
-class Check:
-    """One finding: `state` is ok, note (something optional is absent) or fail."""
-
-    topic: str
-    state: str
-    found: str
-    advice: str = ""
-
-
 def examine(config: "RunConfig | None" = None) -> Iterator[Check]:
     """All findings, each as soon as it is known; with a configuration, also what its run lacks."""
-    yield Check("focoop", OK, f"{__version__} in {Path(__file__).resolve().parent}")
+    yield Check("focoop", OK, f"{__version__} in {Path(__file__).resolve().parent.parent}")
     yield python()
     yield from packages()
     checks = (
@@ -65,17 +74,6 @@ def examine(config: "RunConfig | None" = None) -> Iterator[Check]:
             yield guarded(partial(run_dataset, spec, config), f"this run's {spec}")
         if os.environ.get("FOCOOP_FEATURES"):  # they may serve the clean images alone
             yield guarded(partial(run_data, config), "this run's data")
-
-
-def guarded(check: Callable[[], Check], topic: str = "") -> Check:
-    """A finding even where looking for it fails."""
-    topic = topic or check.__name__.replace("_", " ")
-    try:
-        return check()
-    except FocoopError as error:
-        return Check(topic, FAIL, str(error))
-    except (ImportError, OSError, RuntimeError) as error:
-        return Check(topic, FAIL, f"{type(error).__name__}: {error}", "see above")
 
 
 def python() -> Check:
@@ -160,116 +158,6 @@ def datasets() -> Check:
     found = f"{', '.join(here) or 'none'} of {len(available())} in {root}"
     advice = "focoop data list shows all, focoop data fetch NAME gets one"
     return Check("datasets", OK if here else NOTE, found, "" if here else advice)
-
-
-def run_backbone(config: "RunConfig") -> Check:
-    """Whether the weights of a run are here, or can be had."""
-    topic, name = "this run's backbone", config.backbone.name
-    if name == "mini":
-        return Check(topic, OK, "mini, packaged")
-    if util.find_spec("open_clip") is None:
-        return Check(topic, FAIL, f"{name} needs open_clip", "pip install 'focoop[openclip]'")
-    from focoop.clip import weights
-    from focoop.clip.openclip import config_of, resolve_tag
-
-    model, _, tag = name.partition(":")[2].replace("/", "-").partition(":")
-    config_of(model)
-    given = Path(config.backbone.weights) if config.backbone.weights else None
-    source = resolve_tag(model, tag, given)
-    if given is not None:
-        return Check(topic, OK, f"{name} in {weights.check_local(given, source)}")
-    if path := weights.find_cached(source):
-        return Check(topic, OK, f"{name} in {path}")
-    weights.reach(source)
-    return Check(topic, NOTE, f"{name} is not here, but on the hub", "focoop run fetches it")
-
-
-def run_method(config: "RunConfig") -> Check:
-    """Whether a run loads the patch features its method reads."""
-    from focoop.methods import lookup
-
-    topic, kind = "this run's method", lookup(config.method.name).patch_kind
-    if kind and not config.data.with_patches:
-        lacking = f"{config.method.name} reads patch features {kind}, which are not loaded"
-        return Check(topic, FAIL, lacking, "set data.with_patches to true")
-    return Check(topic, OK, f"{config.method.name}, patch features: {kind or 'none'}")
-
-
-def run_clients(config: "RunConfig") -> Check:
-    """Whether a run uses the clients that its images come divided into."""
-    from focoop.data.own import clients_of
-    from focoop.features import Source
-
-    topic, kind = "this run's clients", config.partition.kind
-    source = Source.parse(config.data.id)
-    given = clients_of(source.kind, Path(source.target).expanduser())
-    if given and kind != "given":
-        found = (
-            f"{config.data.id} names {len(given)} clients, which partition.kind = {kind} ignores"
-        )
-        return Check(topic, NOTE, found, "--set partition.kind=given --set partition.clients=0")
-    return Check(topic, OK, f"partition.kind = {kind}")
-
-
-def run_dataset(spec: str, config: "RunConfig") -> Check:
-    """Whether a dataset of a run is here, or how it can be had."""
-    from focoop.data import demo, ready, registry
-    from focoop.data.spec import NAMED, Source
-
-    topic = f"this run's {spec}"
-    source = Source.parse(spec)
-    if source.kind == "demo":
-        return Check(topic, OK, f"packaged, {demo.demo_path(source.target).name}")
-    if source.kind == "hf":
-        if util.find_spec("datasets") is None:
-            return Check(topic, FAIL, "needs the package datasets", "pip install datasets")
-        return Check(topic, NOTE, "comes from the hub", "its own cache keeps it")
-    if source.kind == NAMED:
-        name, root = source.name, config.data.root or None
-        if found := ready.find(source):
-            ready.require([spec], root, config.backbone.name)
-            return Check(topic, OK, f"ready features in {found.path}")
-        dataset = registry.lookup(name)
-        if base := dataset.find(registry.data_root(root)):
-            return Check(topic, OK, f"{dataset.title} in {base}")
-        if not config.data.fetch or dataset.by_hand or not dataset.downloads:
-            raise registry.missing(name, root)
-        size = f", {dataset.size / 2**20:.0f} MiB" if dataset.size else ""
-        return Check(topic, NOTE, f"{dataset.title} is not here{size}", "focoop run fetches it")
-    path = Path(source.target).expanduser()
-    if not path.exists():
-        raise DataError(f"there is no {path}: check {spec!r}")
-    return Check(topic, OK, f"{source.kind} {path}")
-
-
-def datasets_of(config: "RunConfig") -> list[str]:
-    """Names of all datasets a run opens, each once; corrupted ones by their clean images."""
-    from focoop import scenario
-
-    return list(dict.fromkeys(spec.partition("#")[0] for spec in scenario.datasets_of(config)))
-
-
-def run_data(config: "RunConfig") -> Check:
-    """Whether all datasets of a run are here, corrupted ones among them."""
-    from focoop.scenario import require_data
-
-    topic = "this run's data"
-    if config.data.fetch and (lacking := missing_datasets(config)):
-        return Check(topic, NOTE, f"not here: {', '.join(lacking)}", "focoop run fetches them")
-    require_data(config)
-    return Check(topic, OK, "all is here")
-
-
-def missing_datasets(config: "RunConfig") -> list[str]:
-    """Public datasets of a run that are not here; refused where one cannot be fetched."""
-    from focoop.data import ready, registry
-    from focoop.scenario import datasets_of
-
-    root = config.data.root or None
-    lacking = ready.lacking(datasets_of(config), root)
-    if any(not registry.lookup(name).fetched for name in lacking):
-        raise ready.missing(lacking, root)
-    return list(lacking)
 
 
 def demo_pack() -> Check:
