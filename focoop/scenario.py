@@ -185,8 +185,10 @@ def served_by(features: FeatureSet, images: int | None = None) -> dict[str, Any]
     """Where features came from, for a run's manifest."""
     told = features.provenance
     served = told.get("served", "")
-    path = Path(told.get("source" if served == "images" else "file", "")).absolute()
-    found = {"served by": served, "path": str(path), "images": images or len(features)}
+    path = told.get("source" if served == "images" else "file", "")
+    found: dict[str, Any] = {"served by": served}
+    found["path"] = str(Path(path).absolute()) if path else ""
+    found |= {"images": images or len(features)}
     return {**found, "classes": len(features.classes)}
 
 
