@@ -53,7 +53,7 @@ def suffix(name: str) -> str:
     >>> suffix("Photo.JPG"), suffix("1.2.840.113619.2"), suffix("IM0001")
     ('.jpg', '', '')
     """
-    found = Path(name).suffix.lower()
+    found = os.path.splitext(name)[1].lower()
     if found == ".gz" and name.lower().endswith(".nii.gz"):
         return ".nii.gz"
     return "" if found[1:].isdigit() else found

@@ -13,6 +13,7 @@ from focoop.data.splits import whole
 from focoop.errors import DataError
 
 OWN = ("folder", "clients", "csv")
+_warned: set[str] = set()  # what was said already: a run opens a set several times
 
 
 def open_images(
@@ -56,12 +57,12 @@ def _warn_of_lost(path: Path, images: ImageSet) -> None:
     outside = len(set(files.images) - set(images.files))
     told = [f"{outside} images outside any class folder"] if outside else []
     told += [lost(files.others)] if lost(files.others) else []
-    if told:
-        warnings.warn(
-            f"{path} holds files that are not used: {' and '.join(told)}; focoop data check names "
-            "them",
-            stacklevel=3,
-        )
+    text = (
+        f"{path} holds files that are not used: {' and '.join(told)}; focoop data check names them"
+    )
+    if told and text not in _warned:
+        _warned.add(text)
+        warnings.warn(text, stacklevel=3)
 
 
 def splits_of(kind: str, target: str, by: str = "domain") -> tuple[str, ...]:

@@ -41,6 +41,8 @@ COMMAND_LINE = {"typer": "typer", "rich": "rich", "pillow": "PIL"}
 OPTIONAL = {
     "open_clip_torch": ("open_clip", "openclip:* backbones", "'focoop[openclip]'"),
     "matplotlib": ("matplotlib", "focoop data show --plot", "'focoop[plot]'"),
+    "pillow-heif": ("pillow_heif", "HEIC photographs", "'focoop[formats]'"),
+    "pydicom": ("pydicom", "DICOM images", "'focoop[formats]'"),
     "datasets": ("datasets", "hf:NAME datasets", "datasets"),
 }
 # The backbones of the paper, whose weights are looked for.

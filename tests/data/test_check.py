@@ -20,6 +20,7 @@ from focoop.data.foldertree import OUTSIDE
 from focoop.data.formats import HIDDEN, OTHER, SYSTEM, UNREAD
 from focoop.data.sources import open_images
 from focoop.seeds import numpy_generator
+from tests.data import trees
 from tests.data.deep_files import png16
 from tests.data.test_decoding import write_any
 
@@ -177,3 +178,9 @@ def test_a_run_is_told_of_pictures_it_does_not_use(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=words):
         found = open_images("folder", str(root), "train")
     assert found.files == ("train/cat/1.png",)
+
+
+def test_a_public_dataset_of_arrays_is_counted(tmp_path: Path) -> None:
+    trees.cifar100(tmp_path / "data", 4, 4)
+    code, text = check("cifar100", "--root", str(tmp_path / "data"))
+    assert code == 0 and text.endswith("8 images, 100 classes, 0 cannot be read\n")
