@@ -9,7 +9,7 @@ import typer
 
 from focoop.cli.keys import need_flower
 from focoop.cli.live import Watch
-from focoop.cli.screen import ConfigFile, Overrides, load_config, messages, out
+from focoop.cli.screen import ConfigFile, Overrides, RunOut, load_config, messages, out
 from focoop.cli.site import Classes, Keys
 from focoop.errors import FederationError, RunError
 
@@ -25,9 +25,7 @@ def coordinator(
     classes: Classes,
     file: ConfigFile = None,
     overrides: Overrides = None,
-    folder: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Run folder; default runs/TITLE.")
-    ] = None,
+    folder: RunOut = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in it.")] = False,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,

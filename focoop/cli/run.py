@@ -15,6 +15,7 @@ from focoop.cli.screen import (
     Device,
     Overrides,
     Rounds,
+    RunOut,
     download_progress,
     image_work,
     load_config,
@@ -52,9 +53,7 @@ DEMO_FOLDER = Path("runs/demo")
 def run(
     file: ConfigFile = None,
     overrides: Overrides = None,
-    folder: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Run folder; default runs/TITLE.")
-    ] = None,
+    folder: RunOut = None,
     resume: Annotated[
         bool,
         typer.Option(

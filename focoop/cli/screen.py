@@ -40,7 +40,7 @@ ConfigFile = Annotated[
     Path | None,
     typer.Argument(
         metavar="CONFIG.toml",
-        help="Settings; what is left out has its default.",
+        help="A file of settings, or a name such as demo; what is left out has its default.",
         autocompletion=complete.configuration,
     ),
 ]
@@ -51,6 +51,15 @@ Overrides = Annotated[
         metavar="KEY=VALUE",
         help="Change one setting; may be repeated.",
         autocompletion=complete.override,
+    ),
+]
+RunOut = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        help="Run folder; default: in runs, called by the setting name, or by data, partition, "
+        "method and seed.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]

@@ -26,7 +26,7 @@ class ServerSettings:
         "", "folder of the federation's keys at the server; empty: nodes number themselves"
     )
     sites: int = setting(0, "number of sites; 0: as many as nodes say there are", low=0)
-    out: str = setting("", "run folder at the server; empty: runs/flower/TITLE")
+    out: str = setting("", "run folder at the server; empty: one of the run's name in runs/flower")
     resume: bool = setting(False, "continue the run in that folder")
     quorum: float = setting(
         0.5, "share of a round's clients whose updates it needs", above=0, high=1
