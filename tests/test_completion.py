@@ -84,7 +84,7 @@ def test_names_are_those_of_the_registries() -> None:
         ("focoop run --set=partition.kind=p", ["pathological"]),
         ("focoop run --set method.name=promptf", ["promptfl", "promptfolio"]),
         ("focoop run --set data.id=demo:ci", ["cifar100"]),
-        ("focoop run --set data.id=tiny", ["tinyimagenet", "tinyimagenet_c"]),
+        ("focoop run --set data.id=stanf", ["stanford_cars"]),
         ("focoop run --set data.fetch=", ["true", "false"]),
         ("focoop run --set method.name=fedpgp --set method.ra", ["method.rank=", "method.rank=4"]),
         ("focoop run cifar100-promptfl --set method.tra", []),
