@@ -17,6 +17,7 @@ def as_document(report: "Report") -> dict[str, Any]:
         "images": len(report.images),
         "classes": len(report.images.classes),
         "splits": dict(report.splits),
+        "groups": dict(report.groups),
         "formats": dict(report.formats),
         "broken": report.reasons,
         "warnings": list(report.warnings),
@@ -48,11 +49,14 @@ def show_report(report: "Report", console: Screen) -> None:
         _show_part(console, title, reasons)
     if any(len(files) > SHOWN for _, reasons in parts for files in reasons.values()):
         console.print("(--json names every file)", style="dim")
-    formats = ", ".join(f"{count} {name}" for name, count in _by_count(report.formats))
-    splits = ", ".join(f"{count} {name}" for name, count in report.splits.items())
-    for told in (formats, splits):
-        if told:
-            console.print(told)
+    for title, counts in (
+        ("formats", _by_count(report.formats)),
+        ("splits", list(report.splits.items())),
+        ("clients or domains", list(report.groups.items())),
+    ):
+        if counts:
+            told = ", ".join(f"{count} {name}" for name, count in counts)
+            console.print(f"{title}: {told}", hang=2)
     wrong = sum(map(len, report.broken.values()))
     count, classes = len(report.images), len(report.images.classes)
     console.print(f"{count} images, {classes} classes, {wrong} cannot be read")

@@ -1,9 +1,9 @@
 """Image folders: which files there are, of which class, split and domain. No pixel is read here."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from focoop.data.classnames import named_classes
+from focoop.data.classnames import NAMES, named_classes
 from focoop.data.foldertree import lost, walk
 from focoop.data.formats import SUFFIXES
 from focoop.data.imageset import ImageSet
@@ -14,6 +14,10 @@ from focoop.errors import DataError
 SPLITS = ("train", "test", "val")
 ALL = "all"
 FLAT = ""  # the class of images that lie in no class folder
+NAMED_CLASSES = (
+    f"Folders that are classes and hold further folders alone: write them into {NAMES}, lines of "
+    "folder,name"
+)
 
 Tree = Mapping[str, Mapping[str, Sequence[str]]]  # group -> class -> files relative to the root
 
@@ -86,7 +90,7 @@ def _groups(root: Path, tree: Tree, split: str) -> list[str]:
         raise DataError(
             f"{root} has no folder {split!r}: {', '.join(sorted(tree))} are taken as domains; make "
             f"them the clients (partition.kind=domain), or sort the images into train/<class> and "
-            f"test/<class> (a split here is a domain's name or {ALL!r})"
+            f"test/<class> (a split here is a domain's name or {ALL!r}). {NAMED_CLASSES}"
         )
     if split not in tree:
         raise DataError(f"{root} has no {split!r}: its splits are {', '.join(sorted(tree))}")
@@ -116,22 +120,30 @@ def renamed(tree: Tree, names: Mapping[str, str]) -> dict[str, dict[str, list[st
     return found
 
 
-def scan(root: Path) -> dict[str, dict[str, list[str]]]:
+def scan(root: Path, named: Collection[str] | None = None) -> dict[str, dict[str, list[str]]]:
     """Group -> class -> image files; the group is the empty string for `root/<class>/*`.
 
     Images in folders below a class folder, at any depth, belong to that class. A folder called as a
     split, in whatever word, is one where it has class folders: images directly in it belong to no
     class. Images that lie in `root` itself are of the class `FLAT`, where there are no others.
+
+    Args:
+        root: the folder.
+        named: folders that are classes even where all their images lie in folders below; None:
+            those that a file of class names in `root` lists.
+
+    Raises:
+        DataError: there is no such folder, or no image in it, or its layout is not clear.
     """
     if not root.is_dir():
         raise DataError(f"no image folder {root}: check the path")
     files = walk(root)
-    tree = _layout(files.images)
+    tree = _layout(files.images, named_classes(root) if named is None else named)
     if "" in tree and len(tree) > 1:
         other = sorted(group for group in tree if group)[0]
         raise DataError(
             f"{root} mixes class folders ({sorted(tree[''])[0]}) with split or domain folders "
-            f"({other}): use one layout"
+            f"({other}): use one layout. {NAMED_CLASSES}"
         )
     if not tree and files.images:
         return {"": {FLAT: list(files.images)}}
@@ -155,8 +167,8 @@ def _by_split(root: Path, tree: Tree) -> dict[str, dict[str, list[str]]]:
     return found
 
 
-def _layout(images: Iterable[str]) -> dict[str, dict[str, list[str]]]:
-    """Group -> class -> files, from the paths alone."""
+def _layout(images: Iterable[str], named: Collection[str]) -> dict[str, dict[str, list[str]]]:
+    """Group -> class -> files, from the paths and from the folders that are `named` as classes."""
     below: dict[str, list[str]] = {}
     for file in images:
         first, slash, _ = file.partition("/")
@@ -165,7 +177,8 @@ def _layout(images: Iterable[str]) -> dict[str, dict[str, list[str]]]:
     tree: dict[str, dict[str, list[str]]] = {}
     for first, files in sorted(below.items()):
         deeper = [file for file in files if file.count("/") > 1]
-        if len(deeper) < len(files) and not (split_of(first, short=False) and deeper):
+        direct = len(deeper) < len(files) and not (split_of(first, short=False) and deeper)
+        if direct or first in named:
             tree.setdefault("", {})[first] = files
             continue
         classes: dict[str, list[str]] = {}

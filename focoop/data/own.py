@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from focoop.data._listing import ALL
-from focoop.data._readers import FLAT, SPLITS, scan
+from focoop.data._readers import FLAT, NAMED_CLASSES, SPLITS, scan
 from focoop.data.classnames import name_of, named_classes
 from focoop.data.decoding import as_rgb
 from focoop.data.imageset import ImageSet, Store
@@ -176,7 +176,7 @@ def clients_table(root: Path) -> Table:
     rows: list[tuple[str, str, str, str]] = []
     names: Mapping[str, str] = named_classes(root)
     for client in sorted(p.name for p in root.iterdir() if p.is_dir() and p.name[0] != "."):
-        for split, classes in scan(root / client).items():
+        for split, classes in scan(root / client, names).items():
             if FLAT in classes:
                 raise DataError(
                     f"{root / client} holds images and no class folders: sort them into "
@@ -185,7 +185,7 @@ def clients_table(root: Path) -> Table:
             if split and split not in SPLITS:
                 raise DataError(
                     f"{root / client / split}: expected <class> or train/<class> and test/<class> "
-                    "in each client's folder"
+                    f"in each client's folder. {NAMED_CLASSES}"
                 )
             rows += [
                 (f"{client}/{file}", names.get(name, name), split, client)

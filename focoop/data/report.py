@@ -48,6 +48,7 @@ class Report:
     Attributes:
         images: the images that were looked at.
         splits: split -> number of images; empty without splits.
+        groups: domain or client -> number of images; empty without any.
         formats: format -> number of images that can be read.
         broken: reason -> files that cannot be read.
         remarks: what is done to files that their owner may want to know -> those files.
@@ -58,6 +59,7 @@ class Report:
 
     images: ImageSet
     splits: Mapping[str, int]
+    groups: Mapping[str, int]
     formats: Mapping[str, int]
     broken: Mapping[str, Sequence[str]]
     remarks: Mapping[str, Sequence[str]]
@@ -92,6 +94,7 @@ def inspect(kind: str, target: str, split: str = ALL, root: str | Path | None = 
     return Report(
         images=images,
         splits=Counter(row.split for row in rows if row.split),
+        groups=Counter(row.group for row in rows if row.group),
         formats=Counter(found[images.files[row]].format for row in readable),
         broken=_grouped((one.reason, file) for file, one in found.items() if one.reason),
         remarks={

@@ -8,6 +8,7 @@ import pytest
 from focoop.data import read_folder
 from focoop.data.foldertree import walk
 from focoop.data.formats import ARCHIVE, BARE, HIDDEN, OTHER, SYSTEM, UNREAD
+from focoop.data.sources import open_images
 from focoop.errors import DataError
 from tests.data.test_readers import plant
 
@@ -62,6 +63,25 @@ def test_folders_below_a_class_belong_to_it(tmp_path: Path) -> None:
     assert read_folder(root, "all").classes == ("cat",)
     assert read_folder(root, "train").files == ("train/cat/2.png", "train/cat/a/1.png")
     assert read_folder(root, "test").files == ("test/cat/b/c/3.png",)
+
+
+def test_class_folders_of_folders_alone_are_told_by_their_names(tmp_path: Path) -> None:
+    files = ("tumour/patient 1/1.png", "tumour/patient 2/1.png", "healthy/patient 3/1.png")
+    root = plant(tmp_path / "ward", *files)
+    assert read_folder(root, "all").domain_names == ("healthy", "tumour")
+    with pytest.raises(DataError, match=r"write them into class_names\.csv"):
+        read_folder(root, "train")
+    (root / "class_names.csv").write_text("tumour,brain tumour\nhealthy,healthy brain\n")
+    found = read_folder(root, "all")
+    assert found.classes == ("brain tumour", "healthy brain") and found.domain_names == ()
+    assert found.files == (*files[:2], files[2])
+    clients = plant(tmp_path / "wards", *(f"north/{file}" for file in files), "south/tumour/2.png")
+    with pytest.raises(DataError, match=r"write them into class_names\.csv"):
+        open_images("clients", str(clients), "all", check=False)
+    (clients / "class_names.csv").write_text("tumour,brain tumour\nhealthy,healthy brain\n")
+    found = open_images("clients", str(clients), "all", check=False)
+    assert found.domain_names == ("north", "south") and len(found) == 4
+    assert found.classes == ("brain tumour", "healthy brain")
 
 
 def test_an_image_beside_the_class_folders_of_a_split_is_no_class(tmp_path: Path) -> None:
