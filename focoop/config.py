@@ -1,7 +1,8 @@
 """The configuration of a run: TOML in and out, `key=value` overrides.
 
 A TOML file may name another with `extends = "base.toml"` and then only says what differs. A layer
-that changes `method.name` drops the settings that lower layers gave to the other method.
+that changes `method.name` drops the settings that lower layers gave to the other method. A file
+with `tuned = false` is to be run as it stands, without the preset of its method (`grid.tuned`).
 """
 
 import hashlib
@@ -59,6 +60,7 @@ Tree = dict[str, Any]
 PACKAGE = Path(__file__).parent
 # Here, in an installed package, or in the checkout.
 NAMED = (Path("configs"), PACKAGE / "configs", PACKAGE.parent / "configs")
+TUNED = "tuned"  # the key of a file that says whether its method's preset is wanted
 
 
 def load(
@@ -100,8 +102,16 @@ def shipped(name: str) -> Path:
     return next((folder for folder in folders if folder.is_dir()), folders[0])
 
 
-def read_toml(path: Path, seen: tuple[Path, ...] = ()) -> Tree:
+def read_toml(path: Path) -> Tree:
     """The settings of a file over those of the file it extends."""
+    tree: Tree = {}
+    for layer in read_layers(path):
+        tree = merge(tree, {name: value for name, value in layer.items() if name != TUNED})
+    return tree
+
+
+def read_layers(path: Path, seen: tuple[Path, ...] = ()) -> list[Tree]:
+    """The settings of a file and of all that it extends, lowest first; `tuned` stays among them."""
     here = path.resolve()
     if here in seen:
         raise ConfigError(f"{path} extends itself: {' -> '.join(p.name for p in (*seen, here))}")
@@ -112,11 +122,13 @@ def read_toml(path: Path, seen: tuple[Path, ...] = ()) -> Tree:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"cannot read the configuration {path}: {error}") from error
     base = tree.pop("extends", None)
+    if not isinstance(tree.get(TUNED, True), bool):
+        raise ConfigError(f"{TUNED} = {tree[TUNED]!r} is not allowed in {path}: true or false")
     if base is None:
-        return tree
+        return [tree]
     if not isinstance(base, str):
         raise ConfigError(f"extends = {base!r} is not allowed in {path}: it must be a string")
-    return merge(read_toml(path.parent / base, (*seen, here)), tree)
+    return [*read_layers(path.parent / base, (*seen, here)), tree]
 
 
 def _instead(path: Path) -> str:

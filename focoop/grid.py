@@ -4,6 +4,9 @@ A *setting* is a configuration file that says what is compared on: data, partiti
 method's *preset*, `PRESETS/NAME.toml` and, for one setting, `PRESETS/NAME@SETTING.toml`, holds what
 was tuned for it. A configuration is the setting, changed by the presets, the variant's own settings
 (`focoop:bos=false`), `--set` and the seed, in this order. Its run is in OUT/SETTING/LABEL/seedN.
+
+A run of its own (`tuned`) has the same preset, below what the user's file says: a file without a
+word about what is tunable gives the same run here and there.
 """
 
 import hashlib
@@ -13,11 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from focoop.config import from_dict, locate, merge, parse_override, read_toml
+from focoop.config import (
+    TUNED,
+    from_dict,
+    locate,
+    merge,
+    parse_override,
+    read_layers,
+    read_toml,
+)
 from focoop.data.names import nearest
 from focoop.errors import ConfigError
 from focoop.methods import SPELLINGS, available, lookup
-from focoop.schema import RunConfig
+from focoop.schema import MethodConfig, RunConfig
+from focoop.settings import Typed
 
 Tree = dict[str, Any]
 # What may be tuned for a method; all else belongs to the setting, the same for every method.
@@ -109,16 +121,17 @@ def plan(
 ) -> list[Cell]:
     """All cells, those of a setting together, so that workers share its features.
 
-    Without `methods` every file is a whole configuration and a row of one table, `runs`.
+    Without `methods` every file is a run of its own, as `focoop run` makes it, and a row of one
+    table, `runs`.
     """
     if not files:
         raise ConfigError("name at least one settings file, as configs/cifar100.toml")
     trees: list[tuple[str, str, Tree]] = []
     for path in map(locate, files):
-        setting = read_toml(path)
         if methods is None:
-            trees.append(("runs", path.stem, setting))
+            trees.append(("runs", path.stem, _tuned_tree(path, overrides, presets)[0]))
             continue
+        setting = read_toml(path)
         for variant in variants_for(parse_methods(methods), setting):
             tree = configured(setting, path.stem, variant, presets)
             trees.append((path.stem, variant.label, tree))
@@ -157,6 +170,62 @@ def configured(
     for layer in (*layers, *(parse_override(text) for text in variant.overrides)):
         tree = merge(tree, layer)
     return tree
+
+
+def tuned(
+    path: Path | None, overrides: Sequence[str], presets: Path | None
+) -> tuple[RunConfig, list[Path]]:
+    """The configuration of one run, with the preset of its method below all that the user says.
+
+    Args:
+        path: the user's file, or None; one with `tuned = false` has no preset.
+        overrides: `key=value` of the command line, above the file.
+        presets: the folder of presets; None: none is applied.
+
+    Returns:
+        The configuration, and the presets that changed it.
+    """
+    tree, used = _tuned_tree(path, overrides, presets)
+    config = from_dict(tree)
+    plain = from_dict(_tuned_tree(path, overrides, None)[0]) if used else config
+    return config, used if config != plain else []
+
+
+def _tuned_tree(
+    path: Path | None, overrides: Sequence[str], presets: Path | None
+) -> tuple[Tree, list[Path]]:
+    """Defaults that a preset may change, the presets, the file, `--set`; and the presets' files."""
+    layers = [] if path is None else read_layers(locate(path))
+    wanted = next((layer[TUNED] for layer in reversed(layers) if TUNED in layer), True)
+    layers = [{k: v for k, v in layer.items() if k != TUNED} for layer in layers]
+    below: Tree = {}
+    if len(layers) > 1 and _all_defaults(layers[0]):
+        below, layers = layers[0], layers[1:]  # configs/base.toml says nothing of its own
+    said: Tree = {}
+    for layer in (*layers, *(parse_override(text) for text in overrides)):
+        said = merge(said, layer)
+    method = said.get("method", {})
+    name = method.get("name", MethodConfig.name) if isinstance(method, dict) else ""
+    name = name.raw if isinstance(name, Typed) else str(name)
+    used = []
+    tree = merge(below, {"method": {"name": name}})
+    if presets is not None and wanted:
+        stem = "" if path is None else locate(path).stem
+        used = [presets / f"{one}.toml" for one in (name, f"{name}@{stem}")]
+        used = [file for file in used if file.is_file()]
+    for file in used:
+        layer = check_preset(file, read_toml(file))
+        if layer.get("method", {}).get("name", name) == name:
+            tree = merge(tree, layer)
+    return merge(tree, said), used
+
+
+def _all_defaults(layer: Tree) -> bool:
+    """Whether a layer spells out every default and nothing else."""
+    tables = {name: table for name, table in layer.items() if isinstance(table, dict)}
+    stated = {(name, key) for name, table in tables.items() for key in table}
+    tunable = {(section, key) for section, keys in TUNABLE.items() for key in keys}
+    return tunable <= stated and from_dict(layer) == RunConfig()
 
 
 def check_preset(path: Path, tree: Tree) -> Tree:

@@ -13,7 +13,7 @@ from rich.text import Text
 from focoop.cli import complete
 from focoop.cli.fetch import Features
 from focoop.cli.run import note_data
-from focoop.cli.screen import AsJson, Device, Overrides, messages, out, print_json
+from focoop.cli.screen import AsJson, Device, Overrides, Untuned, messages, out, print_json
 from focoop.errors import FocoopError
 from focoop.show import PROSE, Column, Sheet, dataset_of
 
@@ -41,7 +41,7 @@ def compare(
         list[Path] | None,
         typer.Argument(
             metavar="FILES",
-            help="Settings; without --methods whole configurations.",
+            help="Settings; without --methods a run each.",
             autocompletion=complete.configuration,
         ),
     ] = None,
@@ -69,6 +69,7 @@ def compare(
     folder: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Folder of the runs and tables.")
     ] = Path("runs/compare"),
+    untuned: Untuned = False,
     jobs: Jobs = None,
     together: Together = 1,
     features: Features = None,
@@ -89,7 +90,7 @@ def compare(
         methods,
         parse_seeds(seeds),
         folder,
-        presets=presets or shipped("methods"),
+        presets=None if untuned else presets or shipped("methods"),
         overrides=with_device(overrides, device),
     )
     if no_run:

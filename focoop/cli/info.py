@@ -9,7 +9,17 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from focoop.cli.fetch import Features
-from focoop.cli.screen import AsJson, ConfigFile, Device, Overrides, load_config, out, print_json
+from focoop.cli.screen import (
+    AsJson,
+    ConfigFile,
+    Device,
+    Overrides,
+    Untuned,
+    load_config,
+    load_tuned,
+    out,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from focoop.doctor import Check
@@ -49,12 +59,13 @@ def config(
     file: ConfigFile = None,
     overrides: Overrides = None,
     device: Device = None,
+    untuned: Untuned = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the resolved settings as TOML, each with its meaning; save it as your own file."""
+    """Print the settings a run would have as TOML, with their meaning; save it as your own file."""
     from focoop.config import to_dict, to_toml
 
-    resolved = load_config(file, overrides, device)
+    resolved, _ = load_tuned(file, overrides, device, untuned)
     if as_json:
         return print_json(to_dict(resolved))
     console = out()

@@ -16,9 +16,11 @@ from focoop.cli.screen import (
     Overrides,
     Rounds,
     RunOut,
+    Untuned,
     download_progress,
     image_work,
     load_config,
+    load_tuned,
     messages,
     out,
     print_json,
@@ -62,18 +64,23 @@ def run(
     ] = False,
     features: Features = None,
     device: Device = None,
+    untuned: Untuned = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train and evaluate one federation; everything about it is kept in a run folder."""
+    """Train and evaluate one federation; everything about it is kept in a run folder.
+
+    A setting that neither CONFIG.toml nor --set gives has the value tuned for the method, where
+    one ships in configs/methods, else its default.
+    """
     from focoop.scenario import require_data
 
-    config = load_config(file, overrides, device)
+    config, notes = load_tuned(file, overrides, device, untuned)
     path = folder or Path("runs") / config.title
     here = _as_started(config, path) if resume else config
     if here.data.fetch:
         fetch_missing(here)
     require_data(here)
-    notes = [*note_clients(here), *note_data(here)]
+    notes += [*note_clients(here), *note_data(here)]
     summary = train(config, path, resume=resume, quiet=as_json, lengthen=True, notes=notes)
     if as_json:
         return print_json({"folder": str(path), "status": "finished", "summary": summary})

@@ -67,6 +67,9 @@ Device = Annotated[
     str | None,
     typer.Option(help="Torch device, such as cpu or cuda.", autocompletion=complete.device),
 ]
+Untuned = Annotated[
+    bool, typer.Option("--untuned", help="Without the tuned settings of configs/methods.")
+]
 
 
 class Commands(TyperGroup):
@@ -104,6 +107,36 @@ def load_config(
     config = load(path, [*(overrides or []), *where], own=own)
     restart_with_limit(config.backbone.precision, config.backbone.device)
     return config
+
+
+def load_tuned(
+    path: Path | None, overrides: list[str] | None, device: str | None, untuned: bool
+) -> "tuple[RunConfig, list[str]]":
+    """The configuration of a run, with the tuned settings of its method where none are given.
+
+    Args:
+        path: the user's file.
+        overrides: `--set`.
+        device: `--device`.
+        untuned: leave the tuned settings out.
+
+    Returns:
+        The configuration, and what the user was told, for the run's log.
+    """
+    from focoop.config import shipped
+    from focoop.grid import tuned
+    from focoop.processor import restart_with_limit
+
+    where = [f"backbone.device={device}"] if device else []
+    presets = None if untuned else shipped("methods")
+    config, used = tuned(path, [*(overrides or []), *where], presets)
+    restart_with_limit(config.backbone.precision, config.backbone.device)
+    notes = []
+    if used:
+        names = " and ".join("/".join(file.parts[-3:]) for file in used)
+        notes = [f"tuned settings of {names} (without: --untuned)"]
+        messages().print(notes[0], markup=False)
+    return config, notes
 
 
 class Rounds:

@@ -41,7 +41,7 @@ def run_experiment(
     with run_log(folder.path, folder.log):
         folder.log.info("%s", _opening(config, folder))
         for note in (*notes, *filter(None, [folder.note])):
-            folder.log.warning("%s", note)
+            folder.log.info("note: %s", note)
         line = _rounds(config, folder, on_round, train)
         folder.log.info("all rounds are done")
     return line
