@@ -54,6 +54,7 @@ def open_features(
     by: str = "domain",
     strict: bool = False,
     views: int = 0,
+    rows: Sequence[int] | None = None,
     progress: Progress | None = None,
 ) -> FeatureSet:
     """One split of a dataset; `all` gives every row, with domains where there are some.
@@ -63,7 +64,8 @@ def open_features(
     empty: not read by anyone, so that none are made. `drop_classes` removes classes and their rows,
     and renumbers. Public datasets are looked for in `root`; `by` = `client` asks for the clients
     that images come divided into, as domains; `strict` refuses unreadable images of one's own. The
-    set has `views` random views of every image beside it.
+    set has `views` random views of every image beside it. Of images, those at `rows` alone are
+    encoded and given; features that are there already are given whole.
     """
     source = Source.parse(spec)
     split = source.split_of(split)
@@ -72,8 +74,9 @@ def open_features(
         if backbone is None:
             raise DataError(f"{spec} holds images: a backbone is needed to encode them")
         images, corrupted = _images(source, split, root, by, strict, cache_dir)
+        images = images.without_classes(drop_classes)
         encoded = encode(
-            images.without_classes(drop_classes),
+            images if rows is None else images.take(rows),
             backbone,
             patches=patch_kind_of(backbone, patch_kind) if with_patches else None,
             corruption=None if corrupted else source.corruption,

@@ -131,7 +131,9 @@ def build(
     corrupted, ood = {}, {}
     if config.data.validation == 0:  # corrupted test images would leak into tuning
         for name, spec in expand_severities(config.data.corrupted):
-            features = opened(spec, split=split.tested.split, by=split.tested.by)
+            tested = split.tested
+            some = _test_rows(config, split, spec)
+            features = opened(spec, split=tested.split, by=tested.by, rows=some)
             features = _same_classes(config, split, features, spec)
             corrupted[name] = _same_clients(config, split, features, spec)
             hashes[spec] = features.sha256()
@@ -355,6 +357,14 @@ def _same_classes(config: RunConfig, split: Split, features: FeatureSet, spec: s
             f"data.corrupted: {spec} does not hold the classes of {config.data.id}: write "
             f"{config.data.id}#brightness there, or set data.corrupted=[] for none ({reason})"
         ) from error
+
+
+def _test_rows(config: RunConfig, split: Split, spec: str) -> list[int] | None:
+    """The rows of corrupted images that are tested on, where these are part of the ID images."""
+    same = spec.partition("#")[0] == config.data.id
+    if split.tested.rows is None or not same or config.data.drop_classes:
+        return None
+    return [int(row) for row in split.tested.rows]
 
 
 def _same_clients(config: RunConfig, split: Split, features: FeatureSet, spec: str) -> Owned:

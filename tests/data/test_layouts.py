@@ -20,6 +20,7 @@ from focoop.seeds import numpy_generator
 from focoop.split import Split, make_split, remarks
 from tests.data.trees import plant
 from tests.helpers import toy_backbone
+from tests.test_encode import Counting
 
 BACKBONE = toy_backbone()
 
@@ -108,10 +109,12 @@ def test_a_flat_folder_is_an_ood_set_and_nothing_to_learn(tmp_path: Path) -> Non
     flat = class_folders(tmp_path, strange=6) / "strange"
     settings = [f"data.id=folder:{root}", "partition.kind=iid", "partition.clients=2"]
     settings += ["method.name=zeroshot", f"backbone.weights={tmp_path}"]
-    made = partial(build, cache_dir=tmp_path / "c", load=lambda *_, **__: BACKBONE)
+    backbone = Counting(seed=0, width=16, dim=12, layers=2)
+    made = partial(build, cache_dir=tmp_path / "c", load=lambda *_, **__: backbone)
     corrupted = f'data.corrupted=["folder:{root}#brightness@2"]'
     scenario = made(load(None, [*settings, f'data.ood=["folder:{flat}"]', corrupted]))
     assert len(scenario.sets.ood["strange"].pooled) == 6
+    assert backbone.seen == 20 + 4 + 6  # of the corrupted images, those that are tested on
     # Corrupted copies are those of the test images, at the clients that are tested on these.
     owned, own = scenario.sets.corrupted["brightness@2"], scenario.sets.test
     assert [rows.tolist() for rows in owned.index] == [rows.tolist() for rows in own.index]
