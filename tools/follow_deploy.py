@@ -10,7 +10,7 @@ a code block says who runs it:
   unit: NAME                      a systemd unit: its command must be one that was run
   not run: WHY
 
-`python tools/follow_deploy.py --work deploy --images ../shared/images/office_caltech10`
+`python tools/follow_deploy.py --work deploy --images SHARED/images/office_caltech10`
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Write the head of the demo's word ranking, so that the demo need not encode 70,000 words.
 
-    python tools/make_demo_negatives.py --features ../shared/features/cifar100.safetensors
+    python tools/make_demo_negatives.py --features SHARED/features/cifar100.safetensors
 
 The entry is keyed like every cached ranking (backbone, class names, templates, words, quantile), so
 it is used only where mining would give the same words. Run this again when `mini` or the word lists

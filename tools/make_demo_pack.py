@@ -1,6 +1,6 @@
 """Make the packaged demo features in `focoop/assets/demo` from the reference folder.
 
-    python tools/make_demo_pack.py --shared ../shared [--device cuda] [--out FOLDER]
+    python tools/make_demo_pack.py --shared SHARED [--device cuda] [--out FOLDER]
 
 CIFAR-100: 16 training and 20 test images per class with patches, and the same test images at five
 severities of brightness (pooled). OOD: textures and scenes, sharp and reduced to 32 px, the same

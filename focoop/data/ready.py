@@ -144,7 +144,7 @@ def missing(absent: dict[str, list[Source]], root: str | Path | None = None) -> 
     shown = ", ".join(files[:LISTED]) + (", ..." if len(files) > LISTED else "")
     looked = ", ".join(map(str, folders()))
     count = f"{len(absent)} datasets are" if len(absent) > 1 else "a dataset is"
-    parts = [f"{count} not in {data_root(root)} (data.root, --root or FOCOOP_DATA):", *lines]
+    parts = [f"{count} not in {data_root(root)} (data.root, or FOCOOP_DATA):", *lines]
     if len(fetched) > 1:
         parts.append(f"fetch them all: focoop data fetch {' '.join(fetched)}")
     parts.append(

@@ -1,0 +1,149 @@
+"""What is published can be followed: settings load and name public data, commands in docs exist."""
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+import typer
+
+from focoop import config
+from focoop.cli import app
+from focoop.data import ready, registry
+from focoop.data.spec import NAMED, Source, expand
+from focoop.errors import DataError
+from focoop.scenario import datasets_of, require_data
+from tests.toy_command import call
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIGS = sorted((ROOT / "configs").rglob("*.toml"))
+RUNS = [path for path in CONFIGS if path.parent.name != "methods"]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SCRIPTS = [*sorted((ROOT / "tools").rglob("*.py")), *sorted((ROOT / "benchmarks").glob("*.py"))]
+DEVELOPERS = "../" + "shared"  # a folder that no user has
+# What stands for a word of the user's own in a command: NAME, DIR, ..., [--option].
+OPEN = re.compile(r"^[A-Z_/.@:{},0-9-]*$|\.\.\.|[\[\]<>$*|]")
+
+
+def commands(text: str) -> list[str]:
+    """Lines of code that call focoop, with those they continue on, without comments."""
+    joined = re.sub(r"\\\n\s*", "", text)
+    quoted = re.findall(r"`([^`\n]*(?:\n[^`\n]+)?)`", re.sub(r"```.*?```", "", joined, flags=re.S))
+    lines = [*joined.splitlines(), *(" ".join(one.split()) for one in quoted)]
+    pattern = re.compile(r"^\s*(?:[A-Z_]+=\S+[ ;]+)*(?:\.venv/bin/)?focoop ([a-z].*)$")
+    found = [match.group(1) for line in lines if (match := pattern.match(line))]
+    return [re.split(r"\s+#|\s&&|\s\||\s>|;", one)[0].strip() for one in found]
+
+
+def told() -> list[tuple[str, str]]:
+    """(page, command) of everything the pages and the heads of scripts tell people to type."""
+    pages = [(path, path.read_text("utf-8")) for path in PAGES]
+    heads = [(path, path.read_text("utf-8").split('"""')[1]) for path in SCRIPTS]
+    return [
+        (path.relative_to(ROOT).as_posix(), command)
+        for path, text in (*pages, *heads)
+        for command in commands(text)
+    ]
+
+
+TOLD = told()
+
+
+def resolve(words: list[str]) -> tuple[click.Command, list[str]]:
+    """The command that words name, and the words behind it."""
+    found: click.Command = typer.main.get_command(app)
+    while isinstance(found, click.Group) and words and not words[0].startswith("-"):
+        assert words[0] in found.commands, words[0]
+        found, words = found.commands[words[0]], words[1:]
+    return found, words
+
+
+def test_commands_are_found_in_the_pages() -> None:
+    pages = {page for page, _ in TOLD}
+    assert len(TOLD) > 60 and {"README.md", "docs/compare.md", "docs/results.md"} <= pages
+    assert ("docs/compare.md", "data fetch cifar100 oxford_pets dtd sun") in TOLD
+    assert any("--methods zeroshot,promptfl" in command for _, command in TOLD)  # continued lines
+
+
+@pytest.mark.parametrize(("page", "command"), TOLD, ids=[f"{p}: {c[:40]}" for p, c in TOLD])
+def test_a_command_in_the_docs_exists_with_its_options_and_files(page: str, command: str) -> None:
+    try:
+        words = shlex.split(command)
+    except ValueError:  # a sentence with an apostrophe
+        pytest.skip("no whole command")
+    found, rest = resolve(words)
+    if isinstance(found, click.Group):
+        return  # such as `focoop data`, named as a whole
+    known = {name for one in found.params for name in (*one.opts, *one.secondary_opts)} | {"--help"}
+    options = [word.partition("=")[0] for word in rest if word.startswith("--")]
+    assert set(options) <= known, f"{page}: focoop {command}"
+    for word in (word for word in rest if not OPEN.search(word)):
+        if word.startswith("configs/"):
+            assert (ROOT / word).exists(), f"{page}: no {word}"
+        if found.name == "fetch" and not word.startswith("--"):
+            registry.lookup(word)
+
+
+def test_nothing_published_needs_the_developers_folder() -> None:
+    offending = [
+        path.relative_to(ROOT).as_posix()
+        for path in (*CONFIGS, *PAGES, *SCRIPTS)
+        if DEVELOPERS in path.read_text("utf-8")
+    ]
+    assert offending == []
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.relative_to(ROOT / "configs").as_posix())
+def test_a_configuration_loads_and_names_no_file(path: Path) -> None:
+    assert tomllib.loads(path.read_text("utf-8"))
+    if path not in RUNS:  # a preset is laid over a setting
+        return
+    data = config.load(path).data
+    specs = (data.id, *data.corrupted, *data.ood, *data.validation_ood)
+    kinds = {Source.parse(spec).kind for spec in expand(specs)}
+    assert kinds <= {NAMED, "demo"}, specs
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda p: p.stem)
+def test_without_data_every_missing_set_is_named_with_its_size(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOCOOP_DATA", str(tmp_path))
+    monkeypatch.delenv(ready.VARIABLE, raising=False)
+    for overrides in ([], ["data.validation=2"]):  # a run, and a trial of focoop tune
+        settings = config.load(path, overrides)
+        sources = [Source.parse(spec) for spec in expand(datasets_of(settings))]
+        names = {source.name for source in sources if source.kind == NAMED}
+        if not names:
+            require_data(settings)  # packaged features alone
+            continue
+        with pytest.raises(DataError) as caught:
+            require_data(settings)
+        for name in names:
+            dataset = registry.lookup(name)
+            lines = [one for one in str(caught.value).splitlines() if one.startswith(f"  {name}: ")]
+            assert len(lines) == 1
+            if dataset.fetched:
+                assert lines[0].endswith(f"focoop data fetch {name}")
+                assert "MB" in lines[0] or "size not known" in lines[0]
+            else:
+                assert dataset.by_hand in lines[0]
+
+
+def test_the_command_says_so_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOCOOP_DATA", str(tmp_path / "data"))
+    monkeypatch.delenv(ready.VARIABLE, raising=False)
+    monkeypatch.chdir(tmp_path)
+    for words in (
+        ["run", "cifar100-focoop"],
+        ["compare", str(ROOT / "configs/settings/cifar100.toml"), "--methods", "zeroshot"],
+        ["tune", "--setting", str(ROOT / "configs/settings/cifar100.toml"), "--methods=zeroshot"],
+    ):
+        done = call(*words)
+        assert done.exit_code == DataError.exit_code, done.output
+        assert "CIFAR-100, 169 MB: focoop data fetch cifar100" in done.stderr
+    assert not (tmp_path / "runs").exists()
