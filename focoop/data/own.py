@@ -112,13 +112,27 @@ def csv_table(path: Path, by: str = "domain") -> Table:
     refuse_missing(str(path), classes)
     splits = column_splits(str(path), {n: _given(row["split"]) for n, row in rows.items()})
     found = [(row["path"], classes[n], splits[n], _given(row[by])) for n, row in rows.items()]
-    like = [name for name in header if name in LIKE_SPLIT and not any(splits.values())]
-    doubts = [
-        f"{path}: the column {name!r} is not read. Call it split if it says which images train "
-        "and which are tests"
-        for name in like
-    ]
+    doubts = [] if any(splits.values()) else _like_splits(path, header, lines)
     return Table(path.parent, found, str(path), doubts)
+
+
+def _like_splits(
+    path: Path, header: Sequence[str], lines: Mapping[int, Mapping[str, str]]
+) -> list[str]:
+    """Columns that may be meant as `split`; one that says train and test is refused."""
+    told = []
+    for name in [name for name in header if name in LIKE_SPLIT]:
+        values = {(line.get(name) or "").strip() for line in lines.values()}
+        if all(split_of(value) for value in values):
+            raise DataError(
+                f"{path}: the column {name!r} says {', '.join(sorted(values))} and is not read: "
+                "call it split"
+            )
+        told.append(
+            f"{path}: the column {name!r} is not read. Call it split if it says which images "
+            "train and which are tests"
+        )
+    return told
 
 
 def _given(value: str) -> str:
@@ -174,7 +188,7 @@ def clients_table(root: Path) -> Table:
     if not root.is_dir():
         raise DataError(f"no folder {root}: check the path")
     rows: list[tuple[str, str, str, str]] = []
-    names: Mapping[str, str] = named_classes(root)
+    shared = named_classes(root)
     for client in sorted(p.name for p in root.iterdir() if p.is_dir() and p.name[0] != "."):
         for split, classes in scan(root / client, names).items():
             if FLAT in classes:

@@ -128,7 +128,7 @@ def whole(source: str, splits: Iterable[str], *, need_test: bool = True) -> bool
         )
     if need_test and not there & {TEST, VAL}:
         raise DataError(
-            f"{source} has training images and no test or val: add some, or name the images "
-            "without splits (CLASS/IMAGE, or no column split): then some are held out as test"
+            f"{source} has training images and no test or val: add some, or name the train folder "
+            "itself or drop the column split: then some are held out as test (data.test_share)"
         )
     return True

@@ -11,7 +11,7 @@ from focoop.cli import app
 from focoop.config import load
 from focoop.data.classnames import name_of, named_classes
 from focoop.data.labels import MISSING, is_code, is_missing
-from focoop.data.own import csv_table
+from focoop.data.own import clients_table, csv_table
 from focoop.data.sources import advice
 from focoop.errors import DataError
 from focoop.split import client_split, make_split
@@ -95,6 +95,15 @@ def test_names_come_from_text_files_too(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"names.txt and classnames.txt: keep one"):
         named_classes(tmp_path)
     assert name_of("3.50", {"3": "mug"}) == "3.50"
+
+
+def test_each_client_may_name_its_classes(tmp_path: Path) -> None:
+    root = plant(tmp_path / "c", "north/0/1.png", "north/1/1.png", "south/0/1.png")
+    write(root / "class_names.csv", "0,mug\n1,bowl\n")
+    write(root / "south" / "names.txt", "0 bowl\n")
+    found = clients_table(root).pick("all")
+    assert found.classes == ("bowl", "mug") and found.labels == (1, 0, 0)
+    assert found.domains == (0, 0, 1) and advice("clients", str(root)) == []
 
 
 SPELLINGS = """path,label,client

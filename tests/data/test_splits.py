@@ -131,6 +131,11 @@ def test_folders_that_are_no_splits_beside_one_are_refused(tmp_path: Path) -> No
 
 def test_a_column_that_looks_like_a_split_is_pointed_out(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
-    write(path, "path,label,subset,patient\n1.png,cat,train,4\n2.png,dog,test,5\n")
+    write(path, "path,label,fold,patient\n1.png,cat,1,4\n2.png,dog,2,5\n")
     (told,) = csv_table(path).warnings
-    assert "the column 'subset' is not read. Call it split" in told
+    assert "the column 'fold' is not read. Call it split" in told
+    write(path, "path,label,subset,patient\n1.png,cat,train,4\n2.png,dog,test,5\n")
+    with pytest.raises(DataError, match="'subset' says test, train and is not read: call it split"):
+        csv_table(path)
+    write(path, "path;label;Split\n1.png;cat;train\n2.png;dog;test\n")  # as spreadsheets write it
+    assert csv_table(path).splits == ("test", "train") and not csv_table(path).warnings
