@@ -190,6 +190,7 @@ def clients_table(root: Path) -> Table:
     rows: list[tuple[str, str, str, str]] = []
     shared = named_classes(root)
     for client in sorted(p.name for p in root.iterdir() if p.is_dir() and p.name[0] != "."):
+        names = {**shared, **named_classes(root / client)}  # sites may number classes otherwise
         for split, classes in scan(root / client, names).items():
             if FLAT in classes:
                 raise DataError(
