@@ -108,17 +108,19 @@ def evaluate(
     found = RunFolder.open(folder)
     with image_work(messages()):
         result = evaluate_run(found, device=device, test_only=test_only)
+    names = () if found.names is None else found.client_names
     if as_json:
         return print_json(
             {
                 "folder": str(folder),
                 "status": found.status,
                 "round": found.last_round(),
+                "client_names": list(names),
                 "summary": result.summary,
                 "clients": result.clients,
             }
         )
-    out().print(clients_table(result.clients))
+    out().print(clients_table(result.clients, names))
     _print_results([(found.config.method.name, result.summary)], [folder])
     return None
 

@@ -6,23 +6,26 @@ opened, the test images alone are opened under the names that the run folder kee
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from torch import Tensor
 
-from focoop.errors import ConfigError, DataError, FocoopError, RunError
+from focoop.errors import ConfigError, DataError, RunError
 from focoop.evaluation import Evaluation, evaluate
-from focoop.experiment.naming import names_of, train_counts
+from focoop.experiment.naming import checked, train_counts
 from focoop.experiment.tested import tested_split, training_is_gone
 from focoop.federation.simulator import PrivateStore, client_state, start
 from focoop.methods._base import Params, Server
-from focoop.runs import NAMES, Names, RunFolder, anchored, anchored_spec
-from focoop.scenario import Scenario, build
+from focoop.runs import NAMES, RunFolder, anchored, anchored_spec
+from focoop.scenario import Scenario, build, make_split
 from focoop.schema import RunConfig
 
 Counts = Callable[[int], Tensor]
+Fact = TypeVar("Fact")
+HINT = "\nor leave the training images closed, which alone differ: focoop evaluate --test-only"
 
 
 def evaluate_run(
@@ -46,7 +49,7 @@ def evaluate_run(
     scenario = _checked(folder, device, test_only)
     names = folder.names
     server = Server(on_device(committed.shared, scenario))
-    counts = None if names is None or not _counted(names) else partial(train_counts, names)
+    counts = None if names is None or not names.counted else partial(train_counts, names)
     return evaluate_state(scenario, server, folder.private, folder.config.seed, counts)
 
 
@@ -54,33 +57,26 @@ def _checked(folder: RunFolder, device: str | None, test_only: bool) -> Scenario
     """The run's scenario, its data known to be the run's as far as the folder tells."""
     names, config = folder.names, placed(folder.config, folder)
     if names is None:
-        if test_only:
-            raise RunError(f"--test-only needs the {NAMES} of a run, and {folder.path} has none")
-        checked = "its data_hashes were" if "data_hashes" in folder.manifest else "nothing was"
-        warnings.warn(
-            f"{folder.path} has no {NAMES} (an earlier focoop made it): class and client names "
-            f"were not checked, {checked}",
-            stacklevel=2,
-        )
-        scenario = build(config, device=device)
-        folder.agree("data_hashes", hashes_of(scenario, folder.config, folder))
-        return scenario
+        return _as_far_as_known(folder, device, test_only)
+    apart = names.tested == "test"
     if not test_only:
         try:
-            scenario = build(config, device=device, words=names.words)
-            _agree(folder, scenario, ("train", "test"))
+            divide = checked(folder, make_split, ("train", "test"), hint=HINT if apart else "")
+            scenario = build(config, device=device, divide=divide, words=names.words)
+            _agree(folder, scenario, hint=HINT if apart else "")
             return scenario
-        except (ConfigError, DataError, RunError) as error:
-            if names.tested != "test" or not training_is_gone(config):
-                raise _advised(error, names) from error
-    if names.tested != "test":
+        except (ConfigError, DataError, RunError):
+            if not apart or not training_is_gone(config):
+                raise
+    if not apart:
         raise RunError(
             f"{folder.path} was tested on images held out of its training images, so these are "
             "needed: evaluate it without --test-only"
         )
-    divide = partial(tested_split, classes=names.classes, clients=folder.client_names)
+    alone = partial(tested_split, classes=names.classes, clients=folder.client_names)
+    divide = checked(folder, alone, ("test",))
     scenario = build(config, device=device, divide=divide, words=names.words)
-    _agree(folder, scenario, ("test",))
+    _agree(folder, scenario, {"train": folder.manifest.get("data_hashes", {}).get("train")})
     if not test_only:
         warnings.warn(
             f"the training images of {config.data.id} are gone: the test images alone were "
@@ -90,30 +86,50 @@ def _checked(folder: RunFolder, device: str | None, test_only: bool) -> Scenario
     return scenario
 
 
-def _agree(folder: RunFolder, scenario: Scenario, of: tuple[str, ...]) -> None:
-    """Refuse data that is not the run's; `of` are the images that were opened."""
-    found = names_of(folder.config, scenario)
-    folder.agree_names(found, of=of)
+def _as_far_as_known(folder: RunFolder, device: str | None, test_only: bool) -> Scenario:
+    """The scenario of a run folder without names; what is not checked is said."""
+    if test_only:
+        raise RunError(f"--test-only needs the {NAMES} of a run, and {folder.path} has none")
+    known = "its data_hashes were" if "data_hashes" in folder.manifest else "nothing was"
+    warnings.warn(
+        f"{folder.path} has no {NAMES} (an earlier focoop made it): class and client names were "
+        f"not checked, {known}",
+        stacklevel=2,
+    )
+    scenario = build(placed(folder.config, folder), device=device)
+    _agree(folder, scenario)
+    return scenario
+
+
+def _agree(
+    folder: RunFolder,
+    scenario: Scenario,
+    unopened: Mapping[str, Any] | None = None,
+    hint: str = "",
+) -> None:
+    """Refuse a backbone or features that are not the run's.
+
+    Args:
+        folder: the run.
+        scenario: what was opened.
+        unopened: hashes of what was not opened, as the run has them.
+        hint: what else the user may do where nothing but training images differ.
+    """
     folder.agree("backbone_fingerprint", scenario.backbone.fingerprint)
-    if "data_hashes" not in folder.manifest:
-        return
-    hashes = hashes_of(scenario, folder.config, folder)
-    if "train" not in of:
-        hashes["train"] = folder.manifest["data_hashes"]["train"]
-    folder.agree("data_hashes", hashes)
+    hashes = {**as_written(scenario.hashes, folder.config, folder), **(unopened or {})}
+    then = folder.manifest.get("data_hashes", hashes)
+    differing = [name for name in {**then, **hashes} if then.get(name) != hashes.get(name)]
+    told = HINT if hint and differing == ["train"] else ""
+    folder.agree("data_hashes", hashes, told + _served(folder, scenario))
 
 
-def _advised(error: FocoopError, names: Names) -> FocoopError:
-    """The error, with the way around training images where there is one."""
-    if names.tested != "test":
-        return error
-    hint = "if only training images differ: focoop evaluate --test-only"
-    return type(error)(f"{error}\n{hint}")
-
-
-def _counted(names: Names) -> bool:
-    """Whether a run folder says who trained on what; a server of sites does not know."""
-    return any(client.train for client in names.clients)
+def _served(folder: RunFolder, scenario: Scenario) -> str:
+    """Sets that come from elsewhere than then, such as from images instead of ready features."""
+    then = folder.manifest.get("data_sources", {})
+    now = as_written(scenario.sources, folder.config, folder)
+    pairs = {name: [one[name]["served by"] for one in (then, now)] for name in now if name in then}
+    lines = [f"\n{name}: then {a}, now {b}" for name, (a, b) in pairs.items() if a != b]
+    return "".join(lines)
 
 
 def placed(config: RunConfig, folder: RunFolder) -> RunConfig:
@@ -121,11 +137,11 @@ def placed(config: RunConfig, folder: RunFolder) -> RunConfig:
     return config if folder.base == Path.cwd() else anchored(config, folder.base)
 
 
-def hashes_of(scenario: Scenario, config: RunConfig, folder: RunFolder) -> dict[str, str]:
-    """Hashes of all features of a scenario, under the names that the configuration gives them."""
+def as_written(facts: Mapping[str, Fact], config: RunConfig, folder: RunFolder) -> dict[str, Fact]:
+    """Facts about datasets under the names that the configuration gives these."""
     written = {anchored_spec(spec, folder.base): spec for spec in _specs(config)}
     found = {}
-    for name, value in scenario.hashes.items():
+    for name, value in facts.items():
         whole, mark, corruption = name.partition("#")
         found[f"{written.get(whole, whole)}{mark}{corruption}"] = value
     return found

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 
-from focoop.runs import Client, Names
-from focoop.scenario import Scenario, make_split
+from focoop.clip.base import Backbone
+from focoop.runs import Client, Names, RunFolder
+from focoop.scenario import Divide, make_split
 from focoop.schema import RunConfig
 from focoop.split import Split
 
@@ -55,15 +57,39 @@ def client_names(config: RunConfig, split: Split) -> tuple[str, ...]:
     return tuple(names) if len(names) == len(split.test_index) else ()
 
 
-def names_of(config: RunConfig, scenario: Scenario) -> Names:
-    """The names that a run of this scenario keeps in its folder."""
-    split = scenario.split
+def names_of(config: RunConfig, split: Split, words: Sequence[str] = ()) -> Names:
+    """The names that a run of these images keeps in its folder.
+
+    Args:
+        config: the run's settings.
+        split: its images, divided among the clients; their features are not looked at.
+        words: its mined words.
+    """
     train = _counts(split.train.labels, split.classes, split.train_index, 1 + split.views)
     test = _counts(split.test.labels, split.classes, split.test_index)
     names = client_names(config, split) or tuple(map(str, range(len(test))))
     tested = "" if config.data.validation else split.tested.split
     clients = tuple(Client(*one) for one in zip(names, train, test, strict=True))
-    return Names(split.classes, clients, scenario.words, tested)
+    return Names(split.classes, clients, tuple(words), tested)
+
+
+def checked(folder: RunFolder, divide: Divide, of: tuple[str, ...], hint: str = "") -> Divide:
+    """`divide`, which refuses other images than those of a run, before any image is encoded.
+
+    Args:
+        folder: the run.
+        divide: divides images among clients.
+        of: the images that it opens, of `train` and `test`.
+        hint: what else the user may do where nothing but training images differ.
+    """
+
+    def found(config: RunConfig, backbone: Backbone | None, cache_dir: Path | None) -> Split:
+        split, known = divide(config, backbone, cache_dir), folder.names
+        names = names_of(config, split, () if known is None else known.words)
+        folder.agree_names(names, of=of, hint=hint)
+        return split
+
+    return found
 
 
 def train_counts(names: Names, client: int) -> torch.Tensor:

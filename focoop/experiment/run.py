@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from focoop.experiment.evaluate import evaluate_state, hashes_of, on_device, placed
-from focoop.experiment.naming import names_of
+from focoop.experiment.evaluate import as_written, evaluate_state, on_device, placed
+from focoop.experiment.naming import checked, names_of
 from focoop.experiment.schedule import schedule_of
 from focoop.federation.simulator import RoundResult, Schedule, simulate, start
 from focoop.federation.together import Train
@@ -12,7 +12,7 @@ from focoop.manifest import versions
 from focoop.methods._base import Server
 from focoop.payload import rounded
 from focoop.runs import RunFolder, is_due, run_log
-from focoop.scenario import Scenario, build
+from focoop.scenario import Scenario, build, make_split
 from focoop.schema import RunConfig
 
 OnRound = Callable[[int, float | None, dict[str, Any] | None], None]
@@ -60,13 +60,13 @@ def _opening(config: RunConfig, folder: RunFolder) -> str:
 def _rounds(
     config: RunConfig, folder: RunFolder, on_round: OnRound | None, train: Train | None
 ) -> dict[str, Any]:
-    scenario = build(placed(config, folder))
-    names = names_of(config, scenario)
-    folder.agree_names(names)  # first: it can say what differs, a hash cannot
+    divide = checked(folder, make_split, ("train", "test"))
+    scenario = build(placed(config, folder), divide=divide)
+    names = names_of(config, scenario.split, scenario.words)
     folder.pin("backbone_fingerprint", scenario.backbone.fingerprint)
-    folder.pin("data_hashes", hashes_of(scenario, config, folder))
+    folder.pin("data_hashes", as_written(scenario.hashes, config, folder))
     folder.pin("repeated_shots", scenario.split.repeated)
-    folder.remember(data_sources=scenario.sources)
+    folder.remember(data_sources=as_written(scenario.sources, config, folder))
     folder.keep_names(names)
     schedule = schedule_of(config, scenario)
     committed = folder.resume_point()

@@ -9,6 +9,7 @@ import torch
 
 from focoop import partition
 from focoop.clip.base import Backbone
+from focoop.data.names import plain
 from focoop.errors import DataError
 from focoop.features import FeatureSet, open_labels
 from focoop.schema import RunConfig
@@ -46,7 +47,15 @@ def tested_split(
         )
     by = "client" if kind == "given" else "domain"
     opened = _opener(config, backbone, cache_dir, drop_classes=config.data.drop_classes)
-    test = opened("test", by=by).with_classes(tuple(classes))
+    test = opened("test", by=by)
+    there, known = set(test.labels.tolist()), set(map(plain, classes))
+    new = [name for label, name in enumerate(test.classes) if label in there]
+    if new := [name for name in new if plain(name) not in known]:
+        raise DataError(
+            f"{config.data.id} has test images of a class {new[0]!r} that the run did not have "
+            f"(it had {', '.join(classes)}): restore them"
+        )
+    test = test.with_classes(tuple(classes))
     shares = None
     if kind == "given":
         test = _with_clients(config, test, clients)

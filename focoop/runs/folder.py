@@ -59,8 +59,9 @@ class RunFolder:
         self.private = PrivateStore(path / CLIENTS, self.last_round())
 
     @classmethod
-    def create(cls, path: Path, config: RunConfig, manifest: Mapping[str, Any]) -> Self:
+    def create(cls, path: Path | str, config: RunConfig, manifest: Mapping[str, Any]) -> Self:
         """A new run in an absent or empty folder, open for writing."""
+        path = Path(path)
         if path.exists() and not path.is_dir():
             raise RunError(f"{path} is a file: choose another folder with --out")
         # A run killed while it was being created leaves a manifest without a configuration; the log
@@ -76,8 +77,9 @@ class RunFolder:
         return folder
 
     @classmethod
-    def open(cls, path: Path, *, writable: bool = False) -> Self:
+    def open(cls, path: Path | str, *, writable: bool = False) -> Self:
         """A run that exists; `writable` resumes it: what was not committed is undone."""
+        path = Path(path)
         folder = cls(path, read_config(path), read_manifest(path))
         if writable:
             with folder._writing():
@@ -183,14 +185,20 @@ class RunFolder:
             self.manifest[key] = plain(value)
             self._write_manifest()
 
-    def agree(self, key: str, value: Any) -> None:
-        """Refuse a fact that is not the one noted; one that was never noted is accepted."""
+    def agree(self, key: str, value: Any, hint: str = "") -> None:
+        """Refuse a fact that is not the one noted; one that was never noted is accepted.
+
+        Args:
+            key: its name in the manifest.
+            value: what it is now.
+            hint: what else the user may do about it.
+        """
         value = plain(value)
         noted = self.manifest.get(key, value)
         if noted == value:
             return
         told = changed(noted, value)
-        raise RunError(f"{key} is not what {self.path} was started with ({told}): {ADVICE}")
+        raise RunError(f"{key} is not what {self.path} was started with ({told}): {ADVICE}{hint}")
 
     def keep_names(self, names: Names) -> None:
         """Write the names of a run that has none yet; refuse names that have changed."""
@@ -199,19 +207,23 @@ class RunFolder:
             self._require_writable()
             write(self.path / NAMES, names.to_json().encode())
 
-    def agree_names(self, names: Names, *, of: tuple[str, ...] = ("train", "test")) -> None:
+    def agree_names(
+        self, names: Names, *, of: tuple[str, ...] = ("train", "test"), hint: str = ""
+    ) -> None:
         """Refuse data that is named or divided otherwise than the run's, and say how.
 
         Args:
             names: the names of the data as it is found.
             of: the images whose counts are compared; `("test",)` without training images.
+            hint: what else the user may do where nothing but training images differ.
         """
         known = self.names
         lines = [] if known is None else known.differences(names, of=of)
-        if lines:
+        if known is not None and lines:
+            hint = "" if known.differences(names, of=("test",)) else hint
             raise RunError(
                 f"the data is not what {self.path} was started with (then -> now):{listed(lines)}\n"
-                f"{ADVICE}"
+                f"{ADVICE}{hint}"
             )
 
     def remember(self, **facts: Any) -> None:

@@ -44,6 +44,11 @@ class Names:
     words: tuple[str, ...] = ()
     tested: str = ""
 
+    @property
+    def counted(self) -> bool:
+        """Whether it is known who holds how many images."""
+        return any(client.train or client.test for client in self.clients)
+
     def to_json(self) -> str:
         """The text of `names.json`: one line per client, equal for equal names."""
         clients = [
@@ -76,12 +81,15 @@ class Names:
             now: the names of the data as it is found.
             of: the images that are compared; `("test",)` where no training image was opened.
         """
-        lines = [*_class_lines(self, now), *_client_lines(self, now)]
-        if not lines:
-            for old, new in zip(self.clients, now.clients, strict=True):
-                lines += [
-                    line for split in of for line in _count_lines(old, new, split, self.classes)
-                ]
+        lines = _class_lines(self, now)
+        if not self.counted or not now.counted:  # a server of sites sees no images
+            then, new = len(self.clients), len(now.clients)
+            lines += [] if then == new else [f"{then} -> {new} clients"]
+        else:
+            lines += _client_lines(self, now)
+            # Where clients are made of the classes, all they hold shifts with one class.
+            if not lines or any(not client.name.isdecimal() for client in self.clients):
+                lines += _count_lines(self, now, of)
         changed = [pair for pair in zip(self.words, now.words, strict=False) if pair[0] != pair[1]]
         if changed or len(self.words) != len(now.words):
             first = f", first {changed[0][0]!r} -> {changed[0][1]!r}" if changed else ""
@@ -137,18 +145,22 @@ def _client_lines(old: Names, new: Names) -> list[str]:
     return lines
 
 
-def _count_lines(old: Client, new: Client, split: str, classes: Sequence[str]) -> list[str]:
-    def count(client: Client, name: str) -> int:
-        return int(getattr(client, split).get(name, 0))
-
-    if not getattr(old, split) and not old.train:
-        return []  # not known: a server of sites sees no counts
-    what = "training" if split == "train" else "test"
-    return [
-        f"client {old.name!r}: {count(old, name)} -> {count(new, name)} {what} images of {name!r}"
-        for name in classes
-        if count(old, name) != count(new, name)
-    ]
+def _count_lines(old: Names, new: Names, of: Sequence[str]) -> list[str]:
+    """Clients and classes that are there then and now, with other numbers of images."""
+    after = {client.name: client for client in new.clients}
+    pairs = [(one, after[one.name]) for one in old.clients if one.name in after]
+    names = [name for name in old.classes if name in new.classes]
+    lines = []
+    for one, other in pairs:
+        for split, what in (("train", "training"), ("test", "test")):
+            then, now = getattr(one, split), getattr(other, split)
+            lines += [
+                f"client {one.name!r}: {then.get(name, 0)} -> {now.get(name, 0)} {what} images "
+                f"of {name!r}"
+                for name in names
+                if split in of and then.get(name, 0) != now.get(name, 0)
+            ]
+    return lines
 
 
 def _holders(names: Names, class_name: str) -> str:

@@ -75,8 +75,8 @@ def dataset_of(name: str) -> str:
     return dataset if metric in DETECTION else ""
 
 
-def clients_table(clients: Sequence[Mapping[str, Any]]) -> Sheet:
-    """One row per client of an evaluation."""
+def clients_table(clients: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> Sheet:
+    """One row per client of an evaluation, under its name where `names` has one."""
     rows = []
     for row in clients:
         corrupted = [entry["accuracy"] for entry in row.get("corrupted", {}).values()]
@@ -85,13 +85,15 @@ def clients_table(clients: Sequence[Mapping[str, Any]]) -> Sheet:
         alarm = {"alarm": found.pop("cross-client alarm")}
         ood = {name: value for name, value in found.items() if dataset_of(name)}
         found = {**{name: found[name] for name in found if name not in ood}, **alarm, **ood}
-        first = (row["client"], row["num_classes"], row["num_test"])
+        number = int(row["client"])
+        shown = names[number] if number < len(names) else number
+        first = (shown, row["num_classes"], row["num_test"])
         rows.append((list(map(str, first)), found))
-    names = dict.fromkeys(name for _, found in rows for name in found)
+    columns = dict.fromkeys(name for _, found in rows for name in found)
     return Sheet(
         [
             Column(name, right=True, group=dataset_of(name))
-            for name in ("client", "classes", "test images", *names)
+            for name in ("client", "classes", "test images", *columns)
         ],
-        [[*first, *(found.get(name, "-") for name in names)] for first, found in rows],
+        [[*first, *(found.get(name, "-") for name in columns)] for first, found in rows],
     )

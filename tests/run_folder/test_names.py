@@ -64,7 +64,11 @@ def test_evaluate_gives_the_same_numbers_from_any_folder(project: Path) -> None:
     line = RunFolder.open(project / "runs" / "mine").metrics()[-1]
     result = call("evaluate", str(project / "runs" / "mine"), "--json")
     assert result.exit_code == 0, result.stderr
-    assert json.loads(result.stdout)["clients"] == line["clients"]
+    found = json.loads(result.stdout)
+    assert (found["clients"], found["client_names"]) == (line["clients"], list(SITES))
+    table = call("evaluate", str(project / "runs" / "mine")).stdout
+    firsts = [row.split()[0] for row in table.splitlines() if row.strip()]
+    assert [first for first in firsts if first in SITES] == list(SITES)
 
 
 def test_a_moved_project_is_found_from_its_run_folder(
@@ -74,6 +78,10 @@ def test_a_moved_project_is_found_from_its_run_folder(
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert call("evaluate", str(tmp_path / "moved" / "runs" / "mine")).exit_code == 0
+
+
+def features(root: Path) -> set[Path]:
+    return set((root / "cache" / "features").iterdir())
 
 
 def rename_class(root: Path, sites: tuple[str, ...] = SITES) -> None:
@@ -115,7 +123,10 @@ def change_training(root: Path) -> None:
         (rename_class, ["class 'cup' is gone (client 'east', 'north', 'west')", "'a mug' is new"]),
         (
             lambda root: rename_class(root, ("north",)),
-            ["class 'a mug' is new (client 'north')"],
+            [
+                "class 'a mug' is new (client 'north')",
+                "client 'north': 2 -> 0 training images of 'cup'",
+            ],
         ),
         (drop_site, ["client 'north' is gone"]),
         (add_image, ["client 'west': 2 -> 3 test images of 'tree'"]),
@@ -126,17 +137,22 @@ def change_training(root: Path) -> None:
     ids=["class", "class of one site", "site", "image", "pixels", "OOD set", "training"],
 )
 def test_evaluate_and_resume_refuse_changed_data_and_say_what_differs(
-    project: Path, change: Callable[[Path], None], told: list[str], monkeypatch: pytest.MonkeyPatch
+    project: Path, trained: Path, change: Callable[[Path], None], told: list[str]
 ) -> None:
     change(project)
+    before = features(trained)
     result = call("evaluate", str(project / "runs" / "mine"))
     assert result.exit_code == 6 and result.stdout == "", result.stderr
+    said = " ".join(result.stderr.split())
     for words in told:
-        assert words in result.stderr
+        assert words in said
+    assert ("--test-only" in said) == (change is change_training)
+    if "data_hashes" not in told[0]:  # hours of encoding do not come before the refusal
+        assert features(trained) == before
     more = [*SET, "--set", "federation.rounds=2", "--out", str(project / "runs" / "mine")]
     resumed = call("run", *more, "--resume")
     assert resumed.exit_code == 6
-    assert told[0] in resumed.stderr
+    assert told[0] in " ".join(resumed.stderr.split())
 
 
 def test_evaluate_does_without_training_images(project: Path) -> None:
@@ -156,6 +172,9 @@ def test_evaluate_does_without_training_images(project: Path) -> None:
     change_pixels(project)
     refused = call("evaluate", str(run))
     assert refused.exit_code == 6 and "test: then" in refused.stderr
+    (project / "images" / "west" / "test" / "cup").rename(project / "images" / "west/test/mug")
+    refused = call("evaluate", str(run))
+    assert refused.exit_code == 3 and "a class 'mug' that the run did not have" in refused.stderr
 
 
 def test_a_client_that_never_trained_is_evaluated_by_the_counts_that_were_kept(
@@ -211,7 +230,7 @@ COUNTS = st.dictionaries(WORDS, st.integers(1, 99), max_size=3)
 
 @given(
     st.lists(WORDS, unique=True, max_size=5),
-    st.lists(st.builds(Client, WORDS, COUNTS, COUNTS), max_size=4),
+    st.lists(st.builds(Client, WORDS, COUNTS, COUNTS), max_size=4, unique_by=lambda one: one.name),
     st.lists(WORDS, max_size=4),
 )
 def test_names_are_read_as_they_were_written(
@@ -236,3 +255,6 @@ def test_what_differs_is_said_in_words() -> None:
     fewer = replace(names, clients=(Client("x", {"a": 3}), Client("y", {"b": 2})))
     assert names.differences(fewer) == ["client 'x': 1 -> 3 training images of 'a'"]
     assert names.differences(fewer, of=("test",)) == []
+    server = Names(("a", "b"), (Client("0"), Client("1")), names.words)  # of sites: sees no images
+    assert server.differences(names) == names.differences(server) == []
+    assert server.differences(replace(server, clients=server.clients[:1])) == ["2 -> 1 clients"]
