@@ -142,13 +142,16 @@ def test_live_progress_on_a_terminal() -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_round_lines_fit_a_terminal(width: int) -> None:
+def test_round_lines_fit_a_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ood = {name: {"fpr95": 0.5, "auroc": 0.6} for name in ("dtd_32px", "sun_32px")}
     summary = {"accuracy_own": 0.5, "accuracy_all": 0.25, "ood": ood, "server": {"epsilon": 3.21}}
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=width, color_system=None)
-    with Rounds(console, 25, "focoop_plus") as bar:
-        bar.show(7, 2.5, summary)
+    monkeypatch.setattr(Rounds, "explained", False)
+    for _ in range(2):
+        with Rounds(console, 25, "focoop_plus") as bar:
+            bar.show(7, 2.5, summary)
+    assert stream.getvalue().count("means over the OOD sets") == 1  # said once
     line = next(line for line in stream.getvalue().splitlines() if "own" in line)
     line = line.replace("\x1b[2K", "").strip("\r")
     assert len(line) <= width

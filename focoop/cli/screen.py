@@ -142,12 +142,15 @@ def load_tuned(
 class Rounds:
     """Progress of a run: a live bar on a terminal, plain lines elsewhere."""
 
+    explained = False  # whether a command has said what its short lines mean
+
     def __init__(self, console: Console, total: int, label: str) -> None:
         self.console = console
         self.total = total
         self.label = label
         self._bar = _bar(console)
         self._task = self._bar.add_task(label, total=total, shown="")
+        self._means = False  # whether a line showed means over OOD sets
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -164,6 +167,9 @@ class Rounds:
         trace: TracebackType | None,
     ) -> None:
         self._bar.stop()
+        if self._means and not Rounds.explained:
+            Rounds.explained = True
+            self.console.print("(a round's auroc and fpr95: means over the OOD sets)")
 
     def show(self, round_index: int, loss: float | None, summary: Mapping[str, Any] | None) -> None:
         """Report a finished round; `summary` where it was evaluated."""
@@ -186,6 +192,7 @@ class Rounds:
         if not self.console.is_terminal or len(line) <= self.console.width:
             return line
         line = "  ".join([*start, *server])
+        self._means |= len(summary.get("ood", {})) > 1
         for name, value in brief(summary).items():
             longer = f"{line}  {name} {value}"
             line = longer if len(longer) <= self.console.width else line
