@@ -221,7 +221,7 @@ def test_the_command_writes_a_preset_that_compare_takes(tmp_path: Path) -> None:
     call += ["--set", "federation.lr_schedule=cosine"]
     result = CliRunner().invoke(app, call)
     assert result.exit_code == 0, result.stderr
-    assert "promptfl   3/3" in result.stdout and "[6/6]" in result.stderr
+    assert "promptfl  3/3" in result.stdout and "[6/6]" in result.stderr
     rows = read_csv(tmp_path / "out" / "promptfl.csv")
     best = max(rows, key=lambda row: (float(row["objective"]), -int(row["trial"])))
     text = (presets / "promptfl.toml").read_text()
