@@ -10,7 +10,18 @@ from typing import Annotated
 import typer
 
 from focoop import __version__
-from focoop.cli import compare, complete, coordinator, data, info, keys, negatives, run, site
+from focoop.cli import (
+    compare,
+    complete,
+    coordinator,
+    data,
+    federation,
+    info,
+    keys,
+    negatives,
+    run,
+    site,
+)
 from focoop.cli.console import messages
 from focoop.cli.failure import EPILOG
 from focoop.cli.screen import Commands
@@ -27,6 +38,7 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.add_typer(site.app, name="site")
+app.add_typer(federation.app, name="federation")
 app.command()(run.run)
 app.command()(run.evaluate)
 app.command()(run.demo)

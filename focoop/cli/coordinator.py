@@ -15,6 +15,7 @@ from focoop.errors import FederationError, RunError
 
 if TYPE_CHECKING:
     from focoop.flower.serving import Served
+    from focoop.schema import RunConfig
 
 LOCK_SECONDS = 30.0  # a server process that lost its SuperLink is gone by then
 EVERY, ASK_EVERY = 1.0, 20.0  # seconds between looks at the journal, and questions
@@ -41,22 +42,47 @@ def coordinator(
 ) -> None:
     """Serve a federation: start the server, let the sites in, run to the end, show each round."""
     need_flower()
+    config = load_config(file, overrides, None, own=True)
+    path = (folder or Path("runs") / config.title).resolve()
+    settings = study_settings(
+        config,
+        keys,
+        classes,
+        path,
+        quorum=quorum,
+        spare=spare,
+        deadline=deadline,
+        wait=wait,
+        rejoin=rejoin,
+        resume=resume,
+    )
+    serve(keys, (host, port), path, settings, config.federation.rounds)
+
+
+def study_settings(
+    config: "RunConfig", keys: Path, classes: str, path: Path, **server: float | bool
+) -> dict[str, bool | int | float | str]:
+    """All settings of a run for Flower; refuses what cannot be used before anything is started.
+
+    Args:
+        config: The study's settings.
+        keys: The federation's keys.
+        classes: Its class names, as `cat; dog`.
+        path: The run folder.
+        server: How the server deals with its sites (`focoop.flower.settings`).
+    """
     from focoop.config import to_flat
     from focoop.flower.identity import numbered
     from focoop.flower.settings import server_settings
 
-    config = load_config(file, overrides, None, own=True)
-    path = (folder or Path("runs") / config.title).resolve()
-    home = path.with_name(f"{path.name}-flower")
-    sites = numbered(keys)
-    settings: dict[str, bool | int | float | str] = {
-        **to_flat(config),
-        **{"quorum": quorum, "spare": spare, "deadline": deadline, "wait": wait},
-        **{"rejoin": rejoin, "resume": resume, "journal": str(home / "journal.jsonl")},
-        **{"keys": str(keys.resolve()), "sites": len(sites), "classes": classes, "out": str(path)},
+    journal = path.with_name(f"{path.name}-flower") / "journal.jsonl"
+    places: dict[str, int | str] = {
+        **{"journal": str(journal), "keys": str(keys.resolve()), "sites": len(numbered(keys))},
+        **{"classes": classes, "out": str(path)},
     }
-    server_settings(settings)  # refuses before anything is started
-    serve(keys, (host, port), path, settings, config.federation.rounds)
+    settings = {**to_flat(config), **server, **places}
+    server_settings(settings)
+    return settings
 
 
 def serve(

@@ -1,6 +1,7 @@
 """`focoop site`: a site's images and its node. Flower is the engine (docs/flower.md)."""
 
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,6 @@ from focoop.cli import complete
 from focoop.cli.keys import need_flower, site_key
 from focoop.cli.screen import (
     AsJson,
-    ConfigFile,
     Device,
     Overrides,
     load_config,
@@ -19,14 +19,20 @@ from focoop.cli.screen import (
     print_json,
 )
 from focoop.cli.site_status import LogJson, site_status, speaker
+from focoop.errors import ConfigError
 
 if TYPE_CHECKING:
     from focoop.schema import RunConfig
 
 
-def class_names(given: str) -> str:
+STATE, BUNDLE = Path("focoop-site"), ".focoop"
+
+
+def class_names(given: str | None) -> str | None:
     """The names as settings have them, from a file where `given` is one."""
-    if os.path.isfile(given):  # Path's own raises where the names are too long for a path
+    if given is not None and os.path.isfile(
+        given
+    ):  # Path's own raises where the names are too long for a path
         text = Path(given).read_text(encoding="utf-8-sig")
         lines = (line.strip() for line in text.splitlines())
         given = "; ".join(line for line in lines if line)
@@ -66,8 +72,21 @@ app.command("status")(site_status)
 @app.command()
 def check(
     data: DataSpec,
-    classes: Classes,
-    file: ConfigFile = None,
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="BUNDLE.focoop|CONFIG.toml", help="This site's join bundle, or settings."
+        ),
+    ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            "--classes",
+            metavar="FILE|NAMES",
+            help="All classes of the run: a file with one a line, or 'cat; dog'.",
+            callback=class_names,
+        ),
+    ] = None,
     overrides: Overrides = None,
     keys: Annotated[
         Path | None, typer.Option("--keys", metavar="DIR", help="This site's keys, to check too.")
@@ -81,22 +100,53 @@ def check(
 ) -> None:
     """Read and encode the site's images, try one step of training, and send nothing."""
     need_flower()
-    from focoop.flower.identity import read_site
-    from focoop.flower.party import own_scenario
-    from focoop.flower.policy import Policy, policy_file
-    from focoop.flower.rehearsal import check_keys, check_state, rehearse
-    from focoop.flower.settings import listed
+    from focoop.flower.rehearsal import check_keys, check_state
 
+    if file is not None and file.suffix == BUNDLE:
+        state = state or STATE
+        keys, file, classes = _unpacked(file, state)
+    if classes is None:
+        raise ConfigError("name the classes of the run with --classes, or give a join bundle")
     config = load_config(file, overrides, device, own=True)
-    _note_held_out(config, data)
     if keys is not None:
         check_keys(keys)
     if state is not None:
         check_state(state)
+    found = _tried(config, data, classes, keys, policy, show=not as_json)
+    if as_json:
+        print_json(found)
+
+
+def _unpacked(bundle: Path, state: Path) -> tuple[Path, Path, str]:
+    """(keys, settings, classes) of a join bundle, put into the state folder."""
+    from focoop.flower.joinbundle import CLASSES, JOIN, RUN, settle
+
+    keys = state / "keys"
+    if bundle.exists() or not (keys / JOIN).is_file():  # it may be deleted once it was used
+        keys = settle(bundle, state)
+    return keys, keys / RUN, class_names(str(keys / CLASSES)) or ""
+
+
+def _tried(
+    config: "RunConfig",
+    data: str,
+    classes: str,
+    keys: Path | None,
+    policy: Path | None,
+    *,
+    show: bool,
+) -> dict[str, Any]:
+    """What a site would do in this run, tried out; nothing is sent."""
+    from focoop.flower.identity import read_site
+    from focoop.flower.party import own_scenario
+    from focoop.flower.policy import Policy, policy_file
+    from focoop.flower.rehearsal import rehearse
+    from focoop.flower.settings import listed
+
+    _note_held_out(config, data)
     allowed = Policy.read(policy_file(policy, keys))
-    if not as_json:
-        for sentence in allowed.sentences():
-            out().print(f"policy: {sentence}", markup=False, soft_wrap=True)
+    for sentence in allowed.sentences() if show else ():
+        out().print(f"policy: {sentence}", markup=False, soft_wrap=True)
     allowed.agree(config)
     client = read_site(keys).client if keys is not None else 0
     scenario = own_scenario(config, data, tuple(listed(classes)), client, client + 1)
@@ -113,8 +163,12 @@ def check(
         "policy": allowed.sentences(),
         **rehearse(config, scenario, client).record(),
     }
-    if as_json:
-        return print_json(found)
+    if show:
+        _show_tried(found)
+    return found
+
+
+def _show_tried(found: dict[str, Any]) -> None:
     console = out()
     console.print(f"{found['train']} training and {found['test']} test images", markup=False)
     for name, count in found["classes"].items():
@@ -126,17 +180,24 @@ def check(
         console.print(f"{name} ({form}) stays here", markup=False, soft_wrap=True)
     steps = f"{found['steps_a_round']} steps a round of about {found['seconds_a_step']:.2g} s"
     console.print(f"{steps}; nothing was sent", markup=False)
-    return None
 
 
 @app.command()
 def join(
-    server: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The coordinator.")],
-    keys: Keys,
+    server: Annotated[
+        str,
+        typer.Argument(
+            metavar="BUNDLE.focoop|HOST:PORT", help="This site's join bundle, or the coordinator."
+        ),
+    ],
     data: DataSpec,
+    keys: Annotated[
+        Path | None,
+        typer.Option("--keys", metavar="DIR", help="This site's keys, without a bundle."),
+    ] = None,
     state: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where private prompts are kept.")
-    ] = Path("focoop-site"),
+        Path, typer.Option(metavar="DIR", help="Where the site's private files are kept.")
+    ] = STATE,
     policy: PolicyFile = None,
     device: Annotated[str | None, typer.Option(help="Torch device of this site.")] = None,
     report: Annotated[
@@ -144,20 +205,42 @@ def join(
     ] = False,
     log_json: LogJson = False,
 ) -> None:
-    """Take part: start this site's node and answer until stopped (Ctrl-C)."""
+    """Take part: start this site's node and answer until stopped (Ctrl-C).
+
+    With a join bundle this makes the site's key, shows its policy, checks its images and sends the
+    public half of the key first; a second time it finds all that done.
+    """
     need_flower()
-    from focoop.flower import launch
-    from focoop.flower.identity import read_site
-    from focoop.flower.keep import keep
-    from focoop.flower.policy import Policy, policy_file
+    from focoop.flower.joinbundle import invitation_of
     from focoop.flower.rehearsal import check_keys, check_state
-    from focoop.flower.site_status import SiteWatch
+
+    bundled = server.endswith(BUNDLE)
+    if bundled == (keys is not None):
+        raise ConfigError("give a join bundle, or HOST:PORT and --keys")
+    check_state(state)
+    if bundled:
+        keys, file, classes = _unpacked(Path(server), state)
+        server = invitation_of(keys).server
+        _look(data)
+        check_keys(keys)
+        _tried(load_config(file, None, device, own=True), data, classes, keys, policy, show=True)
+    else:
+        _look(data)
+    assert keys is not None
+    _stay(server, keys, _node(keys, data, state, policy, device, report), state, bundled, log_json)
+
+
+def _node(
+    keys: Path, data: str, state: Path, policy: Path | None, device: str | None, report: bool
+) -> dict[str, str | int | bool]:
+    """What a site's node tells its app."""
+    from focoop.flower.identity import read_site
+    from focoop.flower.policy import Policy, policy_file
+    from focoop.flower.rehearsal import check_keys
 
     check_keys(keys)
-    check_state(state)
     own_policy = policy_file(policy, keys)
     Policy.read(own_policy)  # refuses what is no policy before anything is started
-    _look(data)
     site = read_site(keys)
     # The number is no secret and no claim: the server asks for a proof by the key.
     node: dict[str, str | int | bool] = {
@@ -173,9 +256,32 @@ def join(
         node["device"] = device
     if report:
         node["report"] = True
-    home = state / "flower"
+    return node
+
+
+def _stay(
+    server: str,
+    keys: Path,
+    node: dict[str, str | int | bool],
+    state: Path,
+    bundled: bool,
+    log_json: bool,
+) -> None:
+    """Run the site's node until it is stopped; a site with a bundle sends its key first."""
+    from focoop.flower import launch
+    from focoop.flower.enrolment import key_print
+    from focoop.flower.joinbundle import send_key
+    from focoop.flower.keep import keep
+    from focoop.flower.site_status import SiteWatch
+
+    name, home = str(node["name"]), state / "flower"
     launch.own_folder(home)
-    watch = SiteWatch(site.name, server, keys / "ca.crt", state, speaker(site.name, log_json))
+    watch = SiteWatch(name, server, keys / "ca.crt", state, speaker(name, log_json))
+    if bundled:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        watch.await_server()
+        if send_key(keys):
+            watch.say(f"the coordinator has this site's key, {key_print(_public(keys))}")
     keep(
         lambda: launch.supernode(
             keys.resolve(), server, launch.free_port(), node, launch.new_secret(home)
@@ -185,6 +291,10 @@ def join(
         watch.say,
         watch,
     )
+
+
+def _public(keys: Path) -> bytes:
+    return (keys / "key.pub").read_bytes()
 
 
 def _look(data: str) -> None:

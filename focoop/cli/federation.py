@@ -1,0 +1,122 @@
+"""`focoop federation`: a coordinator's federation, from one command to the last round."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from focoop.cli import complete
+from focoop.cli.keys import need_flower
+from focoop.cli.screen import Overrides, load_config, messages, out
+from focoop.cli.site import Classes, class_names
+from focoop.errors import ConfigError
+
+app = typer.Typer(
+    name="federation", no_args_is_help=True, help="A coordinator's federation and its sites."
+)
+Name = Annotated[Path, typer.Argument(metavar="NAME", help="The federation's folder.")]
+
+
+@app.command()
+def create(
+    folder: Name,
+    hosts: Annotated[
+        list[str],
+        typer.Option(
+            "--host",
+            metavar="HOST[:PORT]",
+            help="Name or address of this server for the sites; may be repeated. Port 8000.",
+        ),
+    ],
+    sites: Annotated[
+        str, typer.Option("--sites", metavar="A,B,...", help="Names of the sites, in their order.")
+    ],
+    classes: Classes,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="CONFIG.toml",
+            help="Settings of the study; what is left out has its default.",
+            autocompletion=complete.configuration,
+        ),
+    ] = None,
+    overrides: Overrides = None,
+    quorum: Annotated[float, typer.Option(help="Share of clients that must answer.")] = 0.5,
+) -> None:
+    """Make a federation: its keys, its study, and a join bundle for each site."""
+    need_flower()
+    from focoop.flower.policy import Policy, Refusal
+    from focoop.flower.study import Federation, host_port
+    from focoop.flower.study import create as make
+
+    config = load_config(file, overrides, None, own=True)
+    try:
+        Policy().check(config)
+    except Refusal as refusal:
+        told = f"note: sites must open their policy.toml for this study: {refusal}"
+        messages().print(told, markup=False, soft_wrap=True)
+    found = [host_port(text) for text in hosts]
+    ports = {port for _, port in found}
+    if len(ports) > 1:
+        raise ConfigError("all hosts must have the same port")
+    names = [part.strip() for part in sites.split(",") if part.strip()]
+    federation = Federation(tuple(host for host, _ in found), ports.pop(), quorum=quorum)
+    bundles = make(folder, federation, names, config, classes)
+    console = out()
+    told = "give each site its bundle, by a way that nobody else can read; it is good for one key:"
+    console.print(f"a federation in {folder}; {told}", markup=False, soft_wrap=True)
+    for path in bundles:
+        console.print(f"  {path}", markup=False, soft_wrap=True)
+    console.print(f"then: focoop federation start {folder}", markup=False, soft_wrap=True)
+
+
+@app.command()
+def start(
+    folder: Name,
+    listen: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Address to listen on, instead of all.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port to listen on, where another is passed on to it.")
+    ] = None,
+) -> None:
+    """Serve the sites and run the study to its end; a run that was stopped goes on."""
+    need_flower()
+    from focoop.cli.coordinator import serve, study_settings
+    from focoop.flower.joinbundle import CLASSES, RUN
+    from focoop.flower.study import read
+
+    found = read(folder)
+    config = load_config(folder / RUN, None, None, own=True)
+    path, keys = (folder / "run").resolve(), folder / "keys"
+    settings = study_settings(
+        config,
+        keys,
+        class_names(str(folder / CLASSES)) or "",
+        path,
+        quorum=found.quorum,
+        spare=found.spare,
+        deadline=found.deadline,
+        wait=found.wait,
+        rejoin=found.rejoin,
+        resume=(path / "manifest.json").is_file(),
+    )
+    where = listen or found.listen, port or found.port
+    serve(keys, where, path, settings, config.federation.rounds)
+
+
+@app.command("invite")
+def invite_site(
+    folder: Name, site: Annotated[str, typer.Argument(metavar="SITE", help="The site's name.")]
+) -> None:
+    """Make a new join bundle: for a new site, or for one whose key is lost, which ends the old key.
+
+    A coordinator that runs must be started again.
+    """
+    need_flower()
+    from focoop.flower.study import invite_site as make
+
+    path = make(folder, site)
+    told = f"give {path} to {site}, by a way that nobody else can read; it is good for one key"
+    out().print(told, markup=False, soft_wrap=True)
