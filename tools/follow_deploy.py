@@ -7,7 +7,6 @@ a code block says who runs it:
   ..., in the background | ..., once round N is done | ..., once it has ended
   ..., stop (Ctrl-C to its command in the background first)
   file: NAME, at: coordinator     the block is that file's content
-  unit: NAME                      a systemd unit: its command must be one that was run
   not run: WHY
 
 `python tools/follow_deploy.py --work deploy --images SHARED/images/office_caltech10`
@@ -17,7 +16,6 @@ import argparse
 import json
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -75,8 +73,7 @@ class World:
     def adapt(self, text: str) -> str:
         """Host names and the port of this machine; nothing else of a command changes."""
         text = text.replace("fl.example.org:8000", f"127.0.0.1:{self.port}")
-        text = text.replace("--host fl.example.org", "--host 127.0.0.1")
-        return text.replace("0.0.0.0 --port 8000", f"127.0.0.1 --port {self.port}")
+        return text.replace("--host fl.example.org", "--host 127.0.0.1")
 
     def environment(self, party: str) -> dict[str, str]:
         """A party finds focoop and the stand-in of scp first.
@@ -203,9 +200,6 @@ def follow(world: World, guide: list[Block]) -> None:
         if name := block.told("file"):
             (world.root / who / name).write_text(block.text)
             continue
-        if block.told("unit"):
-            check_unit(world, block.text)
-            continue
         wait_for(world, block)
         parties = world.sites if who == "site" else (who,)
         if "site" in block.notes:
@@ -236,15 +230,6 @@ def wait_for(world: World, block: Block) -> None:
         if code:
             raise SystemExit(f"exit code {code}:\n{world.output('coordinator')}")
         print(world.output("coordinator"))
-
-
-def check_unit(world: World, text: str) -> None:
-    """The service runs the command of the guide."""
-    line = next(line for line in text.splitlines() if line.startswith("ExecStart="))
-    words = shlex.split(line.partition("=")[2])
-    run = [shlex.split(command)[1:] for command in world.commands]
-    if words[1:] not in run:
-        raise SystemExit(f"the unit runs {words}, which is no command of the guide")
 
 
 def simulate(world: World) -> Path:
@@ -286,7 +271,7 @@ def main() -> None:
         for party in list(world.running):
             world.stop(party)
     took = time.monotonic() - began
-    run = world.root / "coordinator" / "runs" / "study"
+    run = world.root / "coordinator" / "study" / "run"
     difference = compare(run, simulate(world))
     rounds = json.loads((run / "manifest.json").read_text())["rounds"]
     seconds = [entry.get("seconds") for entry in rounds]

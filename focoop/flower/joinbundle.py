@@ -17,6 +17,7 @@ import json
 import os
 import ssl
 import tomllib
+import warnings
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,9 +114,10 @@ def settle(path: Path, state: Path) -> Path:
     files, keys = unpack(path), state / "keys"
     invitation = Invitation.read(files[JOIN].decode(errors="replace"))
     if invitation.version != __version__:
-        raise ConfigError(
-            f"{path} is for focoop {invitation.version} and this is {__version__}: install the "
-            "same version everywhere"
+        warnings.warn(
+            f"{path} was made by focoop {invitation.version} and this is {__version__}: all "
+            "machines of a federation must have the same version",
+            stacklevel=2,
         )
     for name, what in ((AUTHORITY, "another federation"), (SITE, "another site")):
         if (keys / name).is_file() and (keys / name).read_bytes() != files[name]:

@@ -39,7 +39,7 @@ from focoop.flower.records import Order
 SELF = "tests.flower.light"
 # Seconds a light site waits before it trains: it can be killed before, and in round 3 of
 # test_hosts.py another has the time to come back.
-SLOW = {3: 15.0}
+SLOW = {3: 40.0}
 Answer = Callable[[Message, Context], Message]
 
 

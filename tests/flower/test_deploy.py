@@ -4,14 +4,17 @@ import importlib.util
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
+import yaml
 from typer.main import get_command
 
 from focoop.cli import app
@@ -39,15 +42,18 @@ def commands() -> list[list[str]]:
     return [shlex.split(line) for line in lines if line.startswith("focoop ")]
 
 
-@pytest.mark.parametrize("words", commands(), ids=" ".join)
-def test_every_command_of_the_guide_is_one(words: list[str]) -> None:
-    command, words = get_command(app), words[1:]
-    if words == ["--version"]:
-        return
+def check_command(words: list[str]) -> None:
+    """Whether focoop's command line reads these words; an unknown option raises."""
+    command = get_command(app)
     while hasattr(command, "commands"):
         command, words = command.commands[words[0]], words[1:]
-    context = command.make_context("focoop", list(words))  # an unknown option raises
+    context = command.make_context("focoop", list(words))
     assert not context.args
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_every_command_of_the_guide_is_one(words: list[str]) -> None:
+    check_command(words[1:])
 
 
 def test_the_guides_settings_are_a_configuration(tmp_path: Path) -> None:
@@ -65,11 +71,125 @@ def test_a_block_without_a_comment_is_noticed(tmp_path: Path) -> None:
         follower.blocks(guide)
 
 
-def test_the_service_must_run_a_command_of_the_guide(tmp_path: Path) -> None:
-    world = follower.World(tmp_path, 1, commands=["focoop site join a:1 --keys keys"])
-    follower.check_unit(world, "[Service]\nExecStart=/x/focoop site join a:1 --keys keys\n")
-    with pytest.raises(SystemExit, match="no command of the guide"):
-        follower.check_unit(world, "[Service]\nExecStart=/x/focoop site join b:1 --keys keys\n")
+def test_a_federation_of_four_takes_ten_commands_and_four_copied_files() -> None:
+    """From the installation to the first round; looking before joining is not needed."""
+    count: Counter[str] = Counter()
+    for block in follower.blocks():
+        who, times = block.told("at"), 1
+        if block.told("once round 2 is done") is not None or "once round 2 is done" in block.notes:
+            break
+        if who is None or block.told("file") is not None or who not in ("coordinator", "site"):
+            continue
+        if who == "site" or block.told("for each site") is not None:
+            times = len(follower.SITES)
+        for line in block.text.replace("\\\n", " ").splitlines():
+            count[line.split()[0]] += times
+    assert count == {"focoop": 6, "scp": 4}
+
+
+UNITS = sorted((ROOT / "deploy").glob("*.service"))
+
+
+def unit_command(text: str) -> list[str]:
+    (line,) = [line for line in text.splitlines() if line.startswith("ExecStart=")]
+    return shlex.split(line.partition("=")[2])
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
+def test_a_service_runs_a_command_of_the_guide_and_can_write_what_it_must(path: Path) -> None:
+    text = path.read_text()
+    assert ["focoop", *unit_command(text)[1:]] in commands()
+    # Flower unpacks apps in a temporary folder; all else is in the state and the cache.
+    settings = dict(line.split("=", 1) for line in text.splitlines() if "=" in line[:40])
+    assert settings["PrivateTmp"] == "true" and settings["ProtectSystem"] == "strict"
+    assert settings["StateDirectory"] == settings["CacheDirectory"] == "focoop"
+    assert settings["WorkingDirectory"] == "/var/lib/focoop"
+    assert "FOCOOP_CACHE=/var/cache/focoop" in settings["Environment"]
+    assert settings["SuccessExitStatus"] == "130" and settings["UMask"] == "0077"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
+def test_systemd_takes_the_service(path: Path, tmp_path: Path) -> None:
+    text = path.read_text().replace("/opt/focoop/bin/focoop", "/bin/true")
+    (tmp_path / path.name).write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / path.name)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    told = [line for line in done.stderr.splitlines() if path.name in line]
+    assert not told and done.returncode == 0, done.stderr
+
+
+COMPOSE = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
+
+
+def test_the_compose_files_services_are_whole() -> None:
+    services = COMPOSE["services"]
+    sites = [name for name in services if name not in ("setup", "coordinator")]
+    assert len(sites) == 3
+    for name, service in services.items():
+        assert service["read_only"] and service["tmpfs"] == ["/tmp"] and "ports" not in service
+        named = {text.split(":")[0] for text in service["volumes"]} - {"./share_packaged.py"}
+        assert named <= set(COMPOSE["volumes"])
+        if name != "setup":
+            assert "setup" in service["depends_on"]
+            check_command([str(word) for word in service["command"]])
+    script = services["setup"]["command"][0].replace("\\\n", " ")
+    (line,) = [line for line in script.splitlines() if line.startswith("focoop ")]
+    words = shlex.split(line)[1:]
+    check_command(words)
+    assert words[words.index("--sites") + 1].split(",") == sites
+    dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
+    assert dockerfile.count("\nUSER focoop\n") == 1 and 'ENTRYPOINT ["focoop"]' in dockerfile
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+def test_the_compose_files_commands_are_a_federation(tmp_path: Path) -> None:
+    """The containers' commands as processes of this machine: folders for volumes, loopback."""
+    (port,) = free_ports(1)
+    services = COMPOSE["services"]
+
+    def here(text: str, name: str) -> str:
+        text = text.replace("coordinator:8000", f"127.0.0.1:{port}")
+        text = text.replace("/federation", str(tmp_path / "federation"))
+        text = text.replace("/var/lib/focoop", str(tmp_path / name))
+        return text.replace("/share_packaged.py", str(ROOT / "deploy" / "share_packaged.py"))
+
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
+    env |= {"FOCOOP_CACHE": str(tmp_path / "cache"), "PYTHONUNBUFFERED": "1"}
+    script = here(services["setup"]["command"][0], "setup")
+    made = subprocess.run(
+        ["/bin/sh", "-ec", script], env=env, capture_output=True, text=True, timeout=200
+    )
+    assert made.returncode == 0, made.stderr
+    running = {}
+    try:
+        for name, service in services.items():
+            if name == "setup":
+                continue
+            (tmp_path / name).mkdir()
+            words = [here(str(word), name) for word in service["command"]]
+            with open(tmp_path / f"{name}.log", "wb") as log:
+                command = [sys.executable, "-m", "focoop", *words]
+                running[name] = subprocess.Popen(
+                    command, env=env, stdout=log, stderr=log, cwd=tmp_path
+                )
+        code = running["coordinator"].wait(500)
+    finally:
+        for process in running.values():
+            process.terminate()
+        for process in running.values():
+            process.wait(60)
+    said = (tmp_path / "coordinator.log").read_text()
+    assert code == 0 and "round 3/3, 3 updates" in said, said
+    for name in ("north", "south", "west"):
+        assert f"{name} has sent its key" in said
+        assert "nothing was sent" in (tmp_path / f"{name}.log").read_text()
 
 
 @pytest.mark.slow
@@ -93,12 +213,15 @@ def test_the_guide_followed_to_the_letter_ends_with_the_simulators_bits(tmp_path
     said = (tmp_path / "log.txt").read_text(errors="replace")
     assert done.returncode == 0, said[-5000:]
     assert "largest difference from the simulator: 0;" in said
-    run = work / "coordinator" / "runs" / "study"
+    run = work / "coordinator" / "study" / "run"
     manifest = json.loads((run / "manifest.json").read_text())
     assert manifest["status"] == "finished"
     assert [entry.get("accepted") for entry in manifest["rounds"][1:]] == [[0, 1, 2, 3]] * 5
     line = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert [row["client"] for row in line["clients"]] == [0, 1, 2, 3]
     for site in follower.SITES:
-        private = list((work / site / "state").glob("*/*/*/round-0005.safetensors"))
-        assert len(private) == 1 and (work / site / "state").stat().st_mode & 0o077 == 0
+        state = work / site / "focoop-site"
+        private = list(state.glob("*/*/*/round-0005.safetensors"))
+        assert len(private) == 1 and state.stat().st_mode & 0o077 == 0
+        told = (work / site / "output.txt").read_text()
+        assert "the coordinator has this site's key" in told and "nothing was sent" in told

@@ -153,9 +153,8 @@ def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
         joinbundle.unpack(path)
     changed = files["join.toml"].replace(b'focoop = "', b'focoop = "9')
     joinbundle.pack(path, {**files, "join.toml": changed})
-    with pytest.raises(ConfigError, match="install the same version"):
+    with pytest.warns(UserWarning, match="must have the same version"):
         joinbundle.settle(path, tmp_path / "state")
-    assert not (tmp_path / "state").exists()
 
 
 @pytest.fixture(scope="module")
