@@ -68,7 +68,8 @@ class Scenario:
 
     def client(self, index: int) -> ClientData:
         """Client `index`'s training images; gathered when asked for, so that K costs nothing."""
-        return self._images_at(torch.from_numpy(self.split.train_index[index]))
+        found = self._images_at(torch.from_numpy(self.split.train_index[index]))
+        return replace(found, views=self.split.views)
 
     def training_clients(self) -> list[Callable[[], ClientData]]:
         """Those who train: every client, or one that holds all images where a method pools them."""

@@ -28,11 +28,15 @@ class LocalSettings:
 
 @dataclass(frozen=True)
 class ClientData:
-    """One client's training images as features: pooled (n, D), patches or None, labels (n,)."""
+    """One client's training images as features: pooled (n, D), patches or None, labels (n,).
+
+    With random `views` the rows are its images, then as many rows of each view of them.
+    """
 
     pooled: Tensor
     patches: Tensor | None
     labels: Tensor
+    views: int = 0
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -124,7 +128,8 @@ def make_update(
     """What leaves the client after training: shared tensors, measured ones among them, counts."""
     measured: Params = {}
     if method.untrained and len(data):
-        images = data.batch(torch.arange(len(data)), task.device)
+        # Views are no other images: what is measured of them would tell more of each.
+        images = data.batch(torch.arange(len(data) // (1 + data.views)), task.device)
         measured = method.measure(state.shared, images, task)
     return ClientUpdate(
         client=client,

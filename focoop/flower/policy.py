@@ -79,7 +79,7 @@ class Policy:
     rounds: int = setting(1000, "most rounds of a run", low=1)
     epochs: int = setting(50, "most epochs of a round", low=1)
     views: int = setting(32, "most random views of an image", low=0)
-    least_images: int = setting(2, "fewest images a class's mean may be of, where means are sent")
+    least_images: int = setting(5, "fewest images a class's mean may be of, where means are sent")
     megabytes_in: float = setting(500.0, "largest message that is taken, in MB", above=0)
     megabytes_out: float = setting(500.0, "largest answer that is sent, in MB", above=0)
     accuracies: bool = setting(True, "false: accuracies on the site's test images stay here")

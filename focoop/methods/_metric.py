@@ -18,13 +18,22 @@ def class_means(images: Batch, num_classes: int) -> Tensor:
     return sums / torch.bincount(images.labels, minlength=num_classes).clamp(min=1)[:, None]
 
 
+def distinct_counts(images: Batch, num_classes: int) -> Tensor:
+    """(C,) different images of each class; copies of one image, as shots may hold, count once."""
+    rows = torch.cat([images.labels[:, None].to(images.pooled), images.pooled], dim=1)
+    labels = torch.unique(rows, dim=0)[:, 0].long()
+    return torch.bincount(labels, minlength=num_classes)
+
+
 def scatter(images: Batch, means: Tensor, own: Tensor) -> Tensor:
     """(D, D) mean of (h - m_y)(h - m_y)^T over a client's images.
 
     m_c is the federation's mean (C, D) of a class, or the client's `own` where there is none yet: a
-    class that looks different at two clients varies along that difference.
+    class that looks different at two clients varies along that difference. Means of unit features
+    are no longer than 1; what a server sends beyond that, to make one class stand out, is cut.
     """
-    off = images.pooled.double() - torch.where(known(means), means.double(), own)[images.labels]
+    means = means.double() / torch.linalg.vector_norm(means.double(), dim=1).clamp(min=1.0)[:, None]
+    off = images.pooled.double() - torch.where(known(means), means, own)[images.labels]
     return (off.T @ off / max(1, len(off))).to(images.pooled.dtype)
 
 

@@ -19,11 +19,17 @@ W(x) = unit((x - m) A (I - u u^T)) discounts what varies within classes, and dro
 have in common: A = ((1 - k) S + k s I)^(-1/2), S the clients' mean scatter of images about mu_c
 (k -> `shrinkage`), m the mean image, u = unit(m A); for texts m is the mean template. Images of a
 domain nobody has seen are off the mean along m: without u they all look like some classes.
-Server: as FOCoOp; T^g per class by counts, T^o by Global-view OOD Consistency; mu, m and S are
-means of all that clients have sent so far, A comes from S.
+Server: as FOCoOp; T^g per class by counts, T^o by Global-view OOD Consistency; mu and S are means
+of all that clients have sent so far, m is the mean of mu by images, A comes from S.
 
-Shared: `global` (C, n, d_t), `ood` (U, n, d_t), `ood_words` (U,); measured, not trained: `centre`
-(D,), `means` (C, D), `scatter` (D, D); the server's: `metric` (D, D).
+What a client measures is of classes with `least_images` different images or more, all of it: other
+classes' rows leave as they came, and their images are in no sum. The scatter leaves only where
+images less classes make `least_freedom`: with fewer it and the means tell single images
+(`benchmarks/means_attack.py`). What was left out has no weight: `mean_weight`, `scatter_weight`.
+
+Shared: `global` (C, n, d_t), `ood` (U, n, d_t), `ood_words` (U,); measured, not trained: `means`
+(C, D), `scatter` (D, D), `mean_weight` (C, 1), `scatter_weight` (1,); the server's: `centre` (D,),
+`metric` (D, D).
 Private: `local` (C, n, d_t), `counts` (C,) of the client's own labels.
 
 Differs from the authors' code: there is none.
@@ -56,9 +62,14 @@ from focoop.methods._base import (
     weighted_mean,
 )
 from focoop.methods._consistency import Consistency
-from focoop.methods._metric import class_means, known, scatter, seen, whitening
+from focoop.methods._metric import class_means, distinct_counts, known, scatter, seen, whitening
 from focoop.methods._robust import Ascent, Separation, separation_loss
 from focoop.settings import setting
+
+# What a client sends as the weight of a row it has measured: exact in binary, and small, so that it
+# takes little of `privacy.clip`.
+WEIGHT = 1 / 16
+LEAST_SHARE = 0.05  # of images whose clients measured; less is taken for noise
 
 
 class FOCoOpPlus(Method):
@@ -70,7 +81,12 @@ class FOCoOpPlus(Method):
 
         context_tokens: int = setting(16, "n, length of each context", low=1)
         global_share: float = setting(0.8, "rho, share of the global prompt", low=0, high=1)
-        least_images: int = setting(2, "images of a class below which its mean is not sent", low=1)
+        least_images: int = setting(
+            5, "different images of a class below which nothing is sent of them", low=2
+        )
+        least_freedom: int = setting(
+            16, "images less classes below which a client's scatter is not sent", low=1
+        )
         mean_share: float = setting(
             3.0, "q, weight of a class's mean image in its feature", low=0, grid=(1.0, 2.0, 3.0)
         )
@@ -128,8 +144,8 @@ class FOCoOpPlus(Method):
     keeps = "local prompts, class counts"
     scores_by = "ID mass under the client's prior"
     needs_ood = True
-    by_class = ("global", "means")
-    untrained = ("centre", "means", "scatter", "metric")
+    by_class = ("global", "means", "mean_weight")
+    untrained = ("centre", "means", "scatter", "mean_weight", "scatter_weight", "metric")
     lr_grid = (3.0, 6.0, 10.0)
     identity_settings = {"alpha": 1.0}  # otherwise T^g moves towards T^o
 
@@ -150,19 +166,30 @@ class FOCoOpPlus(Method):
             "centre": torch.zeros_like(plain[0]),
             "means": torch.zeros_like(task.anchors),
             "scatter": plain / width,  # of which the plain metric is made
+            "mean_weight": torch.zeros_like(task.anchors[:, :1]),
+            "scatter_weight": torch.zeros_like(plain[0, :1]),
             "metric": plain,
         }
         return State(shared, private={"local": prompts.clone(), "counts": counts})
 
     def measure(self, params: Params, images: Batch, task: Task) -> Params:
-        """Mean, class means and scatter of the client's images; too few leave a mean as it was."""
-        own, old = class_means(images, len(task.classes)), params["means"]
-        counts = torch.bincount(images.labels, minlength=len(own))
-        few = (counts > 0) & (counts < self.config.least_images)
+        """Class means and scatter of the client's images, of classes with enough of them alone.
+
+        What is not measured leaves as it was received, with a weight of zero.
+        """
+        old, spread = params["means"], params["scatter"]
+        counts = distinct_counts(images, len(old))
+        enough = counts >= self.config.least_images
+        kept = enough[images.labels]
+        images = Batch(images.pooled[kept], None, images.labels[kept])
+        own = class_means(images, len(old))
+        freedom = int((counts[enough] - 1).sum())
+        tells = freedom >= self.config.least_freedom
         return {
-            "centre": images.pooled.mean(dim=0),
-            "means": torch.where(few[:, None], old, own.to(old)),
-            "scatter": scatter(images, old, own),
+            "means": torch.where(enough[:, None], own.to(old), old),
+            "mean_weight": WEIGHT * enough[:, None].to(old),
+            "scatter": scatter(images, old, own).to(spread) if tells else spread,
+            "scatter_weight": torch.full_like(params["scatter_weight"], WEIGHT * tells),
         }
 
     def prepare(self, task: Task) -> Params:
@@ -279,17 +306,34 @@ class FOCoOpPlus(Method):
     def learn(self, server: Server, updates: Sequence[ClientUpdate]) -> tuple[Params, Params]:
         """Means of what clients measured in all rounds so far, and the metric they make.
 
-        A round weighs as many images as its clients hold, so that rounds with few clients add up.
+        A round weighs as many images as were measured in it, so that rounds with few clients add
+        up. Rows that clients left as they were take no part: the change is divided by the share of
+        images whose clients did measure, which noise cannot make too small (`LEAST_SHARE`).
         """
-        now = torch.stack([update.class_counts for update in updates]).sum(dim=0).double()
-        before = server.memory.get("measured", torch.zeros_like(now)).to(now)
         old, shared = server.shared, {}
-        share = (now / (now + before).clamp(min=1.0))[:, None].to(old["means"])
-        fresh = class_weighted_mean(updates, "means", old["means"])
-        shared["means"] = old["means"] + (fresh - old["means"]) * share
-        part = float(now.sum() / (now + before).sum().clamp(min=1.0))
-        for name in ("centre", "scatter"):
-            shared[name] = old[name] + (weighted_mean(updates, name) - old[name]) * part
+        counts = torch.stack([update.class_counts for update in updates]).sum(dim=0)
+        fresh, weight = (
+            class_weighted_mean(updates, name, old[name]) for name in ("means", "mean_weight")
+        )
+        share = (weight.double()[:, 0] / WEIGHT).clamp(0.0, 1.0)  # (C,)
+        now = counts.double().to(share.device) * share
+        seen_before = server.memory.get("measured", torch.zeros_like(now)).to(now)
+        images = now + seen_before
+        part = now / images.clamp(min=1e-9) / share.clamp(min=LEAST_SHARE)
+        shared["means"] = old["means"] + (fresh - old["means"]) * part[:, None].to(old["means"])
+        if float(images.sum()) > 0:
+            centre = (images[:, None] * shared["means"].double()).sum(dim=0) / images.sum()
+            shared["centre"] = centre.to(old["centre"])
+        told = float((weighted_mean(updates, "scatter_weight") / WEIGHT).clamp(0.0, 1.0))
+        spread_now = float(counts.sum()) * told
+        spread_before = float(server.memory.get("spread", torch.zeros(())))
+        step = spread_now / max(spread_now + spread_before, 1e-9) / max(told, LEAST_SHARE)
+        shared["scatter"] = old["scatter"] + (
+            (weighted_mean(updates, "scatter") - old["scatter"]) * step
+        )
+        for name in ("mean_weight", "scatter_weight"):
+            shared[name] = torch.zeros_like(old[name])
         metric = whitening(shared["scatter"], self.config.shrinkage)
         shared["metric"] = metric.to(old["metric"])
-        return shared, {"measured": now + before}
+        spread = torch.tensor(spread_now + spread_before, dtype=torch.float64)
+        return shared, {"measured": images, "spread": spread}

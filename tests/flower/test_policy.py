@@ -76,9 +76,9 @@ def test_the_defaults_allow_the_default_run_and_no_folder_of_the_site() -> None:
         ({"rounds": 5}, ["federation.rounds=6"], "federation.rounds = 6"),
         ({"views": 1}, ["data.views=2"], "data.views = 2"),
         (
-            {"least_images": 3},
-            ["method.name=focoop_plus", "method.least_images=2"],
-            "least_images = 2, and 3 is the least",
+            {"least_images": 7},
+            ["method.name=focoop_plus", "method.least_images=6"],
+            "least_images = 6, and 7 is the least",
         ),
         ({"privacy": {"noise_at_least": 1.0}}, [], "privacy.noise = 0, 1 is the least"),
         ({"privacy": {"clip_at_most": 1.0}}, [], "privacy.clip = 0, 1 is the most"),

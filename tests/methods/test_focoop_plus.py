@@ -11,7 +11,7 @@ from torch import Tensor
 from focoop.errors import MethodError
 from focoop.methods._base import Batch, ClientUpdate, Server, Task
 from focoop.methods._metric import whitening
-from focoop.methods.focoop_plus import FOCoOpPlus
+from focoop.methods.focoop_plus import WEIGHT, FOCoOpPlus
 from focoop.seeds import torch_generator
 from tests.methods.toy import (
     DIM,
@@ -50,6 +50,8 @@ def params_of(seed: int = 0) -> dict[str, Tensor]:
         "counts": COUNTS,
         "centre": 0.2 * draw(DIM),
         "scatter": root @ root.T,
+        "mean_weight": torch.zeros(C, 1, dtype=torch.float64),
+        "scatter_weight": torch.zeros(1, dtype=torch.float64),
         "metric": torch.eye(DIM, dtype=torch.float64) + 0.1 * (root + root.T),
     }
 
@@ -207,9 +209,10 @@ def test_no_prior_at_an_open_share_of_one_and_for_a_client_without_images() -> N
 def test_server_means_by_class_counts(goc: bool) -> None:
     task, counts = make_task(), torch.tensor([[2, 0, 1, 0], [6, 3, 0, 0]])
     clients = [params_of(1), params_of(2)]
-    shared = ("global", "ood", "ood_words", "centre", "means", "scatter", "metric")
+    shared = tuple(FOCoOpPlus(PLAIN).init(task, torch_generator(0)).shared)
+    told = {"mean_weight": torch.full((C, 1), WEIGHT, dtype=torch.float64)}  # of all classes held
     updates = [
-        ClientUpdate(k, {n: p[n] for n in shared}, int(counts[k].sum()), counts[k], 0.0)
+        ClientUpdate(k, {n: p[n] for n in shared} | told, int(counts[k].sum()), counts[k], 0.0)
         for k, p in enumerate(clients)
     ]
     before = {n: params_of(0)[n] for n in shared}
