@@ -22,6 +22,9 @@ from focoop.clip.base import Backbone  # noqa: E402
 SECONDS, SLOW_SECONDS = 120, 900
 # The GPU's kernels run on the CPU in tests; Triton reads this when it is first imported.
 os.environ["TRITON_INTERPRET"] = "1"
+# Tests read what commands print into a pipe, whatever terminal they are started from.
+for _name in ("COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE"):
+    os.environ.pop(_name, None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from focoop import config, runs
 from focoop.cli import info, screen
+from focoop.cli.console import Screen
 from focoop.cli.screen import Rounds
 from focoop.doctor import Check
 from focoop.methods import available
@@ -183,6 +184,20 @@ def test_no_word_is_broken_on_a_narrow_screen(
         assert broken(whole, narrow, width) == set()
         if command.startswith("config"):
             assert config.from_dict(tomllib.loads(narrow)) == config.RunConfig()
+
+
+def test_a_screen_leaves_brackets_and_long_paths_as_they_are() -> None:
+    path = "runs/" + "a-long-name-" * 5
+    stream = io.StringIO()
+    console = Screen(file=stream, force_terminal=True, width=40, color_system=None)
+    console.print(f"run folder with [bold] and :smile: in its name: {path} (new)", hang=2)
+    shown = stream.getvalue().splitlines()
+    assert shown == [
+        "run folder with [bold] and :smile: in",
+        "  its name:",
+        f"  {path}",
+        "  (new)",
+    ]
 
 
 def test_findings_of_the_doctor_break_between_words() -> None:
