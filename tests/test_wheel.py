@@ -83,3 +83,27 @@ def test_tuned_presets_come_with_the_wheel(installed: Path, tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     (kept,) = tmp_path.glob("runs/mine/promptfl/seed0/config.toml")
     assert tomllib.loads(kept.read_text("utf-8"))["federation"]["lr"] == tuned["federation"]["lr"]
+
+
+@pytest.mark.slow
+def test_a_setting_of_the_wheel_says_what_to_fetch_and_takes_ready_features(
+    installed: Path, tmp_path: Path
+) -> None:
+    for words in (
+        ["run", "cifar100-focoop"],
+        ["compare", "settings/cifar100", "--methods", "zeroshot", "--seeds", "0"],
+    ):
+        told = focoop(installed, tmp_path, *words)
+        assert told.returncode == 3 and "focoop data fetch cifar100 dtd sun" in told.stderr
+        assert "CIFAR-100, 169 MB" in told.stderr and not (tmp_path / "runs").exists()
+    ready = tmp_path / "ready"
+    ready.mkdir()
+    for packed in (installed / "focoop" / "assets" / "demo").glob("*.gz"):
+        (ready / packed.name).write_bytes(packed.read_bytes())  # mini's features, called the same
+    words = ["run", "cifar100-zeroshot", "--features", "ready", "--out", "out", "--json"]
+    done = focoop(installed, tmp_path, *words)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)["summary"]
+    assert set(summary["ood"]) == {"dtd_32px", "sun_32px", "dtd", "sun"}
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text("utf-8"))
+    assert manifest["data_sources"]["cifar100"]["served by"] == "ready features"

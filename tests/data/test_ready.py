@@ -22,6 +22,7 @@ from tests.toy_command import call
 
 DTD = ("banded", "dotted", "woven")
 PACS = tuple(json.loads(ready.NAMES.read_text("utf-8"))["pacs"])
+PARTS = ("train", "val", "test")
 TOY = toy_backbone()
 
 
@@ -258,3 +259,26 @@ def test_the_developers_features_are_those_they_are_called_after(
     by_domain = ["data.id=office_caltech10", "partition.kind=domain", "partition.clients=0"]
     office = make_split(config.load(None, by_domain)).train
     assert office.domain_names == ("amazon", "caltech", "dslr", "webcam")
+
+
+@pytest.mark.slow
+def test_images_in_their_official_layouts_serve_a_published_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ready.VARIABLE, "")
+    monkeypatch.setenv("FOCOOP_CACHE", str(tmp_path / "cache"))
+    root = tmp_path / "data"
+    monkeypatch.setenv("FOCOOP_DATA", str(root))
+    trees.cifar100(root, train=100, test=100)
+    trees.plant(root / "SUN", "images/a.jpg", "images/b.jpg")
+    trees.plant(root / "dtd" / "images", "banded/1.jpg", "woven/2.jpg")
+    split = {part: [("banded/1.jpg", 0, "banded"), ("woven/2.jpg", 1, "woven")] for part in PARTS}
+    trees.coop(root / "dtd" / "split_zhou_DescribableTextures.json", split)
+    out = ["--out", str(tmp_path / "run"), "--json"]
+    few = ["--set=partition.shots=1", '--set=data.corrupted=["cifar100#brightness@5"]']
+    done = call("run", "cifar100-zeroshot", *few, *out)
+    assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "run" / "manifest.json").read_text("utf-8"))["data_sources"]
+    assert {source["served by"] for source in found.values()} == {"images"}
+    assert found["cifar100"]["images"] == 200 and found["cifar100#brightness@5"]["images"] == 100
+    assert found["dtd@32px"]["path"] == str(root / "dtd") and found["sun@32px"]["images"] == 2
