@@ -102,6 +102,25 @@ def test_missing_extras_have_one_exit_code(tmp_path: Path, monkeypatch: pytest.M
         assert told in result.stderr and "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_images_that_only_lack_a_package_have_that_exit_code_too(
+    strict: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOCOOP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(sys.modules, "pydicom", None)
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            place = tmp_path / "images" / split / name / "x.dcm"
+            place.parent.mkdir(parents=True)
+            place.write_bytes(bytes(128) + b"DICM")
+    spec = f"folder:{tmp_path / 'images'}"
+    result = call(
+        "run", *FAST, "--set", f"data.id={spec}", "--set", f"data.strict={strict}".lower()
+    )
+    assert result.exit_code == 8, result.stderr
+    assert "focoop[formats]" in " ".join(result.stderr.split())
+
+
 def test_a_command_line_without_typer_has_that_exit_code_too() -> None:
     script = "import sys; sys.modules['typer'] = None; from focoop.__main__ import main; main()"
     done = subprocess.run(

@@ -14,7 +14,7 @@ from focoop import atomic
 from focoop.data.decoding import UnreadableImageError, decode
 from focoop.data.depth import Whites, bits, whites_of
 from focoop.data.imageset import ImageSet
-from focoop.errors import DataError
+from focoop.errors import DataError, MissingExtra
 from focoop.tensorcache import cache_folder
 from focoop.watch import tell
 
@@ -110,11 +110,14 @@ def sift(
     bad = {file: one.reason for file, one in found.items() if one.reason}
     if bad:
         told = summary(images, bad)
+        # Files that stay unread for want of a package alone.
+        wanting = not any(one.reason and one.lasting for one in found.values())
+        refusal = MissingExtra if wanting else DataError
         if strict:
-            raise DataError(f"{told}: replace or remove them, or set data.strict = false")
+            raise refusal(f"{told}: replace or remove them, or set data.strict = false")
         kept = [row for row, file in enumerate(images.files) if file not in bad]
         if not kept:
-            raise DataError(f"{told}: no image is left")
+            raise refusal(f"{told}: no image is left")
         warnings.warn(f"{told}: left out", stacklevel=2)
         images = images.take(kept)
     if all(one.top is None for one in found.values()):

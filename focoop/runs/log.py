@@ -99,7 +99,9 @@ class _Hook:
         self._shown: Any = None
 
     def install(self) -> None:
-        self._shown, warnings.showwarning = warnings.showwarning, self.show
+        # A block of `catch_warnings` that outlived an earlier log may have put this one back.
+        if warnings.showwarning != self.show:
+            self._shown, warnings.showwarning = warnings.showwarning, self.show
 
     def remove(self) -> None:
         # Someone may have put another function there meanwhile, such as a test that records.
