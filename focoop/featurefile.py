@@ -126,12 +126,17 @@ def write_atomic(path: Path, raw: bytes) -> None:
 
 
 def save_splits(
-    path: Path, splits: Mapping[str, FeatureSet], metadata: Mapping[str, str] | None = None
+    path: Path,
+    splits: Mapping[str, FeatureSet],
+    metadata: Mapping[str, str] | None = None,
+    *,
+    are_domains: bool = False,
 ) -> None:
     """Write sets of equal classes as the splits of one file: pooled float16, patches int8.
 
     What all sets say about their making (`MAKING`) is written too, so that a later run can tell
-    features of another backbone or patches of another kind.
+    features of another backbone or patches of another kind. With `are_domains` the sets are domains
+    of a dataset without splits.
     """
     sets = list(splits.values())
     if len({one.classes for one in sets}) != 1 or len({one.patches is None for one in sets}) != 1:
@@ -146,7 +151,8 @@ def save_splits(
     if patches:
         tensors["patches_q"], tensors["patches_scale"] = quantise(torch.cat(patches))
         tensors["patches_index"] = torch.arange(int(counts.sum()), dtype=torch.int32)
-    names = {"classes": json.dumps(sets[0].classes), "splits": json.dumps(list(splits))}
+    names = {"classes": json.dumps(sets[0].classes)}
+    names["domains" if are_domains else "splits"] = json.dumps(list(splits))
     shared = set.intersection(*(set(one.provenance.items()) for one in sets))
     kept = [key for key in MAKING if patches or key != "patches"]
     made = {key: value for key, value in sorted(shared) if key in kept}

@@ -6,7 +6,7 @@ disk cache, are named NAME (a public dataset), `folder:PATH`, `clients:PATH`, `c
 (`focoop/data/ready.py`). What may stand behind a name: `focoop/data/spec.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,13 @@ from focoop.clip.base import Backbone
 from focoop.data import demo, ready
 from focoop.data.imageset import ImageSet
 from focoop.data.names import nearest
-from focoop.data.registry import read_corrupted
+from focoop.data.registry import lookup, read_corrupted
 from focoop.data.rendered import rendered
 from focoop.data.sources import open_images
 from focoop.data.spec import NAMED, Source
 from focoop.encode import Progress, encode
 from focoop.errors import BackboneError, DataError
-from focoop.featurefile import load_split, save_splits
+from focoop.featurefile import ALL, load_split, save_splits
 from focoop.featureset import FeatureSet
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "patch_kind_of",
     "save_splits",
     "sibling",
+    "write_ready",
 ]
 
 GRID = "grid"  # regions of an image tower without tokens: they serve every method
@@ -144,6 +145,49 @@ def open_labels(
         domain_names=images.domain_names,
         provenance={"source": str(images.root), "split": images.split},
     )
+
+
+def write_ready(
+    spec: str, folder: Path, opened: Callable[[str], FeatureSet], root: str | Path | None = None
+) -> Path:
+    """Write what runs read of a public dataset into a folder of ready features.
+
+    A dataset with splits gives its training and test images, an OOD set, a corrupted or another
+    version of one its test images, a dataset with domains all images.
+
+    Args:
+        spec: the dataset's name.
+        folder: the folder of ready features.
+        opened: gives one split of the dataset as features.
+        root: the folder of public datasets; None: the default.
+
+    Returns:
+        The file that was written.
+
+    Raises:
+        DataError: `spec` names no public dataset.
+    """
+    source = Source.parse(spec)
+    if source.kind != NAMED:
+        raise DataError(
+            f"{spec} is no public dataset: ready features stand in for those alone; write a file "
+            "with --save and name it as file:PATH.safetensors"
+        )
+    path = folder / f"{source.stem}.safetensors"
+    clean = spec.partition("#")[0]
+    if not source.split and open_labels(clean, "all", root=root).domains is not None:
+        whole = opened(ALL)
+        assert whole.domains is not None
+        parts = {
+            name: replace(whole.select(whole.domains == place), domains=None, domain_names=())
+            for place, name in enumerate(whole.domain_names)
+        }
+        save_splits(path, parts, are_domains=True)
+        return path
+    whole_set = lookup(source.name).role == "id" and source.stem == source.target.replace("/", "_")
+    names = ("train", "test") if whole_set else ("test",)
+    save_splits(path, {name: opened(name) for name in names})
+    return path
 
 
 def patch_kind_of(backbone: Backbone, wanted: str | None = None) -> str | None:

@@ -1,5 +1,6 @@
 """Commands about data: encode images, list what there is, show who holds what."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -230,12 +231,18 @@ def features(
     save: Annotated[
         Path | None, typer.Option(metavar="FILE.safetensors", help="Also write a file: dataset.")
     ] = None,
+    ready: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Write all that runs read of a public dataset, for --features DIR."
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="Torch device, such as cpu or cuda.")] = "cpu",
     as_json: AsJson = False,
 ) -> None:
     """Encode images once with a frozen backbone; later runs read the cache."""
     from focoop.clip import load_backbone
-    from focoop.features import open_features
+    from focoop.features import load_split, open_features, write_ready
 
     if patch_kind not in (None, *PATCH_KINDS):
         raise ConfigError(f"--patch-kind {patch_kind} is none of {', '.join(PATCH_KINDS)}")
@@ -243,12 +250,23 @@ def features(
     model = load_backbone(backbone, weights=weights, device=device)
     rows = []
     for spec, suffix in _variants(dataset, corruption):
+        opened = partial(
+            open_features,
+            spec,
+            backbone=model,
+            with_patches=patches,
+            patch_kind=patch_kind,
+            root=root,
+            strict=strict,
+        )
         with image_work(messages()):
-            found = open_features(
-                spec, split, model, patches, patch_kind=patch_kind, root=root, strict=strict
-            )
-        target = None if save is None else _beside(save, suffix)
-        if target is not None:
+            if ready is not None:
+                target = write_ready(spec, ready, opened, root)
+                found = load_split(target, "all", with_patches=patches)
+            else:
+                target, found = None, opened(split)
+        if save is not None:
+            target = _beside(save, suffix)
             _save(found, split, target)
         rows.append(
             {

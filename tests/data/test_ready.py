@@ -22,6 +22,7 @@ from tests.toy_command import call
 
 DTD = ("banded", "dotted", "woven")
 PACS = tuple(json.loads(ready.NAMES.read_text("utf-8"))["pacs"])
+DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
 PARTS = ("train", "val", "test")
 TOY = toy_backbone()
 
@@ -234,6 +235,37 @@ def test_commands_take_the_folder_and_refuse_before_anything_is_made(
     again = call("evaluate", "run", "--features", str(folder), "--json")
     assert again.exit_code == 0, again.output
     assert json.loads(again.stdout)["round"] == 0
+
+
+def test_a_folder_of_ready_features_can_be_made_and_serves_as_the_images_do(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "data"
+    trees.cifar100(root, train=8, test=6)
+    trees.plant(root / "PACS", *(f"{d}/{c}/1.png" for d in DOMAINS for c in PACS[:2]))
+    monkeypatch.setattr("focoop.clip.load_backbone", lambda *_, **__: TOY)
+
+    def every(*specs: tuple[str, str]) -> list[FeatureSet]:
+        return [open_features(spec, split, TOY) for spec, split in specs]
+
+    wanted = [("cifar100", "train"), ("cifar100", "test"), ("cifar100#fog@2", "test")]
+    wanted += [("pacs", "all"), ("cifar100@train@8px", "test")]
+    images = every(*wanted)
+    for words in (
+        ["cifar100"],
+        ["cifar100", "--corruption=fog@2"],
+        ["pacs"],
+        ["cifar100@train@8px"],
+    ):
+        done = call("features", *words, "--ready", str(folder), "--json")
+        assert done.exit_code == 0, done.output
+    files = {"cifar100", "cifar100.fog.2", "pacs", "cifar100_train_8px"}
+    assert {path.name.removesuffix(".safetensors") for path in folder.iterdir()} == files
+    served = every(*wanted)
+    assert {one.provenance["served"] for one in served} == {"ready features"}
+    assert [one.sha256() for one in served] == [one.sha256() for one in images]
+    own = call("features", f"folder:{root / 'PACS'}", "--ready", str(folder))
+    assert own.exit_code == DataError.exit_code and "no public dataset" in own.stderr
 
 
 def test_the_doctor_sees_ready_features(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
