@@ -57,6 +57,7 @@ def list_(root: Root = None, as_json: AsJson = False) -> None:
     console.print(
         f"\npublic datasets are looked for in {registry.data_root(root)} (data.root, --root or "
         "FOCOOP_DATA); get one: focoop data fetch NAME\n"
+        "ready features may stand in for them: --features DIR, or FOCOOP_FEATURES\n"
         "your own: folder:PATH (PATH/CLASS/*.jpg or PATH/SPLIT/CLASS/*.jpg), clients:PATH "
         "(PATH/CLIENT/CLASS/*.jpg), csv:FILE (path,label[,split][,client][,domain][,class_name]), "
         "hf:NAME, or file:PATH.safetensors (made "
@@ -77,7 +78,8 @@ def _datasets_table(packaged: list[dict[str, Any]], public: list[dict[str, Any]]
         versions = f"; {', '.join(row['corrupted'])}" if row["corrupted"] else ""
         rows.append([row["dataset"], "demo", "", _counts(row["images"]) + versions, "", "packaged"])
     for row in public:
-        size = f"{row['bytes'] / 1e6:.0f}" if row["bytes"] else "?"
+        known = f">{row['known_bytes'] / 1e6:.0f}" if row["known_bytes"] else "?"
+        size = f"{row['bytes'] / 1e6:.0f}" if row["bytes"] else known
         if not row["fetch"]:
             size = "by hand"
         classes = str(row["classes"] or "")
@@ -127,6 +129,7 @@ def _public(root: Path | None) -> list[dict[str, Any]]:
                 "classes": dataset.classes,
                 "images": dict(dataset.counts),
                 "bytes": dataset.size,
+                "known_bytes": dataset.known_size,
                 "fetch": bool(dataset.downloads) and not dataset.by_hand,
                 "folder": None if base is None else str(base),
                 "layout": dataset.layout,

@@ -100,6 +100,11 @@ class Dataset:
         return sum(sizes) if all(sizes) else 0
 
     @property
+    def known_size(self) -> int:
+        """Bytes to fetch of the parts whose size is known."""
+        return sum(one.size for one in self.downloads)
+
+    @property
     def fetched(self) -> bool:
         """Whether `focoop data fetch` gets all of it."""
         return bool(self.downloads) and not self.by_hand
@@ -107,11 +112,10 @@ class Dataset:
     @property
     def told_size(self) -> str:
         """How much there is to fetch, in words; a part of unknown size is named."""
-        known = sum(one.size for one in self.downloads)
         unknown = [one.file for one in self.downloads if not one.size]
-        if not known:
+        if not self.known_size:
             return "size not known before the download"
-        return f"{known / 1e6:.0f} MB" + (f" and {', '.join(unknown)}" if unknown else "")
+        return f"{self.known_size / 1e6:.0f} MB" + (f" and {', '.join(unknown)}" if unknown else "")
 
 
 def drive(identifier: str) -> str:

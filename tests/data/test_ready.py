@@ -268,6 +268,12 @@ def test_a_folder_of_ready_features_can_be_made_and_serves_as_the_images_do(
     assert own.exit_code == DataError.exit_code and "no public dataset" in own.stderr
 
 
+def test_the_list_shows_what_is_known_of_a_size(folder: Path) -> None:
+    lines = [line.split() for line in call("data", "list").stdout.splitlines() if line]
+    sizes = {words[0]: words[-2] for words in lines}
+    assert (sizes["cifar100"], sizes["dtd"], sizes["sun"]) == ("169", ">625", "?")
+
+
 def test_the_doctor_sees_ready_features(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from focoop.doctor import run
 
