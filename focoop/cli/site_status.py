@@ -19,16 +19,19 @@ State = Annotated[Path, typer.Option(metavar="DIR", help="State folder of focoop
 def site_status(state: State = Path("focoop-site"), as_json: AsJson = False) -> None:
     """Show how this site stands: connected or not, rounds, what was sent, refused, left out.
 
+    Also what its noised updates have cost in epsilon, and whose keys it knows from secure sums.
+
     Exit code 0 whatever the state is; 6 where no site has joined with this folder.
     """
     need_flower()
+    from focoop.flower.site_privacy import privacy_facts, privacy_sentences
     from focoop.flower.site_status import read_status, sentences
 
-    found = read_status(state)
+    found = {**read_status(state), **privacy_facts(state)}
     if as_json:
         print_json(found)
         return
-    for line in sentences(found):
+    for line in [*sentences(found), *privacy_sentences(found)]:
         out().print(line, markup=False, soft_wrap=True)
 
 

@@ -18,6 +18,7 @@ from flwr.common.logger import log
 
 from focoop.durable import write
 from focoop.errors import FederationError
+from focoop.flower.enrolment import key_print
 from focoop.flower.identity import Site, signs
 from focoop.flower.masking import Keys
 from focoop.settings import toml_value
@@ -32,16 +33,6 @@ def peers_file(state: Path, keys: Path) -> Path:
     except OSError as error:
         raise FederationError(f"{keys} lacks the federation's ca.crt ({error})") from error
     return state / f"peers-{hashlib.sha256(authority).hexdigest()[:16]}.toml"
-
-
-def fingerprint(public: bytes) -> str:
-    """A public key (OpenSSH) in a form that two people can compare on the telephone.
-
-    >>> fingerprint(b"ecdsa-sha2-nistp384 AAAA ghent")
-    '63c1 dd95 1ffe df6f'
-    """
-    digest = hashlib.sha256(_plain(public)).hexdigest()
-    return " ".join(digest[k : k + 4] for k in range(0, 16, 4))
 
 
 def accept(
@@ -70,8 +61,8 @@ def accept(
     for client, public in told.items():
         if client in known and _plain(known[client]) != keys[client]:
             raise FederationError(
-                f"client {client} has another key than before ({fingerprint(public)}, not "
-                f"{fingerprint(known[client])}): ask its site. If it has a new key, change {path}"
+                f"client {client} has another key than before ({key_print(public)}, not "
+                f"{key_print(known[client])}): ask its site. If it has a new key, change {path}"
             )
         if client not in known and closed:
             raise FederationError(f"client {client} is not among the sites of {path}")
@@ -82,7 +73,7 @@ def accept(
     if new:
         _remember(path, {**known, **new}, closed)
         for client, public in new.items():
-            log(INFO, "secure sums: client %d has the key %s", client, fingerprint(public))
+            log(INFO, "secure sums: client %d has the key %s", client, key_print(public))
 
 
 def read_peers(path: Path) -> tuple[dict[int, bytes], bool]:
@@ -99,6 +90,16 @@ def read_peers(path: Path) -> tuple[dict[int, bytes], bool]:
         ) from error
 
 
+def known_peers(state: Path) -> dict[str, dict[str, str]]:
+    """Fingerprints of the sites that a state folder knows, by federation and client."""
+    found = {}
+    for path in sorted(state.glob("peers-*.toml")):
+        sites, _ = read_peers(path)
+        marks = {str(client): key_print(public) for client, public in sorted(sites.items())}
+        found[path.stem.removeprefix("peers-")] = marks
+    return found
+
+
 def _remember(path: Path, sites: Mapping[int, bytes], closed: bool) -> None:
     lines = [
         "# Sites whose keys this one accepts in secure sums, by number.",
@@ -107,7 +108,7 @@ def _remember(path: Path, sites: Mapping[int, bytes], closed: bool) -> None:
     ]
     for client, public in sorted(sites.items()):
         text = _plain(public).decode()
-        lines.append(f"{client} = {toml_value(text)}  # {fingerprint(public)}")
+        lines.append(f"{client} = {toml_value(text)}  # {key_print(public)}")
     write(path, ("\n".join(lines) + "\n").encode())
 
 

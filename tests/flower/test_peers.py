@@ -13,12 +13,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from focoop.config import RunConfig
 from focoop.errors import ConfigError, FederationError
 from focoop.flower import client_app, inprocess
+from focoop.flower.enrolment import key_print
 from focoop.flower.identity import read_site, sign
 from focoop.flower.keys import make_keys, make_site_key
 from focoop.flower.masking import Masker
-from focoop.flower.peers import accept, fingerprint, peers_file, read_peers
+from focoop.flower.peers import accept, peers_file, read_peers
 from focoop.flower.policy import Policy
 from focoop.flower.secure_site import SUM, to_record
+from focoop.flower.site_privacy import privacy_facts, privacy_sentences
 from focoop.runs import RunFolder
 from tests.flower.federations import CLIENTS, Answer, simulated, state, toy_config
 
@@ -88,8 +90,13 @@ def test_sites_that_sign_their_keys_give_the_simulators_bits(tmp_path: Path, key
     known, closed = read_peers(peers_file(tmp_path / "run-clients", site_of(keys, 0)))
     assert not closed
     for client, public in known.items():
-        assert fingerprint(public) == fingerprint(read_site(site_of(keys, client)).public)
+        assert key_print(public) == key_print(read_site(site_of(keys, client)).public)
     assert sorted(known) == [0, 1, 2]
+    facts = privacy_facts(tmp_path / "run-clients")
+    (marks,) = facts["peers"].values()
+    assert marks["1"] == key_print(read_site(site_of(keys, 1)).public)
+    (line,) = privacy_sentences(facts)
+    assert f"client 1: {marks['1']}" in line
 
 
 def without_utrecht(told: dict[str, object], _: Message) -> None:

@@ -21,6 +21,7 @@ from focoop.flower.party import Party
 from focoop.flower.policy import Refusal
 from focoop.flower.records import UPDATE, Order
 from focoop.flower.releases import LEDGER, Releases, spent
+from focoop.flower.site_privacy import privacy_facts, privacy_sentences
 from focoop.flower.spares import Draw, secret_seed
 from focoop.methods._base import ClientUpdate, Params
 from focoop.privacy import Privacy, clip_change, composed
@@ -125,6 +126,9 @@ def test_a_round_is_answered_once(tmp_path: Path) -> None:
     assert len((site.state / LEDGER).read_text().splitlines()) == 2
     count, bound = spent(site.state, 1e-5)
     assert (count, bound) == (2, Privacy(clip=1, noise=2.0).spent(2, 2, 1.0)["epsilon"])
+    facts = privacy_facts(site.state)
+    assert (facts["released"], facts["epsilon"], facts["peers"]) == (2, bound, {})
+    assert privacy_sentences(facts)[0].startswith("2 noised updates released in all runs")
     site.ask(config, site.update(), 1, key="f" * 16)  # other runs count too
     assert spent(site.state, 1e-5)[1] > bound
     Releases(site.state, KEY, 0).path.write_bytes(b"torn")
@@ -158,6 +162,7 @@ def test_noised_counts_are_drawn_once_whatever_the_data_becomes(tmp_path: Path) 
     assert later.num_examples == int(later.class_counts.sum())
     # Without noise on the tensors nothing bounds what they tell.
     assert spent(site.state, 1e-5) == (2, math.inf)
+    assert "no bound" in privacy_sentences(privacy_facts(site.state))[0]
     fresh = site.ask(config, site.update(counts=(200, 0, 100)), 1, key="f" * 16)
     assert fresh.class_counts.tolist() != first.class_counts.tolist()
 

@@ -8,6 +8,9 @@ import pytest
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from focoop.config import to_toml
+from focoop.flower.enrolment import key_print
+from focoop.flower.identity import registered
+from focoop.flower.peers import known_peers
 from focoop.runs import RunFolder
 from focoop.split import make_split
 from tests.flower.federations import simulated, state, toy_config
@@ -50,3 +53,8 @@ def test_a_coordinator_sees_the_sum_and_gets_the_simulators_bits(
     # Each site kept its secrets in its own folder while it needed them.
     assert {path.relative_to(tmp_path / "state").parts[0] for path in seen} == set(names)
     assert not list((tmp_path / "state").rglob("sums/*.json"))
+    # Each knows the others by the keys they joined with.
+    keys = {k: site.public for k, site in registered(tmp_path / "keys").items()}
+    for name in names:
+        (known,) = known_peers(tmp_path / "state" / name).values()
+        assert known == {str(k): key_print(public) for k, public in keys.items()}
