@@ -230,6 +230,33 @@ def draw_context(shape: Sequence[int], task: Task, generator: torch.Generator) -
     return (torch.randn(*shape, generator=generator) * 0.02).to(task.device)
 
 
+def first_context(
+    task: Task,
+    generator: torch.Generator,
+    tokens: int,
+    start: str = "",
+    *,
+    each_class: bool = False,
+) -> Tensor:
+    """Make the context that training starts from.
+
+    Args:
+        task: gives the embeddings of words and the device.
+        generator: draws the vectors where no words are given.
+        tokens: length n of a drawn context.
+        start: words whose tokens are the context; they also give its length. Empty: drawn.
+        each_class: whether every class has a context of its own.
+
+    Returns:
+        (n, d_t), or (C, n, d_t) with `each_class`.
+    """
+    classes = [len(task.classes)] if each_class else []
+    if not start.strip():
+        return draw_context([*classes, tokens, task.width], task, generator)
+    words = task.embed(start).to(task.anchors)
+    return words.expand(*classes, *words.shape).clone()
+
+
 def cosines(text: Text, pooled: Tensor) -> Logits:
     """Cosines of unit image features (N, D) with unit text features."""
     ood = None if text.ood is None else pooled @ text.ood.T

@@ -16,7 +16,7 @@ from focoop.methods._base import (
     Task,
     Text,
     cosines,
-    draw_context,
+    first_context,
 )
 from focoop.settings import setting
 
@@ -29,6 +29,9 @@ class CoOp(Method):
         """Settings of CoOp."""
 
         context_tokens: int = setting(16, "n, length of the context", low=1, grid=(4, 8, 16))
+        start: str = setting(
+            "", "words the context starts from, whose tokens give n; empty: drawn at random"
+        )
         class_specific: bool = setting(False, "one context per class", grid=(False, True))
         temperature: float = setting(1.0, "T of MCM, on raw cosines", above=0)
 
@@ -38,10 +41,10 @@ class CoOp(Method):
 
     def context(self, task: Task, generator: torch.Generator) -> Tensor:
         """A first context (n, d_t) or (C, n, d_t)."""
-        shape = [self.config.context_tokens, task.width]
-        if self.config.class_specific:
-            shape.insert(0, len(task.classes))
-        return draw_context(shape, task, generator)
+        own = self.config
+        return first_context(
+            task, generator, own.context_tokens, own.start, each_class=own.class_specific
+        )
 
     def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
         """The classes, C prompts."""

@@ -33,7 +33,7 @@ from focoop.methods._base import (
     Text,
     class_weighted_mean,
     cosines,
-    draw_context,
+    first_context,
     weighted_mean,
 )
 from focoop.settings import setting
@@ -47,6 +47,9 @@ class PromptFL(Method):
         """Settings of PromptFL."""
 
         context_tokens: int = setting(16, "n, length of the context", low=1, grid=(4, 8, 16))
+        start: str = setting(
+            "", "words the context starts from, whose tokens give n; empty: drawn at random"
+        )
         class_specific: bool = setting(False, "one context per class")
         temperature: float = setting(1.0, "T of MCM, on raw cosines", above=0)
 
@@ -62,10 +65,11 @@ class PromptFL(Method):
 
     def init(self, task: Task, generator: torch.Generator) -> State:
         """Context (n, d_t) or (C, n, d_t)."""
-        shape = [self.config.context_tokens, task.width]
-        if self.config.class_specific:
-            shape.insert(0, len(task.classes))
-        return State(shared={"context": draw_context(shape, task, generator)})
+        own = self.config
+        context = first_context(
+            task, generator, own.context_tokens, own.start, each_class=own.class_specific
+        )
+        return State(shared={"context": context})
 
     def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
         """The classes, C prompts."""
