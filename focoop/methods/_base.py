@@ -235,8 +235,7 @@ def first_context(
     generator: torch.Generator,
     tokens: int,
     start: str = "",
-    *,
-    each_class: bool = False,
+    rows: int = 0,
 ) -> Tensor:
     """Make the context that training starts from.
 
@@ -245,16 +244,16 @@ def first_context(
         generator: draws the vectors where no words are given.
         tokens: length n of a drawn context.
         start: words whose tokens are the context; they also give its length. Empty: drawn.
-        each_class: whether every class has a context of its own.
+        rows: how many contexts, such as one per class; 0: one for all.
 
     Returns:
-        (n, d_t), or (C, n, d_t) with `each_class`.
+        (n, d_t), or (rows, n, d_t).
     """
-    classes = [len(task.classes)] if each_class else []
+    shape = [rows] if rows else []
     if not start.strip():
-        return draw_context([*classes, tokens, task.width], task, generator)
+        return draw_context([*shape, tokens, task.width], task, generator)
     words = task.embed(start).to(task.anchors)
-    return words.expand(*classes, *words.shape).clone()
+    return words.expand(*shape, *words.shape).clone()
 
 
 def cosines(text: Text, pooled: Tensor) -> Logits:

@@ -42,9 +42,8 @@ class CoOp(Method):
     def context(self, task: Task, generator: torch.Generator) -> Tensor:
         """A first context (n, d_t) or (C, n, d_t)."""
         own = self.config
-        return first_context(
-            task, generator, own.context_tokens, own.start, each_class=own.class_specific
-        )
+        rows = len(task.classes) if own.class_specific else 0
+        return first_context(task, generator, own.context_tokens, own.start, rows)
 
     def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
         """The classes, C prompts."""

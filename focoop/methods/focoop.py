@@ -48,7 +48,7 @@ from focoop.methods._base import (
     Text,
     class_weighted_mean,
     cosines,
-    draw_context,
+    first_context,
     weighted_mean,
 )
 from focoop.methods._consistency import Consistency
@@ -61,6 +61,9 @@ class FOCoOpConfig:
     """Settings of FOCoOp, with the paper's symbol in each line."""
 
     context_tokens: int = setting(16, "n, length of each context", low=1)
+    start: str = setting(
+        "", "words every context starts from, whose tokens give n; empty: drawn at random"
+    )
     global_share: float = setting(0.2, "rho, share of the global prompt", low=0, high=1)
     bos: bool = setting(True, "robust separations; false: CE over C + U")
     goc: bool = setting(True, "transport on the server; false: averages")
@@ -134,9 +137,9 @@ class FOCoOp(Method):
         """Global and local prompts from one draw, OOD prompts from another."""
         if task.ood_names is None:
             raise MethodError("focoop needs OOD prompts: set negatives.count above 0")
-        tokens = self.config.context_tokens
-        prompts = draw_context([len(task.classes), tokens, task.width], task, generator)
-        ood = draw_context([len(task.ood_names), tokens, task.width], task, generator)
+        tokens, start = self.config.context_tokens, self.config.start
+        prompts = first_context(task, generator, tokens, start, len(task.classes))
+        ood = first_context(task, generator, tokens, start, len(task.ood_names))
         words = torch.arange(len(task.ood_names), device=task.device)
         return State(
             shared={"global": prompts, "ood": ood, "ood_words": words},

@@ -58,7 +58,7 @@ from focoop.methods._base import (
     Text,
     class_weighted_mean,
     cosines,
-    draw_context,
+    first_context,
     weighted_mean,
 )
 from focoop.methods._consistency import Consistency
@@ -80,6 +80,9 @@ class FOCoOpPlus(Method):
         """Settings of FOCoOp+; those it has in common with FOCoOp mean the same."""
 
         context_tokens: int = setting(16, "n, length of each context", low=1)
+        start: str = setting(
+            "", "words every context starts from, whose tokens give n; empty: drawn at random"
+        )
         global_share: float = setting(0.8, "rho, share of the global prompt", low=0, high=1)
         least_images: int = setting(
             5, "different images of a class below which nothing is sent of them", low=2
@@ -153,9 +156,9 @@ class FOCoOpPlus(Method):
         """Global and local prompts from one draw, OOD prompts from another."""
         if task.ood_names is None:
             raise MethodError("focoop_plus needs OOD prompts: set negatives.count above 0")
-        tokens = self.config.context_tokens
-        prompts = draw_context([len(task.classes), tokens, task.width], task, generator)
-        ood = draw_context([len(task.ood_names), tokens, task.width], task, generator)
+        tokens, start = self.config.context_tokens, self.config.start
+        prompts = first_context(task, generator, tokens, start, len(task.classes))
+        ood = first_context(task, generator, tokens, start, len(task.ood_names))
         counts = torch.zeros(len(task.classes), dtype=torch.int64, device=task.device)
         width = task.anchors.shape[1]
         plain = torch.eye(width, dtype=task.anchors.dtype, device=task.device)

@@ -66,9 +66,8 @@ class PromptFL(Method):
     def init(self, task: Task, generator: torch.Generator) -> State:
         """Context (n, d_t) or (C, n, d_t)."""
         own = self.config
-        context = first_context(
-            task, generator, own.context_tokens, own.start, each_class=own.class_specific
-        )
+        rows = len(task.classes) if own.class_specific else 0
+        context = first_context(task, generator, own.context_tokens, own.start, rows)
         return State(shared={"context": context})
 
     def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
