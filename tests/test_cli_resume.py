@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from focoop import config, runs
-from focoop.cli.run import demo_config
+from focoop.cli.demo import demo_config
 from tests.toy_command import FAST, PRIVATE, ROOT, TINY, call
 
 
@@ -89,14 +89,14 @@ def test_a_run_that_never_began_does_not_stand_in_the_way(tmp_path: Path) -> Non
     assert again.exit_code == 6 and "another configuration" in again.stderr
 
 
-def test_demo_compares_three_methods(tmp_path: Path) -> None:
+def test_demo_compares_four_methods(tmp_path: Path) -> None:
     result = call("demo", *TINY, "--set=federation.rounds=1", "--out", str(tmp_path / "d"))
     assert result.exit_code == 0, result.stderr
     lines = [line.split() for line in result.stdout.splitlines()]
-    assert ["zero-shot", "PromptFL", "FOCoOp"] in lines
+    assert ["zero-shot", "PromptFL", "FOCoOp", "FOCoOp+"] in lines
     for column in ("own", "all", "corrupted", "fpr95", "auroc", "alarm"):
         assert column in result.stdout
-    for method in ("zeroshot", "promptfl", "focoop"):
+    for method in ("zeroshot", "promptfl", "focoop", "focoop_plus"):
         assert runs.RunFolder.open(tmp_path / "d" / method).status == "finished"
         assert f"run folder: {tmp_path / 'd' / method}" in result.stdout
 
@@ -105,7 +105,7 @@ def test_demo_resumes_what_is_unfinished_and_repeats_what_is_finished() -> None:
     settings = [*TINY, "--set=federation.rounds=0"]
     first = json.loads(call("demo", *settings, "--json").stdout)
     assert [row["folder"] for row in first] == [
-        f"runs/demo/{method}" for method in ("zeroshot", "promptfl", "focoop")
+        f"runs/demo/{method}" for method in ("zeroshot", "promptfl", "focoop", "focoop_plus")
     ]
     manifest = Path("runs/demo/focoop/manifest.json")
     manifest.write_text(manifest.read_text().replace('"finished"', '"interrupted"'))

@@ -15,6 +15,7 @@ from focoop.cli import (
     complete,
     coordinator,
     data,
+    demo,
     federation,
     info,
     keys,
@@ -41,7 +42,7 @@ app.add_typer(site.app, name="site")
 app.add_typer(federation.app, name="federation")
 app.command()(run.run)
 app.command()(run.evaluate)
-app.command()(run.demo)
+app.command()(demo.demo)
 app.command()(compare.compare)
 app.command()(compare.tune)
 app.command()(data.features)

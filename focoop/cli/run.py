@@ -1,6 +1,5 @@
-"""Commands that compute: run, evaluate, demo."""
+"""Commands that compute: run and evaluate."""
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +18,6 @@ from focoop.cli.screen import (
     Untuned,
     download_progress,
     image_work,
-    load_config,
     load_tuned,
     messages,
     out,
@@ -30,26 +28,6 @@ from focoop.watch import watched
 
 if TYPE_CHECKING:
     from focoop.schema import RunConfig
-
-DEMO_METHODS = {"zeroshot": "zero-shot", "promptfl": "PromptFL", "focoop": "FOCoOp"}
-# Few rounds of whole-client batches: about a minute and a half on two cores.
-DEMO_SETTINGS = (
-    "federation.rounds=10",
-    "federation.batch_size=80",
-    "federation.evaluate_every=5",
-)
-# Each method with the settings that serve it; those of configs/cifar100-*.toml, fewer rounds.
-DEMO_TUNED = {
-    "promptfl": ("federation.lr=0.3",),
-    "focoop": (
-        "backbone.logit_scale=10.0",
-        "federation.lr=6.0",
-        "federation.lr_schedule=cosine",
-        "method.score_scale=30.0",
-        "method.ood_weight=0.3",
-    ),
-}
-DEMO_FOLDER = Path("runs/demo")
 
 
 def run(
@@ -84,7 +62,7 @@ def run(
     summary = train(config, path, resume=resume, quiet=as_json, lengthen=True, notes=notes)
     if as_json:
         return print_json({"folder": str(path), "status": "finished", "summary": summary})
-    _print_results([(config.method.name, summary)], [path])
+    print_results([(config.method.name, summary)], [path])
     return None
 
 
@@ -121,67 +99,8 @@ def evaluate(
             }
         )
     out().print(clients_table(result.clients, names))
-    _print_results([(found.config.method.name, result.summary)], [folder])
+    print_results([(found.config.method.name, result.summary)], [folder])
     return None
-
-
-def demo(
-    folder: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="Folder of the runs; default runs/demo, demo-2."),
-    ] = None,
-    overrides: Overrides = None,
-    device: Device = None,
-    as_json: AsJson = False,
-) -> None:
-    """Ten clients learn CIFAR-100 prompts together: zero-shot, PromptFL and FOCoOp compared."""
-    configs = {method: demo_config(method, overrides, device) for method in DEMO_METHODS}
-    folder = folder or _demo_folder(configs)
-    rows, paths = [], []
-    for method, label in DEMO_METHODS.items():
-        path = folder / method
-        summary = train(configs[method], path, resume=True, quiet=as_json, label=label)
-        rows.append((label, summary))
-        paths.append(path)
-    if as_json:
-        return print_json(
-            [
-                {"method": label, "folder": str(path), "summary": summary}
-                for (label, summary), path in zip(rows, paths, strict=True)
-            ]
-        )
-    _print_results(rows, paths)
-    return None
-
-
-def demo_config(
-    method: str, overrides: list[str] | None = None, device: str | None = None
-) -> "RunConfig":
-    """The settings of one of the demo's runs."""
-    settings = [f"method.name={method}", *DEMO_SETTINGS, *DEMO_TUNED.get(method, ())]
-    return load_config(None, [*settings, *(overrides or [])], device)
-
-
-def _demo_folder(configs: "dict[str, RunConfig]") -> Path:
-    """The first of runs/demo, runs/demo-2, ... that is free or holds this demo unfinished."""
-    from focoop.runs import RunFolder
-
-    for number in itertools.count(1):
-        folder = DEMO_FOLDER if number == 1 else Path(f"{DEMO_FOLDER}-{number}")
-        if not folder.exists():
-            return folder
-        try:
-            found = {name: RunFolder.open(folder / name) for name in _present(folder)}
-        except RunError:
-            continue
-        same = all(name in configs and run.config == configs[name] for name, run in found.items())
-        if same and any(name not in found or found[name].status != "finished" for name in configs):
-            return folder
-    raise AssertionError("itertools.count ended")
-
-
-def _present(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.is_dir())
 
 
 def fetch_missing(config: "RunConfig") -> None:
@@ -294,7 +213,8 @@ def train(
     return summary
 
 
-def _print_results(rows: list[tuple[str, dict[str, Any]]], paths: list[Path]) -> None:
+def print_results(rows: list[tuple[str, dict[str, Any]]], paths: list[Path]) -> None:
+    """Print the table of results, one column per run, and where the runs lie."""
     from focoop.show import NOTE, results_table
 
     console = out()
