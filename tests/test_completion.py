@@ -89,7 +89,7 @@ def test_names_are_those_of_the_registries() -> None:
         ("focoop run --set method.name=fedpgp --set method.ra", ["method.rank=", "method.rank=4"]),
         ("focoop run cifar100-promptfl --set method.tra", []),
         ("focoop run --set method.transport_ru", ["method.transport_rule="]),
-        ("focoop run dem", ["demo"]),
+        ("focoop run demo/pro", ["demo/promptfl"]),
         ("focoop run min", ["mine.toml"]),
         ("focoop compare settings/dt", ["settings/dtd", "settings/dtd-patches"]),
         ("focoop compare --methods zeroshot,focoop", ["zeroshot,focoop", "zeroshot,focoop_plus"]),
