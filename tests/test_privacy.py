@@ -331,7 +331,10 @@ def test_a_run_keeps_what_was_refused_summed_and_spent(tmp_path: Path) -> None:
     told = {
         "robust": (["robust.rule=median"], {"refused"}),
         "noise": (["privacy.clip=1", "privacy.noise=2", "privacy.counts=none"], {"epsilon"}),
-        "sums": (["privacy.secure_sum=true", "privacy.counts=rounded"], {"summed"}),
+        "sums": (
+            ["privacy.secure_sum=true", "privacy.counts=rounded", "partition.clients=3"],
+            {"summed"},
+        ),
     }
     for name, (changes, expected) in told.items():
         settings = load(file, ["method.name=promptfl", *changes])

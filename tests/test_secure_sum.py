@@ -9,6 +9,7 @@ import torch
 
 from focoop import config, methods
 from focoop.errors import ConfigError, MethodError
+from focoop.experiment.schedule import check_parties
 from focoop.federation.client import make_update, train
 from focoop.federation.round import aggregate
 from focoop.federation.simulator import client_state, start
@@ -136,3 +137,14 @@ def test_settings_that_need_single_updates_are_refused() -> None:
         config.load(None, ["privacy.secure_sum=true", "method.name=focoop"])
     fine = config.load(None, ["privacy.secure_sum=true", "method.goc_pool=mean"])
     assert isinstance(FOCoOp(fine.method.settings).config, FOCoOpConfig)
+
+
+def test_a_run_whose_sums_would_be_of_two_is_refused() -> None:
+    fine = config.load(
+        None,
+        ["privacy.secure_sum=true", "method.name=promptfl", "federation.participation=0.3"],
+    )
+    check_parties(fine, 10)
+    with pytest.raises(ConfigError, match="2 of 6 clients take part in a round"):
+        check_parties(fine, 6)
+    check_parties(config.load(None, []), 1)

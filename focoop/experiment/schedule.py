@@ -1,8 +1,9 @@
 """How a configuration's federation runs: rounds, privacy, and what the server does to updates."""
 
+from focoop.errors import ConfigError
 from focoop.federation.client import LocalSettings
 from focoop.federation.edges import Edges
-from focoop.federation.round import Screen
+from focoop.federation.round import Screen, num_sampled
 from focoop.federation.simulator import Schedule
 from focoop.payload import Payload
 from focoop.privacy import Privacy
@@ -19,6 +20,7 @@ TOGETHER = 50
 def schedule_of(config: RunConfig, scenario: Scenario) -> Schedule:
     """How the configuration's federation runs."""
     settings = config.federation
+    check_parties(config, scenario.num_clients)
     return Schedule(
         rounds=settings.rounds if scenario.method.trains else 0,
         participation=1.0 if scenario.method.pools_data else settings.participation,
@@ -38,6 +40,17 @@ def schedule_of(config: RunConfig, scenario: Scenario) -> Schedule:
         down=settings.payload_down,
         secure=config.privacy.secure_sum,
     )
+
+
+def check_parties(config: RunConfig, num_clients: int) -> None:
+    """Refuse secure sums of fewer clients than sites would take part in."""
+    asked = num_sampled(num_clients, config.federation.participation)
+    if config.privacy.secure_sum and asked < config.privacy.parties:
+        raise ConfigError(
+            f"{asked} of {num_clients} clients take part in a round, and a secure sum is of "
+            f"privacy.parties = {config.privacy.parties} or more: raise partition.clients or "
+            "federation.participation"
+        )
 
 
 def client_privacy(config: RunConfig) -> Privacy | None:

@@ -25,9 +25,18 @@ def sample_clients(
     """
     if not 0.0 < participation <= 1.0:
         raise ConfigError(f"federation.participation must lie in (0, 1], not {participation}")
-    count = max(1, round(num_clients * participation))
+    count = num_sampled(num_clients, participation)
     generator = numpy_generator(seed, "participants", round_index)
     return sorted(int(k) for k in generator.choice(num_clients, size=count, replace=False))
+
+
+def num_sampled(num_clients: int, participation: float) -> int:
+    """How many clients take part in a round.
+
+    >>> num_sampled(10, 0.05), num_sampled(10, 0.55)
+    (1, 6)
+    """
+    return max(1, round(num_clients * participation))
 
 
 def aggregate(

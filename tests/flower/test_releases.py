@@ -227,3 +227,24 @@ def test_a_secret_draw_is_the_runs_own_and_kept(tmp_path: Path) -> None:
     (tmp_path / "b" / "draw.secret").write_text("")
     with pytest.raises(FederationError, match="is damaged"):
         secret_seed(tmp_path / "b")
+
+
+def test_a_run_draws_its_clients_secretly_and_tells_epsilon_outside(tmp_path: Path) -> None:
+    wanted = noised(
+        tmp_path,
+        "privacy.noise=8.0",
+        "privacy.secret_draw=true",
+        "federation.participation=0.4",
+        "federation.rounds=4",
+        "federation.evaluate_every=0",
+    )
+    inprocess.run(wanted, tmp_path / "run", CLIENTS)
+    run = RunFolder.open(tmp_path / "run")
+    drawn = Draw(CLIENTS, 0.4, 0.0, secret_seed(tmp_path / "run"))
+    entries = run.manifest["rounds"][1:]
+    assert [one["participants"] for one in entries] == [drawn.clients(r)[0] for r in range(1, 5)]
+    privacy = client_privacy(wanted)
+    assert privacy is not None
+    told = entries[-1]["server"]
+    assert told == privacy.spent(*drawn.turns(4)) and told["epsilon_outside"] <= told["epsilon"]
+    assert drawn.turns(4)[2] == 1 / CLIENTS  # one of three, not 0.4
