@@ -9,10 +9,11 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 
 from focoop.errors import ConfigError, FederationError
+from focoop.experiment import evaluate_run
 from focoop.flower import client_app, inprocess
 from focoop.flower.party import Party
 from focoop.methods import available
-from focoop.runs import RunFolder
+from focoop.runs import LOG, RunFolder
 from focoop.runstore import read
 from tests.flower.federations import CLIENTS, federated, lines, simulated, state, toy_config
 
@@ -91,6 +92,22 @@ def test_a_run_stopped_in_round_two_resumes_to_the_same_bits(tmp_path: Path) -> 
     before = path.stat().st_mtime_ns
     inprocess.run(wanted, path, CLIENTS, state=state_of_clients, resume=True)  # nothing left
     assert path.stat().st_mtime_ns == before
+
+
+def test_the_servers_folder_has_names_and_a_log_and_may_be_lengthened(tmp_path: Path) -> None:
+    short = toy_config(tmp_path, "method.name=focoop", "federation.rounds=1")
+    longer = toy_config(tmp_path, "method.name=focoop", "federation.rounds=2")
+    path, clients = tmp_path / "run", tmp_path / "clients"
+    inprocess.run(short, path, CLIENTS, state=clients)
+    inprocess.run(longer, path, CLIENTS, state=clients, resume=True)
+    whole = simulated(longer, tmp_path / "whole")
+    run = RunFolder.open(path)
+    assert (run.status, run.last_round(), state(run)) == ("finished", 2, state(whole))
+    assert run.class_names == whole.class_names and run.client_names == ("0", "1", "2")
+    assert run.negative_words == whole.negative_words and len(run.negative_words) == 6
+    assert (path / LOG).read_text().count("round 2 of 2") == 1
+    found = evaluate_run(run)  # what a server of sites does not know is not compared
+    assert len(found.clients) == CLIENTS
 
 
 def test_private_tensors_never_travel_and_belong_to_one_federation(tmp_path: Path) -> None:
