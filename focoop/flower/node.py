@@ -29,7 +29,28 @@ program = import_module("flwr.supernode.cli.flower_supernode")
 LICENSE = "valid_license"  # Flower asks for it before it asks `_verify_fab`
 PAUSE = 2.0  # seconds before a worker that died is started again
 GET_FAB = 4  # place in the tuple that Flower's connection is
-IDLE = 0.5  # seconds between two looks for messages; Flower's own 3 make most of a short round
+MOMENT, EAGER = 0.25, 60.0  # seconds between two looks for messages, and how long after the last
+
+
+class Clock:
+    """`time` for the node's loop: it looks for messages often while there is something to do.
+
+    Flower's node sleeps three seconds whenever there is no message, which is most of a short round,
+    and half a second at a time while a task of its own is under way.
+    """
+
+    def __init__(self) -> None:
+        self.busy = time.monotonic()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep, but only a moment if a message was answered lately."""
+        now = time.monotonic()
+        if seconds < 1.0:
+            self.busy = now
+        time.sleep(min(seconds, MOMENT) if now - self.busy < EAGER else seconds)
 
 
 def only_ours(get_fab: Callable[[str, int], Fab]) -> Callable[[str, int], Fab]:
@@ -63,16 +84,6 @@ def guard() -> None:
 
     def started(**options: Any) -> None:
         start(**{**options, "trusted_entities": {"focoop": fingerprint()}})
-
-    class Clock:
-        """`time` for the node's loop, which looks for messages more often."""
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(time, name)
-
-        @staticmethod
-        def sleep(seconds: float) -> None:
-            time.sleep(min(seconds, IDLE))
 
     replaced(loop, "http_request_response", connected)
     replaced(loop, "_verify_fab", lambda fab, trusted: is_ours(fab.content))

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from focoop import __version__
 from focoop.errors import FederationError
-from focoop.flower.identity import Site, proves
+from focoop.flower.identity import Registry, Site, proves
 from focoop.flower.journal import Journal, shown
 from focoop.flower.pull import pull_each
 from focoop.flower.records import ABOUT, CONFIG, reading
@@ -79,6 +79,8 @@ class Roster:
 
     def name(self, client: int) -> str:
         """A client's name: the one its key was made for, or else its own."""
+        if isinstance(self.sites, Registry):
+            return self.sites.names[client]
         if self.sites is not None and client in self.sites:
             return self.sites[client].name
         return self.members[client].name if client in self.members else f"client {client}"

@@ -80,6 +80,7 @@ def runner(kind: str, address: str, certificate: Path | None) -> Callable[[str],
         "runtime_api_address": address,
         "insecure": certificate is None,
         "certificates": certificate.read_bytes() if certificate else None,
+        "runtime_dependency_install": False,  # nothing is ever installed for an app
     }
 
     def client(token: str) -> None:

@@ -149,6 +149,37 @@ def test_the_superlink_obeys_the_holder_of_the_secret_alone() -> None:
     assert not link.OwnerAlone("").validate_tokens_in_metadata([(ACCESS_TOKEN_KEY, "")])[0]
 
 
+def test_a_node_looks_often_only_while_there_is_something_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, slept = [100.0], []
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", slept.append)
+    clock = node.Clock()
+    clock.sleep(3)  # just started
+    now[0] += node.EAGER
+    clock.sleep(3)  # nothing to do for long
+    clock.sleep(0.5)  # a task is under way
+    clock.sleep(3)
+    assert slept == [node.MOMENT, 3, node.MOMENT, node.MOMENT]
+
+
+def test_a_worker_has_touched_no_gpu_before_it_forks() -> None:
+    """A process cannot use CUDA if its parent has."""
+    code = """
+import torch
+def touched(*_, **__): raise SystemExit("a GPU was touched")
+for name in ("_lazy_init", "is_available", "device_count", "get_device_name"):
+    setattr(torch.cuda, name, touched)
+import focoop.flower.worker, importlib
+importlib.import_module(focoop.flower.worker.APPS["client"])
+import threading
+print(threading.active_count(), torch.cuda.is_initialized())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.stdout.split() == ["1", "False"], done.stdout + done.stderr
+
+
 def test_a_task_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
     """In a process without threads, as the worker is."""
     code = f"""
