@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -223,11 +225,30 @@ def join(
         server = invitation_of(keys).server
         _look(data)
         check_keys(keys)
-        _tried(load_config(file, None, device, own=True), data, classes, keys, policy, show=True)
+        _check_apart(file, classes, keys, data, state, policy, device)
     else:
         _look(data)
     assert keys is not None
     _stay(server, keys, _node(keys, data, state, policy, device, report), state, bundled, log_json)
+
+
+def _check_apart(
+    file: Path,
+    classes: str,
+    keys: Path,
+    data: str,
+    state: Path,
+    policy: Path | None,
+    device: str | None,
+) -> None:
+    """`focoop site check` in a process of its own: what it has loaded is not kept while we wait."""
+    words = [str(file), "--classes", classes, "--keys", str(keys), "--data", data]
+    words += ["--state", str(state)]
+    words += ["--policy", str(policy)] if policy else []
+    words += ["--device", device] if device else []
+    done = subprocess.run([sys.executable, "-m", "focoop", "site", "check", *words])
+    if done.returncode:
+        raise typer.Exit(done.returncode)
 
 
 def _node(

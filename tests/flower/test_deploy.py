@@ -76,7 +76,7 @@ def test_a_federation_of_four_takes_ten_commands_and_four_copied_files() -> None
     count: Counter[str] = Counter()
     for block in follower.blocks():
         who, times = block.told("at"), 1
-        if block.told("once round 2 is done") is not None or "once round 2 is done" in block.notes:
+        if block.told("once round") is not None:
             break
         if who is None or block.told("file") is not None or who not in ("coordinator", "site"):
             continue
@@ -217,6 +217,9 @@ def test_the_guide_followed_to_the_letter_ends_with_the_simulators_bits(tmp_path
     manifest = json.loads((run / "manifest.json").read_text())
     assert manifest["status"] == "finished"
     assert [entry.get("accepted") for entry in manifest["rounds"][1:]] == [[0, 1, 2, 3]] * 5
+    began = [json.loads(line) for line in (run.parent / "run-flower/journal.jsonl").open()]
+    reasons = [one["reason"] for one in began if one["event"] == "began"]
+    assert len(reasons) == 2 and reasons[1] in [f"after round {k}" for k in (1, 2, 3, 4)], reasons
     line = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert [row["client"] for row in line["clients"]] == [0, 1, 2, 3]
     for site in follower.SITES:
