@@ -7,13 +7,14 @@ import typer
 
 from focoop.cli import complete
 from focoop.cli.keys import need_flower
-from focoop.cli.screen import Overrides, load_config, messages, out
+from focoop.cli.screen import Overrides, Untuned, load_config, load_tuned, messages, out
 from focoop.cli.site import Classes, class_names
 from focoop.errors import ConfigError
 
 app = typer.Typer(
     name="federation", no_args_is_help=True, help="A coordinator's federation and its sites."
 )
+OWN = "folder:images"  # stands for each site's images in the study's settings
 Name = Annotated[Path, typer.Argument(metavar="NAME", help="The federation's folder.")]
 
 
@@ -43,14 +44,22 @@ def create(
     ] = None,
     overrides: Overrides = None,
     quorum: Annotated[float, typer.Option(help="Share of clients that must answer.")] = 0.5,
+    untuned: Untuned = False,
 ) -> None:
-    """Make a federation: its keys, its study, and a join bundle for each site."""
+    """Make a federation: its keys, its study, and a join bundle for each site.
+
+    A setting that neither CONFIG.toml nor --set gives has the value tuned for the method, as in
+    focoop run; NAME/run.toml has them all.
+    """
     need_flower()
     from focoop.flower.policy import Policy, Refusal
     from focoop.flower.study import Federation, host_port
     from focoop.flower.study import create as make
 
-    config = load_config(file, overrides, None, own=True)
+    names = [part.strip() for part in sites.split(",") if part.strip()]
+    # Settings that depend on the data have the values for images of one's own, as in `focoop run`.
+    given = [f"data.id={OWN}", f"partition.clients={max(1, len(names))}", *(overrides or [])]
+    config, _ = load_tuned(file, given, None, untuned)
     try:
         Policy().check(config)
     except Refusal as refusal:
@@ -60,7 +69,6 @@ def create(
     ports = {port for _, port in found}
     if len(ports) > 1:
         raise ConfigError("all hosts must have the same port")
-    names = [part.strip() for part in sites.split(",") if part.strip()]
     federation = Federation(tuple(host for host, _ in found), ports.pop(), quorum=quorum)
     bundles = make(folder, federation, names, config, classes)
     console = out()

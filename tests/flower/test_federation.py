@@ -26,6 +26,7 @@ from focoop.flower.identity import Registry, numbered, registered
 from focoop.flower.keys import make_keys, make_site_key
 from focoop.flower.policy import Policy
 from focoop.flower.rehearsal import check_keys
+from focoop.grid import tuned
 from tests.flower.federations import toy_config
 from tests.toy_setting import CLASSES
 
@@ -97,7 +98,9 @@ def test_the_commands_make_it_and_a_site_checks_its_bundle(
     found = study.read(Path("study"))
     assert (found.server, found.hosts[1], found.quorum) == ("fl.example.org:9000", "10.0.0.7", 1.0)
     run = configuration.load(Path("study/run.toml"), own=True)
-    assert to_flat(run) == to_flat(configuration.load(Path("toy.toml"), own=True))
+    expected = to_flat(configuration.load(Path("toy.toml"), own=True))
+    changed = {key for key, value in to_flat(run).items() if value != expected[key]}
+    assert changed == {"data.id", "partition.clients"} and run.partition.clients == 2
     monkeypatch.setattr("socket.socket", None)  # whoever opens a connection fails
     arguments = ["site", "check", "study/bundles/lille.focoop", "--state", "lille"]
     arguments += ["--data", f"file:{tmp_path}/setting/id.safetensors"]
@@ -110,6 +113,13 @@ def test_the_commands_make_it_and_a_site_checks_its_bundle(
     sets = ["--set", "federation.epochs=51", "--classes", "a; b"]
     done = CliRunner().invoke(app, [*words.replace(" study", " other").split()[:-1], *sets])
     assert done.exit_code == 0 and "policy.toml" in done.stderr and "50 is the most" in done.stderr
+    # What the file leaves out is what `focoop run` would take.
+    Path("short.toml").write_text('[method]\nname = "focoop"\n')
+    short = [*words.replace(" study", " short").replace("toy.toml", "short.toml").split(), "a; b"]
+    assert CliRunner().invoke(app, short).exit_code == 0
+    given = ["data.id=folder:images", "partition.clients=2"]
+    same, used = tuned(Path("short.toml"), given, configuration.shipped("methods"))
+    assert configuration.load(Path("short/run.toml"), own=True) == same and used
     done = CliRunner().invoke(app, ["site", "join", "a:1", "--data", "folder:x"])
     assert done.exit_code == 2 and "join bundle" in done.stderr
 
