@@ -115,6 +115,8 @@ def test_run_says_so_and_the_folder_holds_the_values(tmp_path: Path) -> None:
     plain = call("run", *FAST, "--set=federation.rounds=0", "--untuned", "--out", "plain")
     assert "tuned settings" not in plain.stderr
     assert RunFolder.open(Path("plain")).config.federation.lr == RunConfig().federation.lr
+    again = call("run", *FAST, "--set=federation.rounds=0", "--resume", "--out", "plain")
+    assert again.exit_code == 6 and "add --untuned" in again.stderr
 
 
 def test_every_preset_is_one_and_of_a_setting_that_can_be_tuned() -> None:

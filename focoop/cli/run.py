@@ -18,6 +18,7 @@ from focoop.cli.screen import (
     Untuned,
     download_progress,
     image_work,
+    load_config,
     load_tuned,
     messages,
     out,
@@ -54,6 +55,11 @@ def run(
 
     config, notes = load_tuned(file, overrides, device, untuned)
     path = folder or Path("runs") / config.title
+    if notes and _holds(path, load_config(file, overrides, device)):
+        raise RunError(
+            f"{path} holds this run without the tuned settings: add --untuned to the command, or "
+            "choose another folder with --out"
+        )
     here = _as_started(config, path) if resume else config
     if here.data.fetch:
         fetch_missing(here)
@@ -125,6 +131,16 @@ def _as_started(config: "RunConfig", path: Path) -> "RunConfig":
         return anchored(config, RunFolder.open(path).base)
     except RunError:  # told when the folder is opened to go on
         return config
+
+
+def _holds(path: Path, config: "RunConfig") -> bool:
+    """Whether a folder holds a run of these settings."""
+    from focoop.runs import read_config
+
+    try:
+        return read_config(path) == config
+    except RunError:
+        return False
 
 
 def note_clients(config: "RunConfig") -> list[str]:
