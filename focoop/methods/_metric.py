@@ -20,7 +20,8 @@ def class_means(images: Batch, num_classes: int) -> Tensor:
 
 def distinct_counts(images: Batch, num_classes: int) -> Tensor:
     """(C,) different images of each class; copies of one image, as shots may hold, count once."""
-    rows = torch.cat([images.labels[:, None].to(images.pooled), images.pooled], dim=1)
+    kind = torch.promote_types(images.pooled.dtype, torch.float32)  # which holds every label
+    rows = torch.cat([images.labels[:, None].to(kind), images.pooled.to(kind)], dim=1)
     labels = torch.unique(rows, dim=0)[:, 0].long()
     return torch.bincount(labels, minlength=num_classes)
 
