@@ -11,9 +11,12 @@ from focoop.cli.keys import need_flower
 from focoop.cli.live import Watch
 from focoop.cli.screen import ConfigFile, Overrides, RunOut, load_config, messages, out
 from focoop.cli.site import Classes, Keys
+from focoop.cli.site_status import LogJson
+from focoop.cli.status_page import STATUS_PORT, Shown, StatusPort, shown_page
 from focoop.errors import FederationError, RunError
 
 if TYPE_CHECKING:
+    from focoop.flower.journal import Tail
     from focoop.flower.serving import Served
     from focoop.schema import RunConfig
 
@@ -39,6 +42,8 @@ def coordinator(
     rejoin: Annotated[
         float, typer.Option(help="Seconds a round waits for a site that has gone.")
     ] = 60.0,
+    status_port: StatusPort = STATUS_PORT,
+    log_json: LogJson = False,
 ) -> None:
     """Serve a federation: start the server, let the sites in, run to the end, show each round."""
     need_flower()
@@ -56,7 +61,8 @@ def coordinator(
         rejoin=rejoin,
         resume=resume,
     )
-    serve(keys, (host, port), path, settings, config.federation.rounds)
+    shown = Shown(config.federation.rounds, status_port, log_json)
+    serve(keys, (host, port), path, settings, shown)
 
 
 def study_settings(
@@ -90,10 +96,11 @@ def serve(
     where: tuple[str, int],
     path: Path,
     settings: dict[str, bool | int | float | str],
-    rounds: int,
+    shown: Shown,
 ) -> None:
     """Serve the sites of `keys` at (host, port) and run `settings` to the end, in folder `path`."""
     from focoop.flower.identity import numbered
+    from focoop.flower.journal import Tail
     from focoop.flower.serving import serving
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # then the server ends with it
@@ -105,22 +112,35 @@ def serve(
     with serving(keys, *where, home, say) as served:
         say(f"listening on {where[0]}:{where[1]}; waiting for sites")
         _await_free(path)
-        with Watch(out(), rounds, list(numbered(keys).values())) as watch:
-            _follow(served, served.control.submit(settings), path, watch)
+        names, tail = list(numbered(keys).values()), Tail(home / "journal.jsonl")
+        tail.new()  # of earlier runs
+        with (
+            shown_page(shown.port, tail.path, shown.rounds, names),
+            Watch(out(), shown.rounds, names, log_json=shown.log_json) as watch,
+        ):
+            _follow(served, served.control.submit(settings), path, watch, tail)
 
 
-def _follow(served: "Served", number: int, path: Path, watch: Watch) -> None:
-    """Show what the journal says until the run ends; raises if it did not complete."""
+def _follow(served: "Served", number: int, path: Path, watch: Watch, tail: "Tail") -> None:
+    """Show what the journal says to its last line, however the run ends.
+
+    Raises:
+        FederationError: Where it did not complete.
+    """
+    try:
+        _until_ended(served, number, path, watch, tail)
+    finally:
+        watch.show(tail.new())
+
+
+def _until_ended(served: "Served", number: int, path: Path, watch: Watch, tail: "Tail") -> None:
     from focoop.flower.control import ENDED
     from focoop.flower.control import check as check_end
-    from focoop.flower.journal import events
 
     home, asked = served.home, time.monotonic()
-    journal = home / "journal.jsonl"
-    seen, begun, over = sum(1 for _ in events(journal)), False, False
+    begun, over = False, False
     while True:
-        new = list(events(journal))[seen:]
-        seen += len(new)
+        new = tail.new()
         watch.show(new)
         served.check()
         begun |= any(event["event"] == "began" for event in new)

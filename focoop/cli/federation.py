@@ -88,6 +88,8 @@ def start(
     port: Annotated[
         int | None, typer.Option(help="Port to listen on, where another is passed on to it.")
     ] = None,
+    status_port: StatusPort = STATUS_PORT,
+    log_json: LogJson = False,
 ) -> None:
     """Serve the sites and run the study to its end; a run that was stopped goes on."""
     need_flower()
@@ -111,7 +113,7 @@ def start(
         resume=(path / "manifest.json").is_file(),
     )
     where = listen or found.listen, port or found.port
-    serve(keys, where, path, settings, config.federation.rounds)
+    serve(keys, where, path, settings, Shown(config.federation.rounds, status_port, log_json))
 
 
 @app.command("invite")

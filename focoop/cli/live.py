@@ -1,5 +1,6 @@
 """A federation while it runs: a live table of its sites on a terminal, plain lines elsewhere."""
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -14,6 +15,8 @@ from focoop.show import PROSE, Column, Sheet
 STATES = {
     "joined": "here",
     "back": "here",
+    "online": "here",
+    "offline": "away",
     "away": "away",
     "refused": "refused",
     "answered": "answered",
@@ -82,10 +85,13 @@ class Sites:
 class Watch:
     """Shows events as they come."""
 
-    def __init__(self, console: Console, rounds: int, sites: Iterable[str]) -> None:
-        self.console = console
+    def __init__(
+        self, console: Console, rounds: int, sites: Iterable[str], *, log_json: bool = False
+    ) -> None:
+        self.console, self.log_json = console, log_json
         self.sites = Sites(rounds, {name: Row() for name in sites})
-        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        live = console.is_terminal and not log_json
+        self._live = Live(console=console, auto_refresh=False) if live else None
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -107,7 +113,9 @@ class Watch:
 
         for event in new:
             self.sites.take(event)
-            if event["event"] == "committed":
+            if self.log_json:
+                print(json.dumps(event), file=self.console.file, flush=True)
+            elif event["event"] == "committed":
                 self._line(self._committed(event))
             elif event["event"] not in QUIET and (self._live is None or event["event"] in TROUBLE):
                 self._line(sentence(event))
@@ -115,9 +123,10 @@ class Watch:
             self._live.update(self.sites.table(), refresh=True)
 
     def _committed(self, event: dict[str, Any]) -> str:
-        updates = f", {len(event['accepted'])} updates" if "accepted" in event else ""
-        accuracy = f", accuracy {event['accuracy']:.3f}" if "accuracy" in event else ""
-        return f"round {event['round']}/{self.sites.rounds}{updates}{accuracy}"
+        from focoop.flower.journal import committed
+
+        _, _, told = committed(event).partition(": ")
+        return f"round {event['round']}/{self.sites.rounds}" + (f", {told}" if told else "")
 
     def _line(self, text: str) -> None:
         self.console.print(text, markup=False, soft_wrap=True)

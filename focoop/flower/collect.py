@@ -136,6 +136,7 @@ class Collection:
             return
         self.looked = now
         nodes = {info.node_id: info.last_activated_at for info in self.grid.get_nodes()}
+        self.roster.notice(set(nodes))
         back = []
         for one in self.open:
             node = one.message.metadata.dst_node_id

@@ -97,15 +97,59 @@ def parsed(content: bytes) -> Iterator[dict[str, Any]]:
             yield found
 
 
+# Steps of a round as the end of "asked 3 sites ...".
+STEPS = {
+    "train": "to train",
+    "evaluate": "to evaluate",
+    "query.sum_keys": "for keys of a secure sum",
+    "query.sum_shares": "for shares of a secure sum",
+    "query.sum_open": "to open a secure sum",
+}
+# Facts that are for programs, or part of a sentence of their own.
+UNSAID = (
+    "event",
+    "round",
+    "site",
+    "reason",
+    "time",
+    "title",
+    "method",
+    "rounds",
+    "after",
+    "client",
+)
+
+
 def sentence(found: dict[str, Any]) -> str:
     """An event for people.
 
     >>> sentence({"event": "left out", "round": 2, "site": "ghent", "reason": "its node is gone"})
     'round 2: ghent left out: its node is gone'
+    >>> sentence({"event": "asked", "round": 1, "step": "train", "sites": ["ghent", "lille"]})
+    'round 1: asked 2 sites to train'
     """
     place = f"round {found['round']}: " if "round" in found else ""
     site = f"{found['site']} " if "site" in found else ""
-    known = ("event", "round", "site", "reason", "time")
-    rest = ", ".join(f"{key} {value}" for key, value in found.items() if key not in known)
+    if found["event"] == "asked" and "sites" in found:
+        step = str(found.get("step"))
+        return f"{place}asked {len(found['sites'])} sites {STEPS.get(step, step)}"
+    if found["event"] == "committed":
+        return place + committed(found)
+    rest = ", ".join(f"{key} {value}" for key, value in found.items() if key not in UNSAID)
     parts = [str(found[key]) for key in ("reason",) if found.get(key)] + ([rest] if rest else [])
     return f"{place}{site}{found['event']}" + "".join(f": {part}" for part in parts)
+
+
+def committed(found: dict[str, Any]) -> str:
+    """What a round came to.
+
+    >>> committed({"accepted": ["ghent"], "accuracy": 0.91234, "epsilon": 2.5, "seconds": 12.3})
+    'done: 1 updates, accuracy 0.912, epsilon 2.50, 12.3 s'
+    """
+    parts = [f"{len(found['accepted'])} updates"] if "accepted" in found else []
+    for key, form in (("accuracy", ".3f"), ("epsilon", ".2f")):
+        if isinstance(found.get(key), int | float):
+            parts.append(f"{key} {found[key]:{form}}")
+    if isinstance(found.get("seconds"), int | float):
+        parts.append(f"{found['seconds']:.1f} s")
+    return "done" + (": " + ", ".join(parts) if parts else "")

@@ -160,7 +160,7 @@ class Roster:
         Nobody waits for a node that hangs: its answer is heard at a later look, or never.
         """
         nodes = list(grid.get_nodes())
-        self.online = {info.node_id for info in nodes}
+        self.notice({info.node_id for info in nodes})
         self.labels |= {info.node_id: info.name for info in nodes if info.name}
         known = {member.node for member in self.members.values()}
         now = time.monotonic()
@@ -182,6 +182,14 @@ class Roster:
             except FederationError as error:
                 self.later[asked.node] = now + ASK_AGAIN
                 self.refuse(self.labels.get(asked.node, f"node {asked.node}"), str(error))
+
+    def notice(self, online: set[int]) -> None:
+        """Take in which nodes are connected; members that came or went are noted."""
+        for client, member in sorted(self.members.items()):
+            if (member.node in online) != (member.node in self.online):
+                event = "online" if member.node in online else "offline"
+                self.journal.note(event, site=self.name(client))
+        self.online = online
 
     def _greet(self, grid: Grid, nodes: list[int], now: float) -> None:
         if not nodes:

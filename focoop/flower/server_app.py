@@ -46,7 +46,16 @@ def main(grid: Grid, context: Context) -> None:
         if folder.note:
             folder.log.warning("%s", folder.note)
         sites = Registry(Path(settings.keys)) if settings.keys else None
-        journal.note("began", reason=f"after round {max(folder.last_round(), 0)}")
+        after = max(folder.last_round(), 0)
+        trains = lookup(config.method.name).trains
+        journal.note(
+            "began",
+            reason=f"after round {after}",
+            after=after,
+            title=config.title,
+            method=config.method.name,
+            rounds=config.federation.rounds if trains else 0,
+        )
         waits = settings.wait, settings.deadline
         roster = Roster(*waits, sites, journal, settings.rejoin)
         facts = roster.assemble(grid)

@@ -218,13 +218,25 @@ class PromptStrategy(Strategy):
             self.notes["seconds"] = round(time.perf_counter() - self.began, 3)
         self.folder.commit(round_index, self.server.shared, line, self.notes, self.server.memory)
         self.folder.log.info("round %d of %d, loss %s", round_index, self.rounds, self.loss)
-        ended: dict[str, Any] = {"accuracy": line["accuracy_own"]} if line else {}
-        if round_index:
-            ended["accepted"] = [self.roster.name(client) for client in self.notes["accepted"]]
-        self.journal.note("committed", round=round_index, **ended)
+        self.journal.note("committed", round=round_index, **self._summed_up(round_index, line))
         if line is None:
             return None
         return MetricRecord({"accuracy_own": line["accuracy_own"], "clients": len(rows)})
+
+    def _summed_up(self, round_index: int, line: dict[str, Any] | None) -> dict[str, Any]:
+        """What the journal tells of a committed round, for the screen and the status page."""
+        told: dict[str, Any] = {}
+        if line:
+            told["accuracy"] = line["accuracy_own"]
+            rows = {self.roster.name(row["client"]): row["accuracy_own"] for row in line["clients"]}
+            told["accuracies"] = rows
+        if round_index:
+            told["accepted"] = [self.roster.name(client) for client in self.notes["accepted"]]
+            told |= {key: self.notes[key] for key in ("bytes_up", "bytes_down", "seconds")}
+            told["loss"] = self.loss if self.loss is not None and math.isfinite(self.loss) else None
+            epsilon = self.server.report.get("epsilon")
+            told["epsilon"] = epsilon if epsilon is not None and math.isfinite(epsilon) else None
+        return told
 
     def _spent(self, round_index: int) -> dict[str, float]:
         """Epsilon so far, of the client that was asked most often."""

@@ -19,7 +19,7 @@ from focoop.cli import coordinator
 from focoop.cli.live import Watch
 from focoop.errors import FederationError
 from focoop.flower import keep
-from focoop.flower.journal import Journal
+from focoop.flower.journal import Journal, Tail
 from focoop.flower.serving import Served
 
 # A node that counts its lives in a file and then does as its argument says.
@@ -186,6 +186,8 @@ def followed(
 
     monkeypatch.setattr(coordinator, "_status", lambda path: status)
     journal.note("began")  # of an earlier run
+    tail = Tail(tmp_path / "journal.jsonl")
+    tail.new()
     timer = threading.Timer(0.1, happens)
     timer.start()
     console = Console(file=file, force_terminal=terminal, width=200)
@@ -194,7 +196,7 @@ def followed(
         control: Any = Asked(run)
         served = Served(control, link, link, link, tmp_path)
         try:
-            coordinator._follow(served, 7, tmp_path / "run", watch)
+            coordinator._follow(served, 7, tmp_path / "run", watch, tail)
         except FederationError as error:
             file.write(f"\nerror: {error}")
         finally:
@@ -240,3 +242,24 @@ def test_a_failed_run_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     failed = ("finished:failed", "round 2 has 1 updates of 2 needed")
     shown = followed(tmp_path, monkeypatch, run=failed, happened=HAPPENED)
     assert "error: run 7 ended as finished:failed: round 2 has 1 updates of 2 needed" in shown
+
+
+def test_the_last_rounds_line_is_shown_however_late_it_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run ends between a look into the journal and the question how it stands."""
+    monkeypatch.setattr(coordinator, "ASK_EVERY", -1.0)
+    monkeypatch.setattr(coordinator, "_status", lambda path: "running")
+    path, file = tmp_path / "journal.jsonl", io.StringIO()
+
+    class Ends(Asked):
+        def status(self, number: int) -> tuple[str, str]:
+            Journal(path).note("committed", round=3, accepted=["ghent"], accuracy=0.75)
+            return super().status(number)
+
+    with Watch(Console(file=file, width=200), 3, ["ghent"]) as watch:
+        link: Any = Process(None)
+        control: Any = Ends(("finished:completed", ""))
+        served = Served(control, link, link, link, tmp_path)
+        coordinator._follow(served, 7, tmp_path / "run", watch, Tail(path))
+    assert "round 3/3, 1 updates, accuracy 0.750" in file.getvalue()
