@@ -13,6 +13,7 @@ from focoop.show import PROSE, Column, Sheet
 
 # Event -> what the site's row says from then on; the reason, if there is one, follows it.
 STATES = {
+    "connected": "connected",
     "joined": "here",
     "back": "here",
     "online": "here",

@@ -13,6 +13,7 @@ from focoop.manifest import now
 RECENT = 60  # events that are shown
 # Event -> what a site is doing from then on.
 DOING = {
+    "connected": "starting",
     "joined": "waiting",
     "back": "waiting",
     "online": "waiting",
@@ -23,7 +24,7 @@ DOING = {
     "not needed": "not needed",
 }
 STEPS = {"train": "training", "evaluate": "evaluating"}
-HERE = ("joined", "back", "online", "answered")
+HERE = ("connected", "joined", "back", "online", "answered")
 GONE = ("away", "offline")
 
 
@@ -61,6 +62,7 @@ class Board:
     updated: str = ""
     accuracy: float | None = None
     loss: float | None = None
+    private: bool = False
     epsilon: float | None = None
     bytes_up: int = 0
     bytes_down: int = 0
@@ -108,6 +110,7 @@ class Board:
         self.title = str(event.get("title", self.title))
         self.method = str(event.get("method", self.method))
         self.rounds = int(event.get("rounds", self.rounds))
+        self.private = bool(event.get("private", False))
         self.state, self.reason, self.step = "running", "", "waiting for sites"
         self.began, self.round, self.committed = str(event.get("time", "")), after, after
         self.history = [one for one in self.history if 0 < one["round"] <= after]

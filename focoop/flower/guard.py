@@ -115,7 +115,8 @@ def _refused(journal: Journal, number: int | None, error: Exception, message: Me
     event = "refused" if code == REFUSED else "failed"
     place = {} if number is None else {"round": number}
     reason = told if code == REFUSED else f"{type(error).__name__}: {error}"
-    log(ERROR, "the message was not answered: %s", told, exc_info=error)
+    trace = None if code == REFUSED else error
+    log(ERROR, "the message was not answered: %s", told, exc_info=trace)
     try:
         journal.note(event, **place, step=message.metadata.message_type, reason=reason)
     except FocoopError as second:  # a full disk must not keep the coordinator from hearing of it

@@ -16,6 +16,7 @@ from focoop.flower.journal import Journal, shown
 from focoop.flower.pull import pull_each
 from focoop.flower.records import ABOUT, CONFIG, reading
 
+POLICY = "policy: "  # how a site's refusal by its own policy begins
 HELLO = f"{MessageType.QUERY}.hello"
 MAX_CLIENTS = 1_000_000
 LEAST_PATIENCE = 60.0  # seconds: a node starts a process and opens its images before it answers
@@ -76,6 +77,8 @@ class Roster:
         self.hellos: dict[str, Hello] = {}
         self.later: dict[int, float] = {}
         self.given_up: set[int] = set()
+        self.greeted: set[int] = set()  # nodes that were asked who they are
+        self.declined: set[int] = set()  # nodes whose site's policy refuses this run
 
     def name(self, client: int) -> str:
         """A client's name: the one its key was made for, or else its own."""
@@ -135,8 +138,16 @@ class Roster:
         self.journal.note("away", site=self.name(client))
 
     def assemble(self, grid: Grid) -> Facts:
-        """Wait for everybody, then settle what the federation is about."""
-        self.gather(grid, lambda: 0 < self._announced() <= len(self.present()))
+        """Wait for everybody, then settle what the federation is about.
+
+        A site whose policy refuses the run is not waited for: it may still join a later round.
+        """
+
+        def complete() -> bool:
+            answered = len(self.present()) + len(self.declined & self.online)
+            return 0 < self._announced() <= answered
+
+        self.gather(grid, complete)
         told = Counter(member.facts for _, member in sorted(self.members.items()))
         if not told:
             reasons = "; ".join(f"{name}: {why}" for name, why in self.refused.items())
@@ -179,7 +190,10 @@ class Roster:
                 if isinstance(reply, FederationError):
                     raise reply
                 self.admit(identified(reply, self.sites, asked.challenge))
+                self.declined.discard(asked.node)
             except FederationError as error:
+                if str(error).startswith(POLICY):
+                    self.declined.add(asked.node)
                 self.later[asked.node] = now + ASK_AGAIN
                 self.refuse(self.labels.get(asked.node, f"node {asked.node}"), str(error))
 
@@ -209,6 +223,9 @@ class Roster:
         for one, identifier in zip(asked, pushed, strict=True):
             if identifier is not None:
                 self.hellos[identifier] = one
+                if one.node in self.labels and one.node not in self.greeted:
+                    self.greeted.add(one.node)
+                    self.journal.note("connected", site=self.labels[one.node])
 
     def admit(self, member: Member) -> None:
         """A new member, unless its place is taken by a node that is still connected."""

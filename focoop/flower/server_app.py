@@ -55,6 +55,7 @@ def main(grid: Grid, context: Context) -> None:
             title=config.title,
             method=config.method.name,
             rounds=config.federation.rounds if trains else 0,
+            private=config.privacy.noise > 0,
         )
         waits = settings.wait, settings.deadline
         roster = Roster(*waits, sites, journal, settings.rejoin)

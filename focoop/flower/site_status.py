@@ -181,8 +181,9 @@ class SiteWatch:
         if online and time.monotonic() > self._looked + LOOK_EVERY:
             found = self._look()
             if found.kind and found.kind != "clock" and self.status.state == "connected":
-                self._set("cut off", found.text)
-                self.say(f"cut off: {found.text}; trying again")
+                text = found.text.replace("not reachable yet", "not reachable any more")
+                self._set("cut off", text)
+                self.say(f"cut off: {text}; trying again")
             elif not found.kind and self.status.state == "cut off":
                 self._set("connected", "")
                 self.say("connected again")

@@ -27,15 +27,13 @@ from focoop.flower.checks import (
 from focoop.flower.collect import EXPIRED, REASONS, Collection, Enough, why
 from focoop.flower.journal import shown
 from focoop.flower.records import CONFIG, GLOBAL, Order, sent_down
-from focoop.flower.roster import Facts, Roster
+from focoop.flower.roster import POLICY, Facts, Roster
 from focoop.flower.settings import ServerSettings
 from focoop.flower.spares import Draw, chosen, secret_seed, suffice
 from focoop.flower.summary import summarise
 from focoop.methods._base import ClientUpdate, Method, Server, Task
 from focoop.payload import Payload, rounded
 from focoop.runs import RunFolder, is_due
-
-POLICY = "policy: "  # how a site's refusal by its own policy begins
 
 
 class PromptStrategy(Strategy):

@@ -210,12 +210,12 @@ SETTINGS = ["method.name=promptfl", "partition.shots=0", "federation.evaluate_ev
 
 
 def test_both_sides_read_why_a_site_refuses(tmp_path: Path) -> None:
-    """Site 2 wants noise: it refuses the run. The others go on without it."""
+    """Site 2 wants noise: it refuses the run. The others go on without it, and without a wait."""
     nodes = site_nodes(tmp_path, SETTINGS)
     (tmp_path / "policy2.toml").write_text("[privacy]\nnoise_at_least = 1.0")
     wanted = toy_config(tmp_path, *SETTINGS)
     journal = tmp_path / "journal.jsonl"
-    told = {"nodes": nodes, "classes": SAID, "journal": str(journal)}
+    told = {"nodes": nodes, "classes": SAID, "journal": str(journal), "wait": 300.0, "rejoin": 0.0}
     inprocess.run(wanted, tmp_path / "run", CLIENTS, **told)  # type: ignore[arg-type]
     run = RunFolder.open(tmp_path / "run")
     assert run.manifest["rounds"][-1]["accepted"] == [0, 1]

@@ -87,7 +87,8 @@ def test_a_coordinator_and_its_sites_give_the_simulators_bits(
     server = parties.coordinate(deadline=400)
     for k, name in enumerate(parties.names):
         data = parties.give_images(split, k)
-        parties.begin(f"{name}-check", "site", "check", *data, *SAID, "run.toml").wait(120)
+        own = ("--keys", f"keys/sites/{name}")  # and the policy that lies there
+        parties.begin(f"{name}-check", "site", "check", *data, *SAID, *own, "run.toml").wait(120)
         assert "training and" in parties.log(f"{name}-check")
         parties.join(k, data)
     assert server.wait(500) == 0, parties.log("coordinator")
