@@ -21,6 +21,7 @@ HELLO = f"{MessageType.QUERY}.hello"
 MAX_CLIENTS = 1_000_000
 LEAST_PATIENCE = 60.0  # seconds: a node starts a process and opens its images before it answers
 ASK_AGAIN = 30.0  # seconds after which a node that gave no usable answer is asked once more
+ASK_DECLINED = 120.0  # the same for one whose policy refuses the run
 ASK_SILENT = 600.0  # the same for one that gave none
 
 
@@ -192,9 +193,10 @@ class Roster:
                 self.admit(identified(reply, self.sites, asked.challenge))
                 self.declined.discard(asked.node)
             except FederationError as error:
+                self.later[asked.node] = now + ASK_AGAIN
                 if str(error).startswith(POLICY):
                     self.declined.add(asked.node)
-                self.later[asked.node] = now + ASK_AGAIN
+                    self.later[asked.node] = now + ASK_DECLINED
                 self.refuse(self.labels.get(asked.node, f"node {asked.node}"), str(error))
 
     def notice(self, online: set[int]) -> None:
@@ -243,6 +245,11 @@ class Roster:
         if self.refused.get(name) != reason:
             self.journal.note("refused", site=name, reason=reason)
         self.refused[name] = reason
+
+    def why_absent(self, client: int) -> str:
+        """Why a client is not there to be asked: what was refused, or that it is not connected."""
+        refused = self.refused.get(self.name(client)) if client not in self.members else None
+        return refused or "it is not connected"
 
     def _announced(self) -> int:
         return max((member.facts.clients for member in self.members.values()), default=0)

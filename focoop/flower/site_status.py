@@ -133,7 +133,7 @@ class SiteWatch:
         for event in self.tail.new():
             self.status.take(event)
         self.known = False  # whether the server has answered before
-        self._written, self._looked = 0.0, 0.0
+        self._written, self._looked, self._last = 0.0, 0.0, ""
         self._write()
 
     def say(self, text: str) -> None:
@@ -174,8 +174,10 @@ class SiteWatch:
         """Take in what has happened since; from time to time look at the server."""
         for event in self.tail.new():
             self.status.take(event)
-            if text := line_of(event):
+            text = line_of(event)
+            if text and text != self._last:  # the coordinator asks again who has refused
                 self._say(event, text)
+                self._last = text
             self._written = 0.0
         online = self.status.state in ("connected", "cut off")
         if online and time.monotonic() > self._looked + LOOK_EVERY:

@@ -306,7 +306,7 @@ class PromptStrategy(Strategy):
     ) -> None:
         """Log who was left out; too few updates end the run, which can be resumed."""
         absent = [k for k in self.sampled if k not in {client for client, _ in self.sent}]
-        refused |= {self.roster.name(client): "it is not connected" for client in absent}
+        refused |= {self.roster.name(client): self.roster.why_absent(client) for client in absent}
         for name, reason in refused.items():
             refused[name] = shown(reason)
             event = "refused" if reason.startswith(POLICY) else "left out"
