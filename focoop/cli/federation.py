@@ -9,6 +9,8 @@ from focoop.cli import complete
 from focoop.cli.keys import need_flower
 from focoop.cli.screen import Overrides, Untuned, load_config, load_tuned, messages, out
 from focoop.cli.site import Classes, class_names
+from focoop.cli.site_status import LogJson
+from focoop.cli.status_page import STATUS_PORT, Shown, StatusPort
 from focoop.errors import ConfigError
 
 app = typer.Typer(
