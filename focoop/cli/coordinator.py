@@ -2,6 +2,7 @@
 
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -97,8 +98,18 @@ def serve(
     path: Path,
     settings: dict[str, bool | int | float | str],
     shown: Shown,
+    again: str = "continue with --resume",
 ) -> None:
-    """Serve the sites of `keys` at (host, port) and run `settings` to the end, in folder `path`."""
+    """Serve the sites of `keys` at (host, port) and run `settings` to the end, in folder `path`.
+
+    Args:
+        keys: The federation's keys.
+        where: Address and port to listen on.
+        path: The run folder; Flower's files are beside it.
+        settings: Those of `study_settings`.
+        shown: How many rounds it has, and how it is shown.
+        again: What somebody should do after a failure.
+    """
     from focoop.flower.identity import numbered
     from focoop.flower.journal import Tail
     from focoop.flower.serving import serving
@@ -118,6 +129,7 @@ def serve(
             shown_page(shown.port, tail.path, shown.rounds, names),
             Watch(out(), shown.rounds, names, log_json=shown.log_json) as watch,
         ):
+            served = replace(served, again=again)
             _follow(served, served.control.submit(settings), path, watch, tail)
 
 
@@ -147,8 +159,8 @@ def _until_ended(served: "Served", number: int, path: Path, watch: Watch, tail: 
         over |= any(event["event"] == "ended" for event in new)
         if begun and not over and _status(path) == "killed":
             raise FederationError(
-                f"the server's process died in a round (see {home / 'server.log'}): continue "
-                "with --resume; sites come back by themselves"
+                f"the server's process died in a round (see {home / 'server.log'}): "
+                f"{served.again}; sites come back by themselves"
             )
         if over or time.monotonic() > asked + ASK_EVERY:
             state, details = served.control.status(number)

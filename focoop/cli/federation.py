@@ -115,7 +115,9 @@ def start(
         resume=(path / "manifest.json").is_file(),
     )
     where = listen or found.listen, port or found.port
-    serve(keys, where, path, settings, Shown(config.federation.rounds, status_port, log_json))
+    again = "start it again by the same command"
+    shown = Shown(config.federation.rounds, status_port, log_json)
+    serve(keys, where, path, settings, shown, again)
 
 
 @app.command("invite")

@@ -26,6 +26,7 @@ class Served:
     worker: "Popen[bytes]"
     front: Front
     home: Path
+    again: str = "continue with --resume"
 
     def check(self) -> None:
         """Raise if a part has ended."""
@@ -33,11 +34,11 @@ class Served:
         for name, (process, log) in parts.items():
             if process.poll() is not None:
                 raise FederationError(
-                    f"{name} ended ({launch.ended(process)}, see {self.home / log}): continue "
-                    "with --resume; sites come back by themselves"
+                    f"{name} ended ({launch.ended(process)}, see {self.home / log}): "
+                    f"{self.again}; sites come back by themselves"
                 )
         if not self.front.alive:
-            raise FederationError("the front ended: continue with --resume")
+            raise FederationError(f"the front ended: {self.again}")
 
 
 @contextmanager

@@ -123,6 +123,79 @@ def test_systemd_takes_the_service(path: Path, tmp_path: Path) -> None:
     assert not told and done.returncode == 0, done.stderr
 
 
+# The sandbox of the units: a temporary folder of their own, nothing else writable but two folders.
+SANDBOX = """
+mount --bind "$1" /mnt
+mount --bind "$2" /media
+mount -t tmpfs tmpfs /tmp
+mount -o remount,bind,ro /
+shift 2
+cd /mnt
+exec "$@"
+"""
+
+
+def sandboxed(state: Path, cache: Path, command: list[str]) -> list[str]:
+    """A command with `state` as /mnt, `cache` as /media and a new /tmp; all else is read-only."""
+    shell = ["unshare", "-m", "--propagation", "private", "sh", "-ec", SANDBOX, "sh"]
+    return [*shell, str(state), str(cache), *command]
+
+
+def sandboxable(folder: Path) -> bool:
+    if os.name != "posix" or os.geteuid() != 0 or shutil.which("unshare") is None:
+        return False
+    try:
+        done = subprocess.run(sandboxed(folder, folder, ["true"]), capture_output=True, timeout=20)
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+def test_services_need_to_write_nothing_but_state_cache_and_temporary_files(tmp_path: Path) -> None:
+    if not sandboxable(tmp_path):
+        pytest.skip("needs root and unshare")
+    (port,) = free_ports(1)
+    places = {name: tmp_path / name for name in ("coordinator", "site", "cache-c", "cache-s")}
+    for place in places.values():
+        place.mkdir(mode=0o700)
+    focoop = [sys.executable, "-m", "focoop"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    env |= {"HOME": "/mnt", "FOCOOP_CACHE": "/media", "PYTHONDONTWRITEBYTECODE": "1"}
+    share = [sys.executable, str(ROOT / "deploy" / "share_packaged.py"), str(tmp_path), "utrecht"]
+    subprocess.run(share, env=env, check=True, timeout=100)
+    words = f"federation create study --host 127.0.0.1:{port} --sites utrecht --quorum 1.0"
+    words += " --set method.name=promptfl --set federation.rounds=1 --set federation.epochs=1"
+    words += f" --set partition.shots=0 --classes {tmp_path / 'classes.txt'}"
+    made = [*focoop, *words.split()]
+    subprocess.run(made, env=env, check=True, timeout=100, cwd=places["coordinator"])
+    shutil.copy(places["coordinator"] / "study/bundles/utrecht.focoop", places["site"])
+    shutil.copy(tmp_path / "utrecht.safetensors", places["site"])
+    units = {path.stem: unit_command(path.read_text())[1:] for path in UNITS}
+    data = ["file:utrecht.safetensors" if "folder:" in w else w for w in units["focoop-site"]]
+    begin = {
+        "coordinator": sandboxed(
+            places["coordinator"], places["cache-c"], [*focoop, *units["focoop-coordinator"]]
+        ),
+        "site": sandboxed(places["site"], places["cache-s"], [*focoop, *data]),
+    }
+    running = {}
+    try:
+        for name, command in begin.items():
+            with open(tmp_path / f"{name}.log", "wb") as log:
+                running[name] = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+        code = running["coordinator"].wait(400)
+    finally:
+        for process in running.values():
+            process.terminate()
+        for process in running.values():
+            process.wait(60)
+    said = "".join((tmp_path / f"{name}.log").read_text() for name in begin)
+    assert code == 0 and "round 1/1, 1 updates" in said, said
+    assert running["site"].returncode == 0 and "utrecht: stopped" in said
+
+
 COMPOSE = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
 
 
