@@ -126,7 +126,7 @@ def invite_site(
 ) -> None:
     """Make a new join bundle: for a new site, or for one whose key is lost, which ends the old key.
 
-    A coordinator that runs must be started again.
+    For a new site a coordinator that runs must be started again: its number of sites is fixed.
     """
     need_flower()
     from focoop.flower.study import invite_site as make

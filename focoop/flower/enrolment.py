@@ -59,11 +59,17 @@ class Enrolment:
         self, keys: Path, admit: Callable[[bytes, str], None], say: Callable[[str], None]
     ) -> None:
         self.keys, self.admit, self.say = keys, admit, say
-        self.known = {_pem(site.public): site.name for site in registered(keys).values()}
+        sites = registered(keys).values()
+        self.known = {_pem(site.public): (site.name, site.public) for site in sites}
 
     def name(self, pem: bytes) -> str | None:
-        """The site that has this public key."""
-        return self.known.get(pem)
+        """The site that has this public key now: one that was replaced is nobody's any more."""
+        name, public = self.known.get(pem, ("", b""))
+        try:
+            kept = (self.keys / "sites" / name / "key.pub").read_bytes() if name else b""
+        except OSError:
+            return None
+        return name if name and kept == public else None
 
     def __call__(self, body: bytes) -> tuple[int, dict[str, Any]]:
         """Answer a site's request {site, token, key}: an HTTP status and a document."""
@@ -88,8 +94,8 @@ class Enrolment:
             self.admit(public, name)
         except FederationError as error:
             return 503, {"detail": str(error)}
-        if pem not in self.known:
-            self.known[pem] = name
+        if self.name(pem) is None:
+            self.known[pem] = (name, (place / "key.pub").read_bytes())
             self.say(f"{name} has sent its key, {key_print(public)}")
         return 200, {"site": name}
 

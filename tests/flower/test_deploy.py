@@ -19,6 +19,7 @@ from typer.main import get_command
 
 from focoop.cli import app
 from focoop.config import load
+from focoop.flower.journal import events
 from focoop.tensorcache import cache_folder
 from tests.flower.processes import free_ports
 from tests.flower.test_runners import ROOT
@@ -290,8 +291,8 @@ def test_the_guide_followed_to_the_letter_ends_with_the_simulators_bits(tmp_path
     manifest = json.loads((run / "manifest.json").read_text())
     assert manifest["status"] == "finished"
     assert [entry.get("accepted") for entry in manifest["rounds"][1:]] == [[0, 1, 2, 3]] * 5
-    began = [json.loads(line) for line in (run.parent / "run-flower/journal.jsonl").open()]
-    reasons = [one["reason"] for one in began if one["event"] == "began"]
+    told = events(run.parent / "run-flower" / "journal.jsonl")
+    reasons = [one["reason"] for one in told if one["event"] == "began"]
     assert len(reasons) == 2 and reasons[1] in [f"after round {k}" for k in (1, 2, 3, 4)], reasons
     line = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert [row["client"] for row in line["clients"]] == [0, 1, 2, 3]
@@ -299,5 +300,5 @@ def test_the_guide_followed_to_the_letter_ends_with_the_simulators_bits(tmp_path
         state = work / site / "focoop-site"
         private = list(state.glob("*/*/*/round-0005.safetensors"))
         assert len(private) == 1 and state.stat().st_mode & 0o077 == 0
-        told = (work / site / "output.txt").read_text()
-        assert "the coordinator has this site's key" in told and "nothing was sent" in told
+        shown = (work / site / "output.txt").read_text()
+        assert "the coordinator has this site's key" in shown and "nothing was sent" in shown

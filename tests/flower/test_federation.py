@@ -279,13 +279,16 @@ def test_a_site_sends_its_key_through_the_front(
     with pytest.raises(FederationError, match="another key is known for ghent"):
         joinbundle.send_key(thief)
     assert "second key for ghent" in said[-1]
-    # A key is lost: another bundle, and the old key is nobody's.
+    # A key is lost: another bundle, and the old key is nobody's at once.
+    (old,) = enrolment.known
+    assert enrolment.name(old) == "ghent"
     bundle = study.invite_site(folder, "ghent")
-    assert 0 not in Registry(folder / "keys")
+    assert 0 not in Registry(folder / "keys") and enrolment.name(old) is None
     for path in (keys / "key", keys / "key.pub"):
         path.unlink()
     joinbundle.settle(bundle, tmp_path / "site")
     assert joinbundle.send_key(keys) and 0 in Registry(folder / "keys")
+    assert [enrolment.name(pem) for pem in enrolment.known] == [None, "ghent"]
     assert study.invite_site(folder, "namur").is_file()
     assert numbered(folder / "keys")[2] == "namur"
 
