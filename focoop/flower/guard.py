@@ -33,6 +33,7 @@ from focoop.errors import (
     MethodError,
     RunError,
 )
+from focoop.flower import settings
 from focoop.flower.journal import Journal, shown
 from focoop.flower.policy import Policy, PolicyFileError, Refusal, parties_of
 from focoop.flower.records import CONFIG, outcome
@@ -89,7 +90,7 @@ def guarded(handle: Handler, message: Message, context: Context) -> Message:
         number = round_of(message.content)
         _note_outcome(journal, message.content)
         place = {} if number is None else {"round": number}
-        rounds = context.run_config.get("federation.rounds")
+        rounds = settings.told(context.run_config).get("federation.rounds")
         journal.note("asked", **place, step=step, rounds=rounds)
         policy = Policy.read(str(node.get("policy", "")))
         policy.check_message(size(message.content))

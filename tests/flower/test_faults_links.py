@@ -12,11 +12,11 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 
 from focoop.flower import client_app, launch
 from focoop.flower.keys import make_keys
-from focoop.flower.records import UPDATE, Order
+from focoop.flower.records import METRICS, UPDATE, Order
 from focoop.runs import RunFolder
 from tests.flower.federations import CLIENTS, federated, opened, simulated, state, toy_config
 from tests.flower.light import Answer, LightNode
@@ -32,7 +32,7 @@ SETTINGS = (
     "partition.shots=0",
     "partition.kind=pathological",
     "federation.evaluate_every=0",
-    "federation.rounds=4",
+    "federation.rounds=6",
 )
 
 
@@ -124,14 +124,29 @@ def test_server_deaths_in_the_middle_of_a_round_change_no_bit(links: Links) -> N
     run = RunFolder.open(made.folder / "run")
     plain = simulated(links.config, made.folder / "plain")
     assert run.status == "finished" and state(run) == state(plain)
-    assert [entry["round"] for entry in run.manifest["rounds"]] == [0, 1, 2, 3, 4]
+    assert [entry["round"] for entry in run.manifest["rounds"]] == list(range(7))
     assert all(entry["accepted"] == [0, 1, 2] for entry in run.manifest["rounds"][1:])
     began = [one["reason"] for one in made.journal() if one["event"] == "began"]
     assert began == ["after round 0", "after round 1", "after round 2"]
 
 
+class Undecodable(MetricRecord):
+    """Numbers that Flower's own decoder cannot read, under a hash that is right."""
+
+    def deflate(self) -> bytes:
+        return b"MetricRecord  4\x00\xff\xff\xff\xff"
+
+
+def with_header(text: bytes) -> Array:
+    """An array whose header is no header."""
+    head = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+    return Array("float32", (16, 192), "numpy.ndarray", head)
+
+
 class Hostile:
-    """Client 2: honest in round 1, then it replays, sends a wrong shape, and far too much."""
+    """Client 2: honest in round 1, then it replays, sends a wrong shape, far too much, a header
+    that Python cannot parse, and a message that Flower cannot decode.
+    """
 
     def __init__(self) -> None:
         self.node: LightNode | None = None
@@ -156,6 +171,10 @@ class Hostile:
             return Message(self.changed(reply, lambda a: a[1:]), reply_to=message)
         if number == 4:
             return Message(self.changed(reply, lambda a: np.tile(a, (2000, 1))), reply_to=message)
+        if number == 5:
+            reply.content[UPDATE]["context"] = with_header(b"{[]:1}")  # type: ignore[index]
+        if number == 6:
+            reply.content[METRICS] = Undecodable({"client": 2, "round": 6})
         return reply
 
     @staticmethod
@@ -190,9 +209,8 @@ def test_hostile_neighbours_are_refused_and_the_run_is_unharmed(links: Links) ->
     run = RunFolder.open(links.folder / "run")
     refused = [entry["refused"].get("site-2", "") for entry in run.manifest["rounds"][1:]]
     assert refused[0] == ""
-    for reason, words in zip(
-        refused[1:], ("of round 1", "has shape (15, ", "MB large"), strict=True
-    ):
+    expected = ("of round 1", "has shape (15, ", "MB large", "is not an array", "cannot be read")
+    for reason, words in zip(refused[1:], expected, strict=True):
         assert words in reason, refused
         assert f"site-2 left out: {reason}" in links.log()
     assert hostile.refused == [False, False]  # a second answer to one order, and a late one

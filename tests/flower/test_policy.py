@@ -29,6 +29,7 @@ from focoop.flower.policy import (
     policy_file,
 )
 from focoop.flower.records import CONFIG, Order
+from focoop.flower.settings import SETTINGS as SETTINGS_TEXT
 from focoop.runs import RunFolder
 from focoop.split import make_split
 from tests.flower.federations import CLIENTS, toy_config
@@ -297,6 +298,23 @@ def test_errors_leave_without_names_and_stay_whole_in_the_journal(
     ]
     assert PATIENT in json.dumps(last) and last["round"] == 3
     assert PATIENT in caplog.text  # the site's own log
+
+
+@pytest.mark.parametrize("as_one_text", [True, False])
+def test_the_last_evaluation_is_the_end_for_a_site(tmp_path: Path, as_one_text: bool) -> None:
+    """Both ways in which settings travel tell the number of rounds."""
+    identify()
+    node = {"data": "folder:images", "state": str(tmp_path)}
+    flat = to_flat(load(None, ["federation.rounds=2"]))
+    told = {SETTINGS_TEXT: json.dumps(flat)} if as_one_text else flat
+    context = Context(1, 1, node, RecordDict(), told)
+    for number, step in ((1, "evaluate"), (2, "train"), (2, "evaluate")):
+        record = Order(number, "0123456789abcdef", "hash").record()
+        message = Message(RecordDict({CONFIG: record}), 1, step, ttl=60.0)
+        message.metadata.__dict__["_message_id"] = "0" * 64
+        guard.guarded(lambda order, _: Message(RecordDict(), reply_to=order), message, context)
+    found = [one["event"] for one in events(tmp_path / "journal.jsonl")]
+    assert found == ["asked", "sent"] * 3 + ["finished"]
 
 
 def test_what_flower_does_not_know_is_answered_too(tmp_path: Path) -> None:
