@@ -18,7 +18,7 @@ from focoop.schema import SECTIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTING = re.compile(
-    rf"(?<![\w./])(?:{'|'.join(SECTIONS)})\.[a-z][a-z0-9_]*(?![\w(]|\.[a-z])(?<!\.py)(?<!\.json)"
+    rf"(?<![\w./])(?:{'|'.join(SECTIONS)})\.[a-z][a-z0-9_]*(?![\w(]|\.[a-z])(?<!\.py)(?<!\.json)(?<!\.toml)"
 )
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 COMMAND = re.compile(r"`focoop ([a-z]+)(?: ([a-z]+))?")
