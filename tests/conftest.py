@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from focoop.processor import apply_remembered_limit, bfloat16_on_cpu
@@ -20,6 +21,9 @@ from focoop.clip.base import Backbone  # noqa: E402
 
 # A test that takes longer hangs. The slow ones start processes and wait for them.
 SECONDS, SLOW_SECONDS = 120, 900
+# How long one example takes says more about the machine's other work than about the code.
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 # The GPU's kernels run on the CPU in tests; Triton reads this when it is first imported.
 os.environ["TRITON_INTERPRET"] = "1"
 # Tests read what commands print into a pipe, whatever terminal they are started from.

@@ -59,16 +59,16 @@ def test_an_image_is_corrupted_alike_in_any_set(images: ImageSet, tmp_path: Path
     assert torch.equal(part.pooled, whole.pooled[[7, 0, 3]])
 
 
-def test_keys_of_features_made_before_are_kept() -> None:
+def test_keys_of_this_format_stay_as_they_are() -> None:
     backbone = toy_backbone()
 
-    def first_format(*parts: object) -> str:
-        text = json.dumps([1, backbone.image_fingerprint, *parts])
+    def second_format(*parts: object) -> str:
+        text = json.dumps([2, backbone.image_fingerprint, *parts])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
-    assert View().key(backbone, "d") == first_format(None, None, 0, None, "d")
+    assert View().key(backbone, "d") == second_format(None, None, 0, None, "d")
     bright = View("grid", "brightness", 5)
-    assert bright.key(backbone, "d") == first_format("grid", "brightness", 5, 0.3, "d")
+    assert bright.key(backbone, "d") == second_format("grid", "brightness", 5, 0.3, "d")
 
 
 def test_keys_tell_everything_apart() -> None:

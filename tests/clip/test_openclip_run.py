@@ -139,4 +139,4 @@ def test_an_unknown_name_is_told_the_nearest(network: list[str]) -> None:
     result = call("run", "cifar100-vit16")
     assert result.exit_code == 2
     assert "no configuration file" in result.stderr
-    assert "'cifar100-vitb16.toml'" in result.stderr
+    assert "nearest is 'cifar100-vitb16'" in result.stderr
