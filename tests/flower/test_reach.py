@@ -1,17 +1,21 @@
 """Why a coordinator is not reached: each cause is named, and no other."""
 
+import datetime
 import ssl
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
+import focoop.flower.keys
 from focoop.flower.keys import make_keys
 from focoop.flower.reach import clock, duration, judge, look
 from tests.flower.processes import free_ports
@@ -47,11 +51,18 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=[True], ids=["tls"])
 def server(keys: Path, request: pytest.FixtureRequest) -> Iterator[str]:
     """Its address."""
+    with serving(keys / "keys" if request.param else None) as address:
+        yield address
+
+
+@contextmanager
+def serving(keys: Path | None) -> Iterator[str]:
+    """A server with the certificate of `keys`, or without TLS."""
     found = HTTPServer(("127.0.0.1", 0), Answers)
     found.handle_error = lambda *_: None  # type: ignore[method-assign]
-    if request.param:
+    if keys is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(keys / "keys" / "server.pem", keys / "keys" / "server.key")
+        context.load_cert_chain(keys / "server.pem", keys / "server.key")
         found.socket = context.wrap_socket(found.socket, server_side=True)
     thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
@@ -120,6 +131,30 @@ def test_a_certificate_out_of_its_time_or_a_clock() -> None:
         assert judge(told, now + HOUR, here).kind == "clock"
     assert judge(told, None, now - HOUR).kind == "early"  # a server that tells no time
     assert judge(told, None, now + HOUR).ahead is None
+
+
+@pytest.mark.parametrize(
+    ("shift", "kind", "words"),
+    [(-400, "expired", "35 days ago"), (2, "early", "not valid before")],
+)
+def test_a_certificate_made_by_a_clock_that_was_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shift: int, kind: str, words: str
+) -> None:
+    """OpenSSL itself would call both a failed verification; the look tells them apart."""
+
+    class Then(datetime.datetime):
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> "Then":
+            moment = datetime.datetime.now(tz) + datetime.timedelta(days=shift)
+            return cls.fromtimestamp(moment.timestamp(), tz)
+
+    fake = SimpleNamespace(datetime=Then, timedelta=datetime.timedelta, UTC=datetime.UTC)
+    monkeypatch.setattr(focoop.flower.keys, "datetime", fake)
+    make_keys(tmp_path / "keys", ["127.0.0.1"], ["ghent"])
+    with serving(tmp_path / "keys") as address:
+        found = look(address, tmp_path / "keys" / "ca.crt")
+    assert found.kind == kind and words in found.text and not found.final
+    assert found.ahead is not None and abs(found.ahead) < 3
 
 
 def test_durations_are_short() -> None:
