@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from focoop.config import load, to_flat, to_toml
+from focoop.config import config_hash, load, to_flat, to_toml
 from focoop.errors import ConfigError, DataError, FederationError, MethodError
 from focoop.features import save_splits
 from focoop.flower import client_app, guard, inprocess
@@ -260,6 +260,40 @@ def test_a_policy_that_changes_in_the_run_holds_from_the_next_message(tmp_path: 
     ).items()
 
 
+@pytest.mark.parametrize(
+    ("asked", "policy", "told"),
+    [
+        (["privacy.clip=1.0"], "[privacy]\nnoise_at_least = 1.0", "privacy.noise = 0"),
+        (["method.name=focoop_plus", "method.least_images=2"], "", "method.least_images = 2"),
+        (["data.ood=['folder:/home/records']"], "", "data.ood names files of this site"),
+        (["federation.epochs=1000000"], "", "federation.epochs = 1000000"),
+    ],
+)
+@pytest.mark.parametrize("step", ["query.hello", "train", "evaluate"])
+def test_what_a_hostile_coordinator_asks_is_refused_before_an_image_is_read(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: list[str],
+    policy: str,
+    told: str,
+    step: str,
+) -> None:
+    """Privacy off, means of two images, a folder of the site, a million epochs."""
+    identify()
+    monkeypatch.setattr("focoop.flower.party.build", None)  # whoever opens images fails
+    (tmp_path / "policy.toml").write_text(policy)
+    node = {"partition-id": 0, "num-partitions": 3, "data": "folder:images"}
+    node |= {"state": str(tmp_path / "state"), "policy": str(tmp_path / "policy.toml")}
+    wanted = load(None, asked)
+    context = Context(1, 1, node, RecordDict(), {**to_flat(wanted), "classes": SAID})
+    record = Order(1, "0123456789abcdef", config_hash(wanted)).record()
+    message = Message(RecordDict({CONFIG: record}), 1, step, ttl=60.0)
+    message.metadata.__dict__["_message_id"] = "0" * 64
+    reply = client_app.app(message, context)
+    assert reply.has_error() and reply.error.code == guard.REFUSED
+    assert str(reply.error.reason).startswith(f"policy: {told}")
+
+
 PATIENT = "jane_doe_1970-01-01"
 
 
@@ -331,8 +365,6 @@ def test_rounds_beyond_the_runs_are_refused(tmp_path: Path) -> None:
     wanted = toy_config(tmp_path, *SETTINGS)
     grid = inprocess.InProcessGrid([client_app.app], {**to_flat(wanted), "classes": SAID})
     grid.contexts[0].node_config.update(nodes[0])
-    from focoop.config import config_hash
-
     order = Order(3, "0123456789abcdef", config_hash(wanted))
     message = Message(RecordDict({CONFIG: order.record()}), inprocess.FIRST_NODE, "train", ttl=60.0)
     (identifier,) = grid.push_messages([message])
