@@ -225,8 +225,9 @@ class Federation:
 
 def family(pid: int) -> list[int]:
     """A process and its descendants."""
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    try:  # any thread of it may have started one
+        tasks = [*Path(f"/proc/{pid}/task").iterdir()]
+        children = [child for task in tasks for child in (task / "children").read_text().split()]
     except OSError:
         return []
     return [pid, *(one for child in children for one in family(int(child)))]
