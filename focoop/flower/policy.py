@@ -321,7 +321,7 @@ def policy_file(given: Path | None, keys: Path | None) -> Path | None:
 def parties_of(record: Mapping[str, Any]) -> int | None:
     """How many sites a message about a secure sum tells of; None where it tells of none.
 
-    >>> parties_of({"attempt": "x", "mask/0": b"", "channel/0": b"", "mask/2": b""})
+    >>> parties_of({"mask/0": b"", "channel/0": b"", "mask/2": b"", "mask/02": b""})
     2
     >>> parties_of({"attempt": "x", "answered": [0, 1, 2]})
     3
@@ -330,7 +330,7 @@ def parties_of(record: Mapping[str, Any]) -> int | None:
     if isinstance(answered, list):
         return len(set(answered))
     masks = [NUMBERED.fullmatch(name) for name in record if name.startswith("mask/")]
-    return len({match[1] for match in masks if match}) if masks else None
+    return len({int(match[1]) for match in masks if match}) if masks else None
 
 
 def default_policy_toml(run: str = "") -> str:
