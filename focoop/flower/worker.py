@@ -30,7 +30,7 @@ from flwr.supercore.interceptors import (
 from flwr.supercore.runtime import RuntimeHttpClient
 
 from focoop.flower.appbundle import install_ours
-from focoop.flower.launch import replaced
+from focoop.flower.launch import end_with_parent, replaced
 
 POLL = 0.2  # seconds
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
@@ -100,12 +100,19 @@ def fork(run: Callable[[str], None], token: str) -> int:
     """Run a task in a new process, which ends there; its number."""
     sys.stdout.flush()
     sys.stderr.flush()
+    # Flower's own watch over the parent signals a thread that may wait for a lock without end; the
+    # system's signal reaches the main thread.
+    bound, parent = end_with_parent(), os.getpid()
     number = os.fork()
     if number:
         return number
     code = 1
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the runner sets its own
+        if bound is not None:
+            bound()
+        if os.getppid() != parent:  # it ended before we were bound to it
+            os._exit(code)
         run(token)
         code = 0
     except SystemExit as error:
