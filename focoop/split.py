@@ -14,7 +14,14 @@ from focoop import partition
 from focoop.clip.base import Backbone
 from focoop.data.labels import code_warnings
 from focoop.data.names import nearest
-from focoop.data.sources import OWN, advice, held_out_note, is_divided, refuse_domains
+from focoop.data.sources import (
+    OWN,
+    advice,
+    held_out_note,
+    is_divided,
+    refuse_domains,
+    row_splits,
+)
 from focoop.errors import ConfigError
 from focoop.features import FeatureSet, Source, open_features, open_labels
 from focoop.methods import lookup
@@ -79,7 +86,9 @@ def make_split(
     if config.partition.kind == "domain":
         return _domain_split(config, opened, divided)
     if config.partition.kind == "given":
-        return _given_split(config, partial(opened, by="client"), divided)
+        data = config.data
+        splits = row_splits(data.id, data.strict, data.drop_classes, cache_dir)
+        return _given_split(config, partial(opened, by="client"), divided, splits)
     if not divided and config.data.id.startswith("folder:"):
         refuse_domains(Source.parse(config.data.id).target)
     train, test, tested = _train_and_test(config, opened, divided)
@@ -129,19 +138,23 @@ def _divided(config: RunConfig, by: str) -> bool:
 
 
 def _train_and_test(
-    config: RunConfig, opened: Callable[..., FeatureSet], divided: bool, by: str = "domain"
+    config: RunConfig,
+    opened: Callable[..., FeatureSet],
+    divided: bool,
+    by: str = "domain",
+    splits: Sequence[str] = (),
 ) -> tuple[FeatureSet, FeatureSet, Tested]:
     """Training images, test images, and where the latter are found again.
 
-    Images that are not `divided` lose some to testing; with `data.validation` images held out of
-    the training images stand in for those of the test.
+    Images that are not `divided` lose some to testing, unless `splits` says what they are; with
+    `data.validation` images held out of the training images stand in for those of the test.
     """
     views = config.data.views
     if divided:
         train, tested = opened("train", views=views), Tested(by=by)
         test = train if config.data.validation else opened("test").with_classes(train.classes)
     else:
-        train, test, rows = _held_out(config, opened("all", views=views))
+        train, test, rows = _held_out(config, opened("all", views=views), splits)
         tested = Tested("all", by, rows)
     if config.data.validation:
         train, test = _validation_cut(config, train)
@@ -241,14 +254,19 @@ def _grouped(
     return found
 
 
-def _given_split(config: RunConfig, opened: Callable[..., FeatureSet], divided: bool) -> Split:
+def _given_split(
+    config: RunConfig,
+    opened: Callable[..., FeatureSet],
+    divided: bool,
+    splits: Sequence[str],
+) -> Split:
     """One client per folder or value of the column `client`; each is tested on its own images."""
     refusal = (
         f"needs clients, and {config.data.id} is not divided into clients; name clients:PATH, "
         "folder:PATH with PATH/CLIENT/CLASS, or a csv: with a column client"
     )
     opened = _grouped(opened, refusal, "given")
-    train, test, tested = _train_and_test(config, opened, divided, "client")
+    train, test, tested = _train_and_test(config, opened, divided, "client", splits)
     names = train.domain_names
     if config.partition.clients not in (0, len(names)):
         raise ConfigError(
@@ -311,10 +329,20 @@ def _validation_cut(config: RunConfig, train: FeatureSet) -> tuple[FeatureSet, F
         raise ConfigError(f"data.validation = {count} is too many here: {error}") from error
 
 
-def _held_out(config: RunConfig, features: FeatureSet) -> tuple[FeatureSet, FeatureSet, np.ndarray]:
-    """Training and test images of a dataset without splits, and the rows of the latter."""
+def _held_out(
+    config: RunConfig, features: FeatureSet, splits: Sequence[str]
+) -> tuple[FeatureSet, FeatureSet, np.ndarray]:
+    """Training and test images of a dataset without splits, and the rows of the latter.
+
+    An image whose split is among `splits` keeps it.
+    """
     seed, share = derive(config.partition.seed, "domains"), config.data.test_share
     kept, held_out = _cut_rows(features, seed, fraction=share)
+    if splits:
+        drawn = np.isin(np.arange(len(features)), held_out)
+        fixed = np.array(splits)
+        kept = np.flatnonzero(np.where(fixed == "", ~drawn, fixed == "train"))
+        held_out = np.flatnonzero(np.where(fixed == "", drawn, fixed == "test"))
     train, test = (features.select(torch.from_numpy(rows)) for rows in (kept, held_out))
     untested = sorted(set(train.labels.tolist()) - set(test.labels.tolist()))
     if untested:

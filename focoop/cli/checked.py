@@ -59,7 +59,8 @@ def show_report(report: "Report", console: Screen) -> None:
             console.print(f"{title}: {told}", hang=2)
     wrong = sum(map(len, report.broken.values()))
     count, classes = len(report.images), len(report.images.classes)
-    console.print(f"{count} images, {classes} classes, {wrong} cannot be read")
+    plural = "class" if classes == 1 else "classes"
+    console.print(f"{count} images, {classes} {plural}, {wrong} cannot be read")
 
 
 def _place(row: "Row") -> str:

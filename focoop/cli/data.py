@@ -8,7 +8,7 @@ import typer
 
 from focoop.cli import complete
 from focoop.cli.fetch import Features, Root, check, fetch
-from focoop.cli.run import note_data
+from focoop.cli.run import note_clients, note_data
 from focoop.cli.screen import (
     AsJson,
     ConfigFile,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from focoop.features import FeatureSet
     from focoop.show import Sheet
 
+NAMED_CLASSES = 20  # no more are listed below the picture
 WIDEST = 160  # columns of the label-by-client picture in a pipe
 PATCH_KINDS = ("lf_a", "lf_b", "lf_c", "grid")
 
@@ -166,6 +167,7 @@ def show(
     from focoop.show import partition_table, plot_partition
 
     config = load_config(file, overrides, device)
+    note_clients(config)
     note_data(config, measured=False)
     with image_work(messages()):
         found = describe_partition(config)
@@ -194,6 +196,9 @@ def show(
     used = f"{shots} shots" if shots else "all training images"
     console.print(f"{config.data.id}, {config.partition.kind}, {used}", markup=False)
     console.print(table)
+    if len(found.classes) <= NAMED_CLASSES:
+        named = [f"{label} {name}" for label, name in enumerate(found.classes)]
+        console.print(f"classes: {', '.join(named)}", hang=2)
     if found.repeated:
         console.print(f"{found.repeated} of these images are repeats: too few for the shots asked")
     if plot is not None:

@@ -65,6 +65,8 @@ def run(
         fetch_missing(here)
     require_data(here)
     notes += [*note_clients(here), *note_data(here)]
+    if resume:
+        _check_before_lengthening(here, path)
     summary = train(config, path, resume=resume, quiet=as_json, lengthen=True, notes=notes)
     if as_json:
         return print_json({"folder": str(path), "status": "finished", "summary": summary})
@@ -128,9 +130,24 @@ def _as_started(config: "RunConfig", path: Path) -> "RunConfig":
     from focoop.runs import RunFolder, anchored
 
     try:
-        return anchored(config, RunFolder.open(path).base)
+        base = RunFolder.open(path).base
     except RunError:  # told when the folder is opened to go on
         return config
+    return config if base == Path.cwd() else anchored(config, base)
+
+
+def _check_before_lengthening(config: "RunConfig", path: Path) -> None:
+    """Refuse more rounds on other data while the run is still as it was."""
+    from focoop.experiment import refuse_other_data
+    from focoop.runs import RunFolder
+
+    try:
+        found = RunFolder.open(path)
+    except RunError:  # told when the folder is opened to go on
+        return
+    if found.last_round() >= 0 and config.federation.rounds > found.config.federation.rounds:
+        with image_work(messages()):
+            refuse_other_data(found, config)
 
 
 def _holds(path: Path, config: "RunConfig") -> bool:

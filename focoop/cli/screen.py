@@ -182,14 +182,15 @@ class Rounds:
             self.console.print(line, soft_wrap=True, markup=False)
 
     def _line(self, start: Sequence[str], summary: Mapping[str, Any]) -> str:
-        """All numbers of an evaluated round, or on a narrow terminal the most important."""
+        """All numbers of an evaluated round, or where they do not fit the most important."""
         from focoop.show import brief, headline
 
         told = summary.get("server", {})
         server = [f"{name} {told[name]:.3g}" for name in ("epsilon", "refused") if name in told]
-        numbers = [f"{name} {value}" for name, value in headline(summary).items()]
+        measured = {name: value for name, value in headline(summary).items() if value != "-"}
+        numbers = [f"{name} {value}" for name, value in measured.items()]
         line = "  ".join([*start, *numbers, *server])
-        if not self.console.is_terminal or len(line) <= self.console.width:
+        if len(line) <= self.console.width:
             return line
         line = "  ".join([*start, *server])
         self._means |= len(summary.get("ood", {})) > 1

@@ -24,6 +24,7 @@ EXTRA = "pip install 'focoop[formats]'"
 NO_IMAGE = "not an image, or of an unknown format"
 EMPTY = "empty"
 NO_FILE = "not a regular file"
+ABSENT = "there is no such file"
 CUT = "cut off: the end of the file is missing"
 DAMAGED = "damaged"
 TOO_LARGE = "more than 179 million pixels"
@@ -114,6 +115,8 @@ def plain_reason(error: Exception) -> str:
     """What a decoder's error means, in words that are equal for files that fail alike."""
     if isinstance(error, formats.NotAFile):
         return NO_FILE
+    if isinstance(error, FileNotFoundError):
+        return ABSENT
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     told = str(error)

@@ -65,7 +65,8 @@ def lost(others: Mapping[str, Sequence[str]]) -> str:
     files = others.get(UNREAD, ())
     if not files:
         return ""
-    return f"{len(files)} pictures or films of a format that is not read ({suffixes(files)})"
+    what = "picture or film" if len(files) == 1 else "pictures or films"
+    return f"{len(files)} {what} of a format that is not read ({suffixes(files)})"
 
 
 def suffixes(files: Iterable[str]) -> str:

@@ -45,6 +45,7 @@ class ImageSet:
         store: where the pixels are when they are not in `root / file`.
         whites: which values of deep images become white, for each domain, or one for all; empty
             where each file is scaled by its own values.
+        splits: for each file its split, empty for a file without one; nothing where not known.
     """
 
     root: Path
@@ -56,6 +57,7 @@ class ImageSet:
     domain_names: tuple[str, ...] = ()
     store: Store | None = None
     whites: tuple[Whites, ...] = ()
+    splits: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.files)
@@ -74,6 +76,7 @@ class ImageSet:
             files=tuple(self.files[row] for row in rows),
             labels=tuple(self.labels[row] for row in rows),
             domains=tuple(self.domains[row] for row in rows) if self.domains else (),
+            splits=tuple(self.splits[row] for row in rows) if self.splits else (),
             store=None if self.store is None else Rows(self.store, tuple(rows)),
         )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from focoop.data._listing import ALL
 from focoop.data._readers import FLAT, NAMED_CLASSES, SPLITS, scan
-from focoop.data.classnames import name_of, named_classes
+from focoop.data.classnames import FILES, name_of, named_classes
 from focoop.data.decoding import as_rgb
 from focoop.data.imageset import ImageSet, Store
 from focoop.data.labels import is_missing, refuse_missing
@@ -32,7 +32,8 @@ class Table:
 
     Attributes:
         root: the folder files are relative to.
-        rows: file, class name, split (empty: none) and group (domain or client; empty: none).
+        rows: file, class name, split (empty: none) and group (domain or client; empty: none). Some
+            clients may have splits and others none.
         source: where they were listed, for messages.
         warnings: what is doubtful about the list itself.
     """
@@ -46,6 +47,12 @@ class Table:
     def splits(self) -> tuple[str, ...]:
         """The splits there are; empty without any."""
         return tuple(sorted({split for _, _, split, _ in self.rows if split}))
+
+    @property
+    def undivided(self) -> tuple[str, ...]:
+        """Clients without training and test images apart, where others have them."""
+        groups = {group for _, _, split, group in self.rows if not split}
+        return tuple(sorted(groups)) if self.splits else ()
 
     def pick(self, split: str) -> ImageSet:
         """One split; classes and groups are numbered alike in all of them."""
@@ -61,6 +68,11 @@ class Table:
             )
         if there and split != ALL and split not in there:
             raise DataError(f"{self.source} has no {split!r} images{nearest(split, there)}")
+        if self.undivided and split != ALL:
+            raise DataError(
+                f"{self.source}: {', '.join(self.undivided)} has no {split!r} images of its own, "
+                f"others have: ask for {ALL!r} (a run holds some images out as test by itself)"
+            )
         chosen = [row for row in self.rows if not there or split in (ALL, row[2])]
         classes = sorted({name for _, name, _, _ in self.rows})
         groups = sorted({group for *_, group in self.rows if group})
@@ -77,6 +89,7 @@ class Table:
             split=split,
             domains=tuple(place[group] for *_, group in chosen) if groups else (),
             domain_names=tuple(groups),
+            splits=tuple(row[2] for row in chosen) if there else (),
         )
 
 
@@ -184,35 +197,104 @@ def clients_of(kind: str, path: Path) -> tuple[str, ...]:
 
 
 def clients_table(root: Path) -> Table:
-    """One folder per client: `root/<client>/<class>/*` or `root/<client>/<split>/<class>/*`."""
+    """Read one folder per client.
+
+    A client's images are `root/<client>/<class>/*` or `root/<client>/<split>/<class>/*`, or those
+    that a table in its folder lists, such as `root/<client>/labels.csv`.
+
+    Raises:
+        DataError: there is no such folder, or the layout of a client's folder is not clear.
+    """
     if not root.is_dir():
         raise DataError(f"no folder {root}: check the path")
-    rows: list[tuple[str, str, str, str]] = []
     shared = named_classes(root)
+    of_client = {}
     for client in sorted(p.name for p in root.iterdir() if p.is_dir() and p.name[0] != "."):
         names = {**shared, **named_classes(root / client)}  # sites may number classes otherwise
-        for split, classes in scan(root / client, names).items():
-            if FLAT in classes:
-                raise DataError(
-                    f"{root / client} holds images and no class folders: sort them into "
-                    f"{client}/CLASS"
-                )
-            if split and split not in SPLITS:
-                raise DataError(
-                    f"{root / client / split}: expected <class> or train/<class> and test/<class> "
-                    f"in each client's folder. {NAMED_CLASSES}"
-                )
-            rows += [
-                (f"{client}/{file}", names.get(name, name), split, client)
-                for name, files in classes.items()
-                for file in files
-            ]
-    if len({bool(row[2]) for row in rows}) > 1:
-        bad = next(row for row in rows if not row[2])
-        raise DataError(f"{root}: client {bad[3]!r} has no train and test folders, others have")
-    if not rows:
+        listed = listing(root / client)
+        if listed is None:
+            of_client[client] = _folder_rows(root, client, names)
+        else:
+            of_client[client] = _listed_rows(listed, client, shared)
+    if not any(of_client.values()):
         raise DataError(f"no client folders with images in {root}: expected CLIENT/CLASS/IMAGE")
-    return Table(root, rows, str(root))
+    kinds = {client: {row[2] for row in rows} for client, rows in of_client.items()}
+    if any("test" in splits for splits in kinds.values()):
+        # A client without test images of its own is tested on its validation images, as alone.
+        for client in [name for name, splits in kinds.items() if "test" not in splits]:
+            rows = of_client[client]
+            of_client[client] = [(f, c, "test" if s == "val" else s, k) for f, c, s, k in rows]
+    return Table(root, [row for rows in of_client.values() for row in rows], str(root))
+
+
+def _folder_rows(
+    root: Path, client: str, names: Mapping[str, str]
+) -> list[tuple[str, str, str, str]]:
+    """The rows of a client's folder of class folders."""
+    rows: list[tuple[str, str, str, str]] = []
+    for split, classes in scan(root / client, names).items():
+        if FLAT in classes:
+            raise DataError(
+                f"{root / client} holds images and no class folders: sort them into "
+                f"{client}/CLASS, or list them in a table {client}/labels.csv (path,label)"
+            )
+        if split and split not in SPLITS:
+            raise DataError(
+                f"{root / client / split}: expected <class> or train/<class> and test/<class> "
+                f"in each client's folder. {NAMED_CLASSES}"
+            )
+        rows += [
+            (f"{client}/{file}", names.get(name, name), split, client)
+            for name, files in classes.items()
+            for file in files
+        ]
+    return rows
+
+
+def _listed_rows(
+    listed: Path, client: str, names: Mapping[str, str]
+) -> list[tuple[str, str, str, str]]:
+    """The rows of a client's table; their paths begin with the client's folder."""
+    return [
+        (str(Path(client) / file), name_of(name, names), split, client)  # absolute paths stay so
+        for file, name, split, _ in csv_table(listed).rows
+    ]
+
+
+def listing(folder: Path) -> Path | None:
+    """The table of images in a folder: a CSV file with the columns path and label.
+
+    Args:
+        folder: where it may lie; folders below are not looked into.
+
+    Returns:
+        The file; None where there is none.
+
+    Raises:
+        DataError: there are several.
+    """
+    found = []
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() != ".csv" or path.name in FILES or path.name[0] == ".":
+            continue
+        if not path.is_file():
+            continue
+        try:
+            header, _ = _csv_lines(path)
+        except DataError:  # not a table of text
+            continue
+        if set(COLUMNS[:2]) <= set(header):
+            found.append(path)
+    if len(found) > 1:
+        both = " and ".join(path.name for path in found)
+        raise DataError(f"{folder} holds {both}, which both list images: keep one of them")
+    return found[0] if found else None
+
+
+def listings(root: Path) -> dict[str, str]:
+    """Client -> name of its table, for the clients of `clients:` whose images a table lists."""
+    found = {p.name: listing(p) for p in root.iterdir() if p.is_dir() and p.name[0] != "."}
+    return {client: path.name for client, path in sorted(found.items()) if path is not None}
 
 
 @dataclass(frozen=True, eq=False)

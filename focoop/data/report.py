@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from focoop.data import own
 from focoop.data._readers import ALL, folder_splits
+from focoop.data.classnames import FILES
 from focoop.data.contents import file_hashes
 from focoop.data.depth import bits, whites_of
 from focoop.data.foldertree import OUTSIDE, walk
@@ -17,11 +18,22 @@ from focoop.data.sound import Finding, examine, nearly_black
 from focoop.data.sources import OWN, doubts, open_images, splits_of
 
 NESTED = "in a folder below a class folder: read as that class"
+UNLISTED = "images that the table of their client does not list"
+NO_SPLIT = "without a split"
 TWO_CLASSES = "the same image in several classes"
 TWO_SPLITS = "the same image in several splits"
 TWO_CLIENTS = "the same image at several clients or domains"
 TWICE = "the same image several times in one class"
-LEFT_OUT = (OUTSIDE, UNREAD, ARCHIVE, BARE, OTHER, SYSTEM, HIDDEN)  # the likeliest losses first
+LEFT_OUT = (
+    OUTSIDE,
+    UNLISTED,
+    UNREAD,
+    ARCHIVE,
+    BARE,
+    OTHER,
+    SYSTEM,
+    HIDDEN,
+)  # the likeliest losses first
 REPETITIONS = (TWO_CLASSES, TWO_SPLITS, TWO_CLIENTS, TWICE)  # the worst first
 
 
@@ -93,7 +105,7 @@ def inspect(kind: str, target: str, split: str = ALL, root: str | Path | None = 
     readable = [row for row, file in enumerate(images.files) if found and not found[file].reason]
     return Report(
         images=images,
-        splits=Counter(row.split for row in rows if row.split),
+        splits=_split_counts(rows),
         groups=Counter(row.group for row in rows if row.group),
         formats=Counter(found[images.files[row]].format for row in readable),
         broken=_grouped((one.reason, file) for file, one in found.items() if one.reason),
@@ -111,14 +123,23 @@ def inspect(kind: str, target: str, split: str = ALL, root: str | Path | None = 
 def _rows(kind: str, target: str, by: str, images: ImageSet) -> list[Row]:
     """The rows of a set with their splits, where it has some and all are looked at."""
     names = splits_of(kind, target, by) if images.split == ALL else ()
-    parts = [open_images(kind, target, name, by=by, check=False) for name in names]
+    parts = [images]
+    if names and not images.splits:
+        parts = [open_images(kind, target, name, by=by, check=False) for name in names]
     rows = []
-    for part in parts or [images]:
-        split = part.split if names else ""
+    for part in parts:
+        splits = part.splits or [part.split] * len(part)
         groups = [part.domain_names[group] for group in part.domains] or [""] * len(part)
-        for file, label, group in zip(part.files, part.labels, groups, strict=True):
-            rows.append(Row(file, part.classes[label], split, group))
+        for file, label, split, group in zip(part.files, part.labels, splits, groups, strict=True):
+            rows.append(Row(file, part.classes[label], split if names else "", group))
     return rows
+
+
+def _split_counts(rows: Sequence[Row]) -> dict[str, int]:
+    """Split -> number of images, those of clients without splits last; empty without splits."""
+    count = Counter(row.split for row in rows)
+    free = count.pop("", 0)
+    return {**dict(sorted(count.items())), **({NO_SPLIT: free} if count and free else {})}
 
 
 def _deep(images: ImageSet, found: Mapping[str, Finding]) -> dict[str, list[str]]:
@@ -153,11 +174,17 @@ def _nested(kind: str, target: str, images: ImageSet) -> dict[str, list[str]]:
     path = Path(target).expanduser()
     if kind == "folder":
         depth = 2 if folder_splits(path) == (ALL,) else 3
+        deeper = [file for file in images.files if file.count("/") >= depth]
     elif kind == "clients":
-        depth = 4 if splits_of(kind, target, "client") else 3
+        listed = own.listings(path)
+        splits = images.splits or [""] * len(images)
+        deeper = [
+            file
+            for file, split in zip(images.files, splits, strict=True)
+            if file.count("/") >= (4 if split else 3) and file.split("/")[0] not in listed
+        ]
     else:
         return {}
-    deeper = [file for file in images.files if file.count("/") >= depth]
     return {NESTED: deeper} if deeper else {}
 
 
@@ -165,10 +192,23 @@ def _left_out(kind: str, target: str, by: str) -> dict[str, tuple[str, ...]]:
     """Reason -> files of a folder that are no images of its set."""
     if kind not in ("folder", "clients"):
         return {}
-    files = walk(Path(target).expanduser())
+    path = Path(target).expanduser()
+    files = walk(path)
+    listed = own.listings(path) if by == "client" else {}
     known = set(open_images(kind, target, ALL, by=by, check=False).files)
-    outside = tuple(file for file in files.images if file not in known)
-    found = {OUTSIDE: outside, **files.others}
+    lost = [file for file in files.images if file not in known]
+    unlisted = tuple(file for file in lost if file.split("/")[0] in listed)
+    tables = {f"{client}/{name}" for client, name in listed.items()}
+    if by == "client":  # a client may name its classes
+        tables |= {f"{client.name}/{name}" for client in path.iterdir() for name in FILES}
+    found = {
+        OUTSIDE: tuple(file for file in lost if file not in unlisted),
+        UNLISTED: unlisted,
+        **{
+            reason: tuple(file for file in some if file not in tables)
+            for reason, some in files.others.items()
+        },
+    }
     return {reason: found[reason] for reason in LEFT_OUT if found.get(reason)}
 
 

@@ -1,6 +1,7 @@
 """Images by the name a configuration gives them: a registered dataset, a folder, a CSV, a hub."""
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 from focoop.data import own, registry
@@ -9,6 +10,7 @@ from focoop.data.foldertree import lost, walk
 from focoop.data.imageset import ImageSet
 from focoop.data.labels import label_warnings, refuse_classes
 from focoop.data.sound import sift
+from focoop.data.spec import Source
 from focoop.data.splits import whole
 from focoop.errors import DataError
 
@@ -55,7 +57,8 @@ def _warn_of_lost(path: Path, images: ImageSet) -> None:
     """Warn of files in a folder that their owner may take for images of the set."""
     files = walk(path)
     outside = len(set(files.images) - set(images.files))
-    told = [f"{outside} images outside any class folder"] if outside else []
+    what = "image" if outside == 1 else "images"
+    told = [f"{outside} {what} in no class folder or table"] if outside else []
     told += [lost(files.others)] if lost(files.others) else []
     text = (
         f"{path} holds files that are not used: {' and '.join(told)}; focoop data check names them"
@@ -86,14 +89,54 @@ def is_divided(kind: str, target: str, by: str = "domain", *, need_test: bool = 
         need_test: whether test images are needed.
 
     Returns:
-        False where the images are one set, of which a run holds some out.
+        False where the images, or those of some clients, are one set, of which a run holds some
+        out.
 
     Raises:
         DataError: one of training and test images is there without the other.
     """
     if kind not in OWN:
         return True
-    return whole(f"{kind}:{target}", splits_of(kind, target, by), need_test=need_test)
+    table = _table(kind, Path(target).expanduser(), by)
+    if table is not None and table.undivided:
+        return False
+    splits = splits_of(kind, target, by) if table is None else table.splits
+    return whole(f"{kind}:{target}", splits, need_test=need_test)
+
+
+def undivided(kind: str, target: str, by: str = "domain") -> tuple[str, ...]:
+    """Clients without training and test images apart, where other clients have them.
+
+    Args:
+        kind: the kind of source, such as `clients`.
+        target: its path.
+        by: `domain`, or `client` where clients are given.
+    """
+    table = _table(kind, Path(target).expanduser(), by) if kind in OWN else None
+    return () if table is None else table.undivided
+
+
+def row_splits(
+    spec: str, strict: bool, drop_classes: Sequence[str], cache_dir: Path | None
+) -> tuple[str, ...]:
+    """The split of every image where some clients have splits and others none; else nothing.
+
+    Args:
+        spec: the dataset's name, such as `clients:sites`.
+        strict: refuse files that cannot be read.
+        drop_classes: classes whose images do not count.
+        cache_dir: where findings about files are remembered; None is the usual cache folder.
+
+    Returns:
+        One split, or the empty string, per image, as all of them are opened by client.
+    """
+    source = Source.parse(spec)
+    if not undivided(source.kind, source.target, "client"):
+        return ()
+    images = open_images(
+        source.kind, source.target, ALL, by="client", strict=strict, cache_dir=cache_dir
+    )
+    return images.without_classes(drop_classes).splits
 
 
 def held_out_note(kind: str, target: str, share: float, by: str = "domain") -> str:
@@ -108,8 +151,11 @@ def held_out_note(kind: str, target: str, share: float, by: str = "domain") -> s
     if is_divided(kind, target, by, need_test=False):
         return ""
     lacking = "no column split" if kind == "csv" else "no train/test folders"
+    some = undivided(kind, target, by)
+    where, there = (f" at {', '.join(some)}", " there") if some else ("", "")
     return (
-        f"{kind}:{target}: {lacking}: held out {share:.0%} of each class as test (data.test_share)"
+        f"{kind}:{target}: {lacking}{where}: held out {share:.0%} of each class{there} as test "
+        "(data.test_share)"
     )
 
 
@@ -152,7 +198,13 @@ def advice(kind: str, target: str, by: str = "domain") -> list[str]:
             "from it, sort the images into CLASS/IMAGE"
         )
     refuse_classes(images, source)
-    return [*(() if table is None else table.warnings), *label_warnings(images, source)]
+    told = [] if table is None else list(table.warnings)
+    if kind == "folder" and table is None and (listed := own.listing(path)) is not None:
+        told.append(
+            f"{source}: {listed.name} lists images and is not read: the classes are the folders. "
+            f"Name csv:{Path(target) / listed.name} to use its labels"
+        )
+    return [*told, *label_warnings(images, source)]
 
 
 def _table(kind: str, path: Path, by: str) -> own.Table | None:

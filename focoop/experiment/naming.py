@@ -92,6 +92,19 @@ def checked(folder: RunFolder, divide: Divide, of: tuple[str, ...], hint: str = 
     return found
 
 
+def refuse_other_data(folder: RunFolder, config: RunConfig) -> None:
+    """Refuse a run whose classes, clients or image counts have changed; no image is encoded.
+
+    Args:
+        folder: the run.
+        config: its settings, with paths that lead to its data from here.
+
+    Raises:
+        RunError: what differs, line by line.
+    """
+    checked(folder, make_split, ("train", "test"))(config, None, None)
+
+
 def train_counts(names: Names, client: int) -> torch.Tensor:
     """(C,) training images of each class at a client, as the run folder has them."""
     held = names.clients[client].train

@@ -174,7 +174,7 @@ def test_a_run_is_told_of_pictures_it_does_not_use(tmp_path: Path) -> None:
     photo(root / "train/overview.png", 3)
     (root / "train/cat/raw.nef").write_bytes(b"x")
     (root / "train/cat/notes.txt").write_bytes(b"x")
-    words = r"1 images outside any class folder and 1 pictures or films .* \(\.nef\); focoop data"
+    words = r"1 image in no class folder or table and 1 picture or film .* \(\.nef\); focoop data"
     with pytest.warns(UserWarning, match=words):
         found = open_images("folder", str(root), "train")
     assert found.files == ("train/cat/1.png",)
