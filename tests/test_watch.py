@@ -1,6 +1,7 @@
 """Work on images as it is shown: told by those who do it, a bar or lines where someone looks."""
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from focoop.cli import app, screen
+from focoop.cli.console import Screen, messages
 from focoop.cli.screen import ImageWork, Rounds, image_work
 from focoop.data import read_folder
 from focoop.data.sound import broken
@@ -104,6 +106,25 @@ def test_a_terminal_has_a_bar_that_goes_away() -> None:
     with image_work(live):
         tell("encoding more", 1, 2)
         tell("encoding more", 2, 2)
+
+
+def test_messages_appear_above_a_live_bar_on_the_same_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    live = Screen(file=io.StringIO(), force_terminal=True, width=60)
+    with Rounds(live, 3, "focoop"):
+        assert messages() is not live  # standard error is no terminal
+    monkeypatch.setenv("FORCE_COLOR", "1")  # now it is taken for one
+    with Rounds(live, 3, "focoop"):
+        assert messages() is live
+        messages().print("warning: a file is left out")
+    with image_work(live):
+        assert messages() is live
+    with image_work(Screen(file=io.StringIO(), force_terminal=False)):
+        assert messages() is not live
+    assert messages() is not live
+    plain = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown(live))  # without colours and movements
+    assert "warning: a file is left out" in plain.splitlines()
 
 
 def test_a_run_in_a_pipe_says_what_it_encodes(

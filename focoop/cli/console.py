@@ -1,6 +1,8 @@
 """The consoles of all commands: lines break between words, tables fit, pipes get them unbroken."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -8,6 +10,7 @@ from rich.console import Console
 from focoop.show.sheet import wrapped
 
 UNBROKEN = 100_000  # columns of a pipe or a file, where nothing has to be broken
+_live: list["Screen"] = []  # consoles that show a bar or a table at this moment, the newest last
 
 
 class Screen(Console):
@@ -38,5 +41,21 @@ def out() -> Screen:
 
 
 def messages() -> Screen:
-    """Standard error."""
-    return Screen(stderr=True)
+    """Standard error; the console with a live bar where there is one on the same terminal.
+
+    A line that is written past a live bar would begin behind it.
+    """
+    screen = Screen(stderr=True)
+    return _live[-1] if _live and screen.is_terminal else screen
+
+
+@contextmanager
+def showing(console: Console) -> Iterator[None]:
+    """Let messages appear above the bar or table that a console shows live inside."""
+    ours = [console] if isinstance(console, Screen) and console.is_terminal else []
+    _live.extend(ours)
+    try:
+        yield
+    finally:
+        for one in ours:
+            _live.remove(one)

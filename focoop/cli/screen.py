@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -27,6 +27,7 @@ from typer.core import TyperGroup
 from focoop.cli import complete
 from focoop.cli.console import messages as messages
 from focoop.cli.console import out as out
+from focoop.cli.console import showing
 from focoop.cli.failure import report
 from focoop.watch import watched
 
@@ -151,8 +152,10 @@ class Rounds:
         self._bar = _bar(console)
         self._task = self._bar.add_task(label, total=total, shown="")
         self._means = False  # whether a line showed means over OOD sets
+        self._shown = ExitStack()
 
     def __enter__(self) -> Self:
+        self._shown.enter_context(showing(self.console))
         self._bar.start()
         return self
 
@@ -167,6 +170,7 @@ class Rounds:
         trace: TracebackType | None,
     ) -> None:
         self._bar.stop()
+        self._shown.close()
         if self._means and not Rounds.explained:
             Rounds.explained = True
             self.console.print("(a round's auroc and fpr95: means over the OOD sets)")
@@ -241,7 +245,7 @@ class ImageWork:
 def image_work(console: Console) -> Iterator[None]:
     """Shows what happens to images inside, where nothing else is live."""
     bar = _bar(console) if console.is_terminal else None
-    with bar or nullcontext(), watched(ImageWork(console, bar)):
+    with showing(console), bar or nullcontext(), watched(ImageWork(console, bar)):
         yield
 
 
@@ -281,5 +285,5 @@ def download_progress(console: Console) -> Iterator[Any]:
                 console.print(f"fetching {file}{size}", markup=False)
         bar.update(tasks[file], completed=done, total=total or None)
 
-    with bar:
+    with showing(console), bar:
         yield update

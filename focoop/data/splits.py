@@ -74,7 +74,10 @@ def column_splits(source: str, words: Mapping[int, str]) -> dict[int, str]:
         )
     if not all(words.values()):
         bad = next(line for line, word in words.items() if not word)
-        raise DataError(f"{source}, line {bad}: split is empty here and given elsewhere")
+        raise DataError(
+            f"{source}, line {bad}: split is empty here and given elsewhere: write train, test or "
+            "val in every row, or leave the whole column out"
+        )
     return {line: split_of(word) or "" for line, word in words.items()}
 
 
