@@ -93,6 +93,7 @@ def test_a_stopped_bundle_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert [o.status for o in outcomes] == ["finished"] * 2
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_fails_its_bundle_and_a_fresh_one_takes_the_next(tmp_path: Path) -> None:
     setting = write_setting(tmp_path / "data", rounds=3000)
     cells = grid.plan([setting], "promptfl", (0, 1, 2), tmp_path / "out", overrides=BATCHED)

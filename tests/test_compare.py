@@ -85,6 +85,7 @@ def test_a_failed_cell_does_not_stop_the_others(tmp_path: Path) -> None:
     assert cells_json[1]["summary"]["accuracy_own"] == done.summary["accuracy_own"]  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_workers_that_die_or_are_stopped_leave_resumable_runs(tmp_path: Path) -> None:
     setting = write_setting(tmp_path / "data", rounds=3000)
     cells = grid.plan([setting], "promptfl", (0, 1), tmp_path / "out")

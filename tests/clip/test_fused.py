@@ -53,7 +53,11 @@ def both(
 
 @pytest.mark.parametrize("unified", [False, True], ids=["specific", "unified"])
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float16, 2e-2)], ids=str
+    ("dtype", "tolerance"),
+    [
+        pytest.param(torch.float32, 1e-5, id="float32"),
+        pytest.param(torch.float16, 2e-2, id="float16", marks=pytest.mark.slow),
+    ],
 )
 def test_the_fused_step_is_the_naive_path(
     unified: bool, dtype: torch.dtype, tolerance: float

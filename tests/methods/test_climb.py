@@ -56,7 +56,10 @@ def use_kernels(monkeypatch: pytest.MonkeyPatch, rows: int = 8) -> None:
 
 @pytest.mark.parametrize("prior", PRIORS)
 @pytest.mark.parametrize("weight", [0.0, 0.5])
-@pytest.mark.parametrize("radius", [0.3, 0.0], ids=["cap", "no cap"])
+@pytest.mark.parametrize(
+    "radius",
+    [pytest.param(0.3, id="cap"), pytest.param(0.0, id="no cap", marks=pytest.mark.slow)],
+)
 def test_the_kernels_are_the_formulas(
     radius: float, weight: float, prior: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +79,7 @@ def test_without_steps_the_noise_stays(
         torch.testing.assert_close(one.double(), other, atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_one_client_alone_is_one_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
     use_kernels(monkeypatch, rows=_climb.ROWS)
     batch = Batch(unit(IMAGES, WIDTH).float(), None, torch.arange(IMAGES))
