@@ -12,16 +12,9 @@ import torch
 
 from focoop import partition
 from focoop.clip.base import Backbone
+from focoop.data import sources
 from focoop.data.labels import code_warnings
 from focoop.data.names import nearest
-from focoop.data.sources import (
-    OWN,
-    advice,
-    held_out_note,
-    is_divided,
-    refuse_domains,
-    row_splits,
-)
 from focoop.errors import ConfigError
 from focoop.features import FeatureSet, Source, open_features, open_labels
 from focoop.methods import lookup
@@ -87,10 +80,10 @@ def make_split(
         return _domain_split(config, opened, divided)
     if config.partition.kind == "given":
         data = config.data
-        splits = row_splits(data.id, data.strict, data.drop_classes, cache_dir)
+        splits = sources.row_splits(data.id, data.strict, data.drop_classes, cache_dir)
         return _given_split(config, partial(opened, by="client"), divided, splits)
     if not divided and config.data.id.startswith("folder:"):
-        refuse_domains(Source.parse(config.data.id).target)
+        sources.refuse_domains(Source.parse(config.data.id).target)
     train, test, tested = _train_and_test(config, opened, divided)
     shares = _shares(config, len(train.classes))
     train_index = shares.assign(train.labels.numpy(), derive(config.partition.seed, "train"))
@@ -110,7 +103,8 @@ def remarks(config: RunConfig, *, measured: bool = True) -> list[str]:
     """
     source = Source.parse(config.data.id)
     by = "client" if config.partition.kind == "given" else "domain"
-    found = [held_out_note(source.kind, source.target, config.data.test_share, by)]
+    found = [sources.listed_note(source.kind, source.target, by)]
+    found.append(sources.held_out_note(source.kind, source.target, config.data.test_share, by))
     if measured and source.kind != "demo":
         lacking = {"OOD sets": "data.ood", "corrupted sets": "data.corrupted"}
         absent = [name for name, key in lacking.items() if not getattr(config.data, key[5:])]
@@ -131,10 +125,10 @@ def _divided(config: RunConfig, by: str) -> bool:
         DataError: the images cannot be learned from as they are.
     """
     source = Source.parse(config.data.id)
-    for told in advice(source.kind, source.target, by):
+    for told in sources.advice(source.kind, source.target, by):
         warnings.warn(told, stacklevel=2)
     need_test = not config.data.validation
-    return is_divided(source.kind, source.target, by, need_test=need_test)
+    return sources.is_divided(source.kind, source.target, by, need_test=need_test)
 
 
 def _train_and_test(
@@ -224,7 +218,7 @@ def _shares(config: RunConfig, num_classes: int) -> partition.Partition:
 
 def _domain_split(config: RunConfig, opened: Callable[..., FeatureSet], divided: bool) -> Split:
     """One client per domain; a user's own splits are kept, other datasets are divided anew."""
-    divided = divided and Source.parse(config.data.id).kind in OWN
+    divided = divided and Source.parse(config.data.id).kind in sources.OWN
     opened = _grouped(opened, f"needs a dataset with domains; {config.data.id} has none")
     if config.partition.leave_out:
         return _left_out_split(config, opened, divided)

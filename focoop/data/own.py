@@ -287,13 +287,16 @@ def listing(folder: Path) -> Path | None:
             found.append(path)
     if len(found) > 1:
         both = " and ".join(path.name for path in found)
-        raise DataError(f"{folder} holds {both}, which both list images: keep one of them")
+        raise DataError(
+            f"{folder} holds {both}, which both list images: keep one of them there, with all rows"
+        )
     return found[0] if found else None
 
 
 def listings(root: Path) -> dict[str, str]:
     """Client -> name of its table, for the clients of `clients:` whose images a table lists."""
-    found = {p.name: listing(p) for p in root.iterdir() if p.is_dir() and p.name[0] != "."}
+    folders = root.iterdir() if root.is_dir() else ()
+    found = {p.name: listing(p) for p in folders if p.is_dir() and p.name[0] != "."}
     return {client: path.name for client, path in sorted(found.items()) if path is not None}
 
 

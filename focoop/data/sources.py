@@ -199,12 +199,39 @@ def advice(kind: str, target: str, by: str = "domain") -> list[str]:
         )
     refuse_classes(images, source)
     told = [] if table is None else list(table.warnings)
-    if kind == "folder" and table is None and (listed := own.listing(path)) is not None:
-        told.append(
-            f"{source}: {listed.name} lists images and is not read: the classes are the folders. "
-            f"Name csv:{Path(target) / listed.name} to use its labels"
-        )
+    if kind == "folder" and table is None:
+        told += _unread_table(source, path, images.classes)
     return [*told, *label_warnings(images, source)]
+
+
+def _unread_table(source: str, folder: Path, classes: Sequence[str]) -> list[str]:
+    """Say so where a table in a folder knows other classes than its folders do."""
+    try:
+        listed = own.listing(folder)
+        names = {name for _, name, _, _ in own.csv_table(listed).rows} if listed else set()
+    except DataError:  # several tables, or one that is none: nobody asked for it
+        return []
+    if listed is None or names == set(classes):
+        return []
+    return [
+        f"{source}: {listed.name} lists images and is not read: the classes are the folders. Name "
+        f"csv:{listed} to use its labels"
+    ]
+
+
+def listed_note(kind: str, target: str, by: str = "domain") -> str:
+    """Say which clients' images are those that a table in their folder lists; empty without any.
+
+    Args:
+        kind: the kind of source, such as `clients`.
+        target: its path.
+        by: `domain`, or `client` where clients are given.
+    """
+    if kind != "clients" and not (kind == "folder" and by == "client"):
+        return ""
+    found = own.listings(Path(target).expanduser())
+    told = ", ".join(f"{client} by {name}" for client, name in found.items())
+    return f"{kind}:{target}: tables list the images: {told}" if told else ""
 
 
 def _table(kind: str, path: Path, by: str) -> own.Table | None:

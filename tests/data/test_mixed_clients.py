@@ -10,7 +10,7 @@ from PIL import Image
 from focoop.config import load
 from focoop.data.own import clients_table, listing
 from focoop.data.report import NO_SPLIT, UNLISTED, inspect
-from focoop.data.sources import advice, held_out_note, is_divided
+from focoop.data.sources import advice, held_out_note, is_divided, listed_note
 from focoop.errors import DataError
 from focoop.seeds import numpy_generator
 from focoop.split import Split, client_split, make_split
@@ -78,6 +78,10 @@ def test_each_client_holds_what_its_site_alone_would_hold(sites: Path, tmp_path:
 
 
 def test_who_has_no_splits_is_said(sites: Path) -> None:
+    told = f"folder:{sites}: tables list the images: b by labels.csv"
+    assert listed_note("folder", str(sites), "client") == told
+    assert listed_note("folder", str(sites)) == "" == listed_note("csv", f"{sites}/b/labels.csv")
+    assert listed_note("clients", f"{sites}/absent") == ""  # refused where it is opened
     note = held_out_note("clients", str(sites), 0.2, "client")
     assert "no train/test folders at a: held out 20% of each class there" in note
     assert not is_divided("clients", str(sites), "client")
@@ -98,7 +102,11 @@ def test_the_check_accounts_for_every_file_of_every_layout(sites: Path) -> None:
     assert not report.warnings
 
 
-def test_a_table_in_a_plain_folder_is_pointed_out(sites: Path) -> None:
+def test_a_table_of_other_classes_in_a_plain_folder_is_pointed_out(sites: Path) -> None:
+    write(sites / "a" / "list.csv", "path,label\ncat/1.png,cat\ndog/1.png,dog\n")
+    assert advice("folder", f"{sites}/a") == []  # the same classes
+    write(sites / "a" / "more.csv", "path,label\ncat/1.png,puma\n")
+    assert advice("folder", f"{sites}/a") == []  # two tables: neither is meant
     (told,) = advice("folder", f"{sites}/b")
     assert "labels.csv lists images and is not read: the classes are the folders" in told
     assert told.endswith(f"Name csv:{sites}/b/labels.csv to use its labels")
