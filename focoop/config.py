@@ -60,6 +60,7 @@ Tree = dict[str, Any]
 PACKAGE = Path(__file__).parent
 # Here, in an installed package, or in the checkout.
 NAMED = (Path("configs"), PACKAGE / "configs", PACKAGE.parent / "configs")
+DATA_KINDS = ("demo", "file", "folder", "clients", "csv", "hf")  # as `data.id` begins
 TUNED = "tuned"  # the key of a file that says whether its method's preset is wanted
 
 
@@ -133,7 +134,10 @@ def read_layers(path: Path, seen: tuple[Path, ...] = ()) -> list[Tree]:
 
 def _instead(path: Path) -> str:
     """The end of the message about a configuration file that is not there."""
-    name = Path(str(path).removesuffix(".toml"))
+    kind, colon, _ = str(path).partition(":")
+    if colon and kind in DATA_KINDS:
+        return f": this names data; give it as a setting: --set data.id={path}"
+    name = Path(str(path).removesuffix(".toml").removeprefix("configs/"))
     if path.suffix == ".toml" and not path.is_absolute() and locate(name).is_file():
         return f" here; settings of that name come with focoop: focoop run {name}"
     beside = sorted(file.name for file in path.parent.glob("*.toml"))
@@ -260,13 +264,23 @@ def config_hash(config: RunConfig) -> str:
 
 
 def differences(old: RunConfig, new: RunConfig) -> list[str]:
-    """One line per setting that differs."""
-    before, after = to_flat(old), to_flat(new)
+    """One line per setting that differs, called and written as `--set` takes it."""
+    before, after = _dotted(old), _dotted(new)
     return [
-        f"{key}: {before.get(key, 'absent')!r} -> {after.get(key, 'absent')!r}"
+        f"{key}: {before.get(key, 'absent')} -> {after.get(key, 'absent')}"
         for key in dict.fromkeys([*before, *after])
         if before.get(key) != after.get(key)
     ]
+
+
+def _dotted(config: RunConfig) -> dict[str, str]:
+    """Every setting as a user writes it: `section.name` -> the value, lists as TOML."""
+    found: dict[str, str] = {}
+    for name, value in to_dict(config).items():
+        for key, item in value.items() if isinstance(value, dict) else [("", value)]:
+            shown = toml_value(item) if isinstance(item, list) else repr(item)
+            found[f"{name}.{key}" if key else name] = shown
+    return found
 
 
 def describe(config: RunConfig) -> list[tuple[str, Any, str]]:

@@ -172,7 +172,9 @@ def test_direct_construction_is_checked_too() -> None:
 def test_differences_name_old_and_new() -> None:
     lines = config.differences(RunConfig(), config.load(None, ["seed=4", "method.name=zeroshot"]))
     assert "seed: 0 -> 4" in lines
-    assert any(line.startswith("method.gamma: ") and line.endswith("'absent'") for line in lines)
+    assert any(line.startswith("method.gamma: ") and line.endswith(" -> absent") for line in lines)
+    changed = config.load(None, ['data.validation_ood=["demo:sun"]'])
+    assert config.differences(RunConfig(), changed) == ['data.validation_ood: [] -> ["demo:sun"]']
 
 
 def test_optional_and_literal_fields() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from focoop import config, grid
-from focoop.data import registry
+from focoop.data import registry, spec
 from focoop.errors import ConfigError, DataError, closest, folded, nearest
 from focoop.methods import SPELLINGS, available, lookup
 
@@ -69,6 +69,8 @@ def test_only_valid_names_are_suggested_and_an_exact_one_first(name: str, valid:
     [
         ("demo.toml", "here; settings of that name come with focoop: focoop run demo"),
         ("settings/cifar100.toml", "focoop run settings/cifar100"),
+        ("configs/settings/cifar100.toml", "focoop run settings/cifar100"),
+        ("csv:table.csv", "this names data; give it as a setting: --set data.id=csv:table.csv"),
         ("dmo.toml", "nearest is 'demo'"),
         ("Demo", "nearest is 'demo'"),
     ],
@@ -90,6 +92,10 @@ def test_a_file_of_ones_own_is_suggested_first(
     Path("demos.toml").write_text("seed = 1\n")
     with pytest.raises(ConfigError, match=r"nearest is 'demos\.toml'"):
         config.load(Path("demo1.toml"))
+
+
+def test_every_kind_of_data_is_told_from_a_file() -> None:
+    assert set(config.DATA_KINDS) == set(spec.KINDS)
 
 
 def test_one_function_suggests() -> None:

@@ -48,8 +48,7 @@ def run(
 ) -> None:
     """Train and evaluate one federation; everything about it is kept in a run folder.
 
-    A setting that neither CONFIG.toml nor --set gives has the value tuned for the method, where
-    one ships in configs/methods, else its default.
+    Settings that are not given have the method's tuned values (configs/methods), else defaults.
     """
     from focoop.scenario import require_data
 

@@ -31,7 +31,7 @@ def read_folder(root: Path | str, split: str, drop_classes: Sequence[str] = ()) 
     """
     root = Path(root)
     tree = renamed(scan(root), {FLAT: root.resolve().name or "images", **named_classes(root)})
-    everything = _classes(root, tree)
+    everything = _classes(root, tree, split)
     for name in drop_classes:
         if name not in everything:
             raise DataError(f"cannot drop class {name!r} of {root}{nearest(name, everything)}")
@@ -97,9 +97,13 @@ def _groups(root: Path, tree: Tree, split: str) -> list[str]:
     return [split]
 
 
-def _classes(root: Path, tree: Tree) -> tuple[str, ...]:
-    """Sorted class names of the whole folder, so that every split numbers them alike."""
-    if "train" in tree:
+def _classes(root: Path, tree: Tree, split: str) -> tuple[str, ...]:
+    """Sorted class names of the whole folder, so that every split numbers them alike.
+
+    Who reads the training images learns that they lack a class. Test images can be read alone,
+    whatever became of the training images.
+    """
+    if "train" in tree and split_of(split) == "train":
         for group, classes in tree.items():
             extra = sorted(set(classes) - set(tree["train"]))
             if extra:

@@ -151,6 +151,8 @@ def missing(absent: dict[str, list[Source]], root: str | Path | None = None) -> 
         f"or name a folder of ready features by --features DIR (or {VARIABLE}) that has {shown}"
         + (f"; looked in {looked}" if looked else "")
     )
+    if all(one.corruption for asked in absent.values() for one in asked):
+        parts.append("or measure no corrupted images: --set data.corrupted=[]")
     parts.append("without any download: focoop run demo")
     return DataError("\n".join(parts))
 

@@ -189,6 +189,13 @@ def advice(kind: str, target: str, by: str = "domain") -> list[str]:
     """
     if kind not in OWN:
         return []
+    images, told = _classes_and_doubts(kind, target, by)
+    refuse_classes(images, f"{kind}:{target}")
+    return told
+
+
+def _classes_and_doubts(kind: str, target: str, by: str) -> tuple[ImageSet, list[str]]:
+    """Read which images have which classes, and say what is doubtful about these."""
     path, source = Path(target).expanduser(), f"{kind}:{target}"
     table = _table(kind, path, by)
     images = read_folder(path, "all") if table is None else table.pick("all")
@@ -197,11 +204,10 @@ def advice(kind: str, target: str, by: str = "domain") -> list[str]:
             f"{source} holds images and no class folders: fine as an OOD set (data.ood); to learn "
             "from it, sort the images into CLASS/IMAGE"
         )
-    refuse_classes(images, source)
     told = [] if table is None else list(table.warnings)
     if kind == "folder" and table is None:
         told += _unread_table(source, path, images.classes)
-    return [*told, *label_warnings(images, source)]
+    return images, [*told, *label_warnings(images, source)]
 
 
 def _unread_table(source: str, folder: Path, classes: Sequence[str]) -> list[str]:
@@ -251,7 +257,12 @@ def doubts(kind: str, target: str, by: str = "domain") -> list[str]:
         target: its path.
         by: `domain`, or `client` where clients are given.
     """
+    if kind not in OWN:
+        return []
+    told: list[str] = []
     try:
-        return advice(kind, target, by)
+        images, told = _classes_and_doubts(kind, target, by)
+        refuse_classes(images, f"{kind}:{target}")
     except DataError as error:
-        return [str(error)]
+        return [str(error), *told]
+    return told

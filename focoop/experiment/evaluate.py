@@ -79,7 +79,7 @@ def _checked(folder: RunFolder, device: str | None, test_only: bool) -> Scenario
     _agree(folder, scenario, {"train": folder.manifest.get("data_hashes", {}).get("train")})
     if not test_only:
         warnings.warn(
-            f"the training images of {config.data.id} are gone: the test images alone were "
+            f"the training images of {config.data.id} cannot be opened: the test images alone were "
             "checked and evaluated",
             stacklevel=2,
         )

@@ -53,6 +53,15 @@ def test_folders_called_as_if_they_had_no_label_are_refused(tmp_path: Path) -> N
         advice("folder", str(bare))
 
 
+def test_a_check_tells_all_that_is_doubtful_beside_what_a_run_refuses(tmp_path: Path) -> None:
+    classes = ("a/Mug", "a/nan", "b/mug", "b/7")
+    root = plant(tmp_path / "sites", *(f"{name}/{i}.png" for name in classes for i in range(2)))
+    done = CliRunner().invoke(app, ["data", "check", f"clients:{root}", "--json"])
+    refused, code, spelling = json.loads(done.stdout)["warnings"]
+    assert "the class 'nan' is no class" in refused and "number or code ('7')" in code
+    assert "'Mug' (a) and 'mug' (b) differ in spelling only" in spelling
+
+
 def test_codes_are_told_from_words() -> None:
     for code in ("3", "-1", "3.0", "007", "class_3", "Label 12", "n01440764", "!?"):
         assert is_code(code), code

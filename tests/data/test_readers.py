@@ -69,7 +69,9 @@ def test_validation_serves_as_test_and_unknown_splits_list_the_known(tmp_path: P
 def test_a_class_that_training_does_not_have_is_refused(tmp_path: Path) -> None:
     root = plant(tmp_path, "train/cat/1.png", "test/cats/1.png")
     with pytest.raises(DataError, match="'cats' is in 'test' but not in 'train'"):
-        read_folder(root, "test")
+        read_folder(root, "train")
+    alone = read_folder(root, "test")
+    assert [alone.classes[label] for label in alone.labels] == ["cats"]
 
 
 def test_dropped_classes_leave_and_the_rest_is_renumbered(tmp_path: Path) -> None:

@@ -104,7 +104,9 @@ def test_all_that_is_missing_is_said_at_once_with_sizes(folder: Path, tmp_path: 
     assert "PACS, by hand" in told and registry.lookup("pacs").layout in told
     assert "fetch them all: focoop data fetch cifar100 dtd\n" in told
     files = "cifar100.safetensors, cifar100.fog.N.safetensors, dtd_32px.safetensors"
-    assert files in told and str(folder) in told
+    assert files in told and str(folder) in told and "data.corrupted=[]" not in told
+    with pytest.raises(DataError, match=r"measure no corrupted images: --set data.corrupted=\[\]"):
+        ready.require(["cifar100#fog", "dtd"])
     trees.cifar100(tmp_path / "data", train=4, test=4)
     assert set(ready.lacking(wanted)) == {"dtd", "pacs"}
     assert ready.lacking(["dtd", "cifar100#fog"]) == {}

@@ -165,7 +165,7 @@ def test_evaluate_does_without_training_images(project: Path) -> None:
     for site in SITES:
         shutil.rmtree(project / "images" / site / "train")
     (project / "words.txt").unlink()  # the words that were mined are in the folder
-    with pytest.warns(UserWarning, match="training images of .* are gone: the test images alone"):
+    with pytest.warns(UserWarning, match="training images of .* cannot be opened: the test images"):
         result = call("evaluate", str(run), "--json")
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["clients"] == line["clients"]
