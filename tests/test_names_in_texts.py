@@ -123,6 +123,9 @@ def test_commands_in_docs_exist() -> None:
 def test_every_command_and_option_has_help(path: tuple[str, ...]) -> None:
     command = find(path)
     assert command.help
+    assert all("\n" not in part for part in command.help.split("\n\n")[1:]), (
+        "typer breaks a help's further paragraphs where the docstring does: one line each"
+    )
     for one in command.params:
         assert getattr(one, "help", None), f"focoop {' '.join(path)}: {one.name} has no help"
 

@@ -16,6 +16,7 @@ from focoop.cli.run import note_data
 from focoop.cli.screen import AsJson, Device, Overrides, Untuned, messages, out, print_json
 from focoop.errors import FocoopError
 from focoop.show import PROSE, Column, Sheet, dataset_of
+from focoop.show.sheet import joined
 
 if TYPE_CHECKING:
     from focoop.choice import Choice, Study
@@ -226,7 +227,7 @@ def _board(cells: "list[Cell]", draw: Draw) -> "Iterator[Callable[[Outcome], Non
         elif outcome.status != "running":
             done = sum(one.status in ("finished", "failed") for one in current.values())
             text = f"[{done}/{len(current)}] {line(outcome)}"
-            console.print(text)
+            console.print(joined(text.split("  "), console.width))
 
     try:
         if not console.is_terminal:

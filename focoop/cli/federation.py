@@ -50,8 +50,7 @@ def create(
 ) -> None:
     """Make a federation: its keys, its study, and a join bundle for each site.
 
-    A setting that neither CONFIG.toml nor --set gives has the value tuned for the method, as in
-    focoop run; NAME/run.toml has them all.
+    Settings that are not given have the method's tuned values; NAME/run.toml has them all.
     """
     need_flower()
     from focoop.flower.policy import Policy, Refusal

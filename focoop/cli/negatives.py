@@ -24,8 +24,9 @@ def negatives(
 ) -> None:
     """Show the words mined for a dataset's classes, with their distances from them.
 
-    Settings: negatives.count, .quantile, .band, .adjective_share and .words (a text file of your
-    own candidates); --set data.drop_classes and backbone.name as in a run.
+    Settings: negatives.count, .quantile, .band, .adjective_share, data.drop_classes, backbone.name.
+
+    negatives.words is a text file of your own candidates.
     """
     from focoop.clip import load_backbone
     from focoop.scenario import mine_negatives

@@ -209,8 +209,9 @@ def join(
 ) -> None:
     """Take part: start this site's node and answer until stopped (Ctrl-C).
 
-    With a join bundle this makes the site's key, shows its policy, checks its images and sends the
-    public half of the key first; a second time it finds all that done.
+    With a join bundle it first makes a key, shows the policy, checks images, sends the public key.
+
+    Given again, the command finds all that done.
     """
     need_flower()
     from focoop.flower.joinbundle import invitation_of

@@ -32,8 +32,9 @@ def lengthen(folder: RunFolder, config: RunConfig) -> str:
     if settings.lr_schedule != "constant" and last > 0:
         note = (
             f"federation.lr_schedule = {settings.lr_schedule} now runs over {after} rounds: "
-            f"rounds 1 to {last} were trained with the rates of {before} rounds, so the result is "
-            f"not that of {after} rounds from the start"
+            f"{f'rounds 1 to {last} were' if last > 1 else 'round 1 was'} trained with rates for "
+            f"{before} {'rounds' if before > 1 else 'round'}, so the result is not that of {after} "
+            "rounds from the start"
         )
     entry = {"from": before, "to": after, "round": last, "time": now(), "note": note}
     surplus = not is_due(before, after, settings.evaluate_every)

@@ -105,7 +105,7 @@ def test_a_cosine_schedule_goes_on_and_says_what_that_means(tmp_path: Path, sett
     cosine = "federation.lr_schedule=cosine"
     run(tmp_path / "run", settings(setting, 1, cosine))
     folder = run(tmp_path / "run", settings(setting, 3, cosine), resume=True)
-    told = "rounds 1 to 1 were trained with the rates of 1 rounds"
+    told = "round 1 was trained with rates for 1 round, so"
     assert told in folder.note and told in folder.manifest["lengthened"][0]["note"]
     assert told in (tmp_path / "run" / runs.LOG).read_text()
     assert folder.last_round() == 3
