@@ -219,7 +219,11 @@ def _shares(config: RunConfig, num_classes: int) -> partition.Partition:
 def _domain_split(config: RunConfig, opened: Callable[..., FeatureSet], divided: bool) -> Split:
     """One client per domain; a user's own splits are kept, other datasets are divided anew."""
     divided = divided and Source.parse(config.data.id).kind in sources.OWN
-    opened = _grouped(opened, f"needs a dataset with domains; {config.data.id} has none")
+    refusal = (
+        f"needs a dataset with domains; {config.data.id} has none: sort images of your own into "
+        "DOMAIN/CLASS, or choose another kind, such as iid"
+    )
+    opened = _grouped(opened, refusal)
     if config.partition.leave_out:
         return _left_out_split(config, opened, divided)
     train, test, tested = _train_and_test(config, opened, divided)

@@ -43,17 +43,22 @@ def wrapped(text: str, width: int, hang: int = 0) -> str:
     Args:
         text: the text; its own line breaks and the spaces at the start of its lines are kept.
         width: columns of a line.
-        hang: spaces before the second and further lines.
+        hang: spaces before the second and further lines; an indented line goes on deeper than it
+            begins.
 
     Returns:
         The text with line breaks.
 
     >>> wrapped("loss 4.581 own classes 12.5", 16, hang=2)
     'loss 4.581 own\n  classes 12.5'
+    >>> wrapped("missing:\n  dtd: focoop data fetch dtd", 20)
+    'missing:\n  dtd: focoop data\n    fetch dtd'
     """
-    return "\n".join(
-        line for part in text.split("\n") for line in _lines(_words(part), " ", width, hang)
-    )
+    lines: list[str] = []
+    for part in text.split("\n"):
+        indent = len(part) - len(part.lstrip(" "))
+        lines += _lines(_words(part), " ", width, max(hang, indent + 2) if indent else hang)
+    return "\n".join(lines)
 
 
 def joined(items: Sequence[str], width: int, indent: int = 0) -> str:
