@@ -58,6 +58,7 @@ def test_another_seed_gives_another_run(tmp_path: Path) -> None:
     assert folders[0].metrics() != folders[1].metrics()
 
 
+@pytest.mark.slow
 def test_the_paper_to_the_letter_runs(tmp_path: Path) -> None:
     letter = config.load(CONFIGS / "cifar100-focoop-paper.toml").method.settings
     settings = [f"method.{one.name}={getattr(letter, one.name)}" for one in fields(letter)]

@@ -164,6 +164,7 @@ def test_a_node_looks_often_only_while_there_is_something_to_do(
     assert slept == [node.MOMENT, 3, node.MOMENT, node.MOMENT]
 
 
+@pytest.mark.slow
 def test_a_worker_has_touched_no_gpu_before_it_forks() -> None:
     """A process cannot use CUDA if its parent has."""
     code = """

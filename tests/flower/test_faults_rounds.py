@@ -132,6 +132,7 @@ def test_a_lost_order_is_sent_again_and_changes_no_bit(
     assert [one for one in journal if one["event"] == "asked again"]
 
 
+@pytest.mark.slow
 def test_once_and_only_for_a_passing_reason(
     tmp_path: Path, setting: tuple[RunConfig, bytes]
 ) -> None:
