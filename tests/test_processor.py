@@ -104,6 +104,8 @@ def test_the_setting_decides_between_refusing_and_float32(
 def test_a_limit_that_comes_after_torch_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if f"{LIMIT}=".encode() in Path("/proc/self/environ").read_bytes():
+        pytest.skip("the tests themselves were started under a limit")
     faulty(tmp_path, monkeypatch, "AVX2")
     monkeypatch.setenv(LIMIT, "AVX2")  # torch is loaded already in this process
     with pytest.raises(ConfigError, match=f"{LIMIT}=AVX2 in the environment"):
