@@ -8,7 +8,6 @@ shards into one feature file. While a batch is encoded, threads read the next on
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Generator
 from contextlib import closing
@@ -20,6 +19,7 @@ import torch
 from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
+from focoop.atomic import default_cache
 from focoop.clip.base import Backbone
 from focoop.data import ImageSet
 from focoop.data.ahead import read_ahead
@@ -82,12 +82,6 @@ class View:
         if self.augmented:
             parts += [RECIPE, self.augmented]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
-
-
-def default_cache() -> Path:
-    """`$FOCOOP_CACHE`, or `~/.cache/focoop`."""
-    chosen = os.environ.get("FOCOOP_CACHE")
-    return Path(chosen) if chosen else Path.home() / ".cache" / "focoop"
 
 
 def encode(

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from focoop.atomic import replace
+from focoop.atomic import default_cache, replace
 from focoop.errors import ConfigError
 
 # oneDNN, torch's library of matrix products, reads its largest instruction set from here.
@@ -186,15 +186,13 @@ def _file() -> Path:
     """Where the answer for this machine, its torch and its environment is kept."""
     from importlib.metadata import PackageNotFoundError, version
 
-    chosen = os.environ.get("FOCOOP_CACHE")
-    folder = Path(chosen) if chosen else Path.home() / ".cache" / "focoop"
     try:
         torch = version("torch")
     except PackageNotFoundError:
         torch = ""
     about = [platform.node(), platform.release(), _processor(), torch]
     name = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
-    return folder / "processor" / f"bfloat16-{name}.json"
+    return default_cache() / "processor" / f"bfloat16-{name}.json"
 
 
 def _processor() -> str:

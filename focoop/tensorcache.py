@@ -1,7 +1,6 @@
 """Tensors kept on disk between runs, one per file, checked on reading and written atomically."""
 
 import hashlib
-import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +14,7 @@ from focoop import atomic
 
 def cache_folder(given: Path | None, name: str) -> Path:
     """`given`, or else `$FOCOOP_CACHE/name`, or else `~/.cache/focoop/name`."""
-    if given is not None:
-        return given
-    root = os.environ.get("FOCOOP_CACHE")
-    return (Path(root) if root else Path.home() / ".cache" / "focoop") / name
+    return given if given is not None else atomic.default_cache() / name
 
 
 def stored(path: Path, shape: tuple[int, ...], build: Callable[[], Tensor]) -> Tensor:

@@ -10,10 +10,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from focoop.atomic import default_cache
 from focoop.clip.base import Backbone, ImageFeatures
 from focoop.data import ImageSet, read_folder
 from focoop.data.corruptions import corrupt
-from focoop.encode import data_hash, default_cache, encode
+from focoop.encode import data_hash, encode
 from focoop.errors import ConfigError, DataError
 from focoop.features import open_features
 from focoop.seeds import numpy_generator

@@ -174,7 +174,7 @@ def demo_pack() -> Check:
 
 def cache() -> Check:
     """The folder of encoded features and words."""
-    from focoop.encode import default_cache
+    from focoop.atomic import default_cache
 
     folder = default_cache()
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
