@@ -12,7 +12,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 unexport VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check format bench bench-gpu lock clean
+.PHONY: help setup demo test test-slow check docs format bench bench-gpu lock clean
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -34,10 +34,15 @@ test: $(SETUP) ## all tests but the slow ones
 test-slow: $(SETUP) ## the slow tests
 	$(PYTEST) -m slow
 
-check: $(SETUP) ## lint, format and types, as CI does
+check: $(SETUP) docs ## lint, format, types and the documentation site, as CI does
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Strict: a broken link, a page outside the menu or an unknown name of the API fails.
+docs: $(SETUP) ## the documentation site, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "open build/site/index.html"
 
 format: $(SETUP) ## mend what ruff can mend
 	$(BIN)/ruff check --fix .

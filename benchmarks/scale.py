@@ -1,4 +1,4 @@
-"""How a federation's costs grow with its clients, against the formulas of docs/scale.md.
+"""How a federation's costs grow with its clients, against the formulas of docs/model/scale.md.
 
   clients  the simulator with K = 10, 100 and 1,000 clients of the packaged CIFAR-100 features (four
            classes each, four images per class), ten trained as one batch, private prompts on disk

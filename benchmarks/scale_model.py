@@ -1,4 +1,4 @@
-"""What a federation costs by the number of its clients: the formulas of docs/scale.md.
+"""What a federation costs by the number of its clients: the formulas of docs/model/scale.md.
 
 Bytes follow from shapes and are exact. Memory follows from what the server's code holds at once.
 Seconds of the server need the constants below, measured by `benchmarks/scale.py --part server`.

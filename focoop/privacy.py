@@ -10,7 +10,7 @@ The noise protects where nobody else can draw it again: a site draws it from fre
 run's seed, which everyone knows: its noise shows what privacy costs, and protects nothing.
 
 Costs are Renyi divergences of order a (Mironov 2017), added over rounds and turned into
-(epsilon, delta) at the end. What is covered and what is not: `docs/threat-model.md`.
+(epsilon, delta) at the end. What is covered and what is not: `docs/reliability/threat-model.md`.
 """
 
 import hashlib

@@ -202,7 +202,7 @@ class RobustConfig(Section):
 
 @dataclass(frozen=True)
 class PrivacyConfig(Section):
-    """What clients do to their updates before they leave (docs/threat-model.md)."""
+    """What clients do to their updates before they leave (docs/reliability/threat-model.md)."""
 
     prefix = "privacy."
     clip: float = setting(0.0, "longest change of the shared tensors in a round; 0: any", low=0)

@@ -74,7 +74,7 @@ def test_every_error_class_has_its_own_documented_exit_code() -> None:
     codes = [kind.exit_code for kind in kinds if issubclass(kind, errors.FocoopError)]
     assert len(set(codes)) == len(codes) and set(codes) <= set(EXIT_CODES)
     assert failure.exit_code(errors.MissingExtra("x")) == 8
-    documented = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    documented = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     for code, what in EXIT_CODES.items():
         assert f"| {code} | {what} |" in documented
     assert "8 an optional package is missing" in " ".join(call("--help").stdout.split())

@@ -18,14 +18,14 @@ from focoop.schema import SECTIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTING = re.compile(
-    rf"(?<![\w./])(?:{'|'.join(SECTIONS)})\.[a-z][a-z0-9_]*(?![\w(]|\.[a-z])(?<!\.py)(?<!\.json)(?<!\.toml)"
+    rf"(?<![\w./])(?:{'|'.join(SECTIONS)})\.[a-z][a-z0-9_]*(?![\w(]|\.[a-z])(?<!\.py)(?<!\.json)(?<!\.toml)(?<!\.md)"
 )
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 COMMAND = re.compile(r"`focoop ([a-z]+)(?: ([a-z]+))?")
 # Modules that call other programs, with those programs' options.
 OTHERS = ("flower/", "manifest.py")
 # Docs that show a method which a reader writes, or Python.
-OF_A_READER = {"method.radius", "method.aggregate", "method.md"}
+OF_A_READER = {"method.radius", "method.aggregate"}
 
 
 def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

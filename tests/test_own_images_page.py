@@ -1,4 +1,4 @@
-"""docs/own-images.md is what happens: its commands are run and print what it shows."""
+"""docs/guides/own-images.md is what happens: its commands are run and print what it shows."""
 
 import importlib.util
 import os
@@ -19,7 +19,7 @@ pytest.importorskip("pillow_heif", reason="the extra `formats` is not installed"
 pytest.importorskip("pydicom", reason="the extra `formats` is not installed")
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "own-images.md"
+PAGE = ROOT / "docs" / "guides" / "own-images.md"
 BLOCK = re.compile(
     r"^(?:<!-- (?P<note>[^>]*) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.M | re.S
 )
@@ -91,7 +91,8 @@ def test_the_page_is_read_whole_and_its_links_lead_somewhere() -> None:
     assert len(STEPS) > 15 and sum(bool(step.code) for step in STEPS) >= 6
     for link in re.findall(r"\]\(([^)#]+)", text):
         assert (PAGE.parent / link).exists(), link
-    assert "own-images.md" in (PAGE.parent / "datasets.md").read_text(encoding="utf-8")
+    rules = ROOT / "docs" / "reference" / "datasets.md"
+    assert "own-images.md" in rules.read_text(encoding="utf-8")
     widest = max(len(line) for step in STEPS for line in step.shown)
     assert widest <= 80
 

@@ -62,8 +62,9 @@ def resolve(words: list[str]) -> tuple[click.Command, list[str]]:
 
 def test_commands_are_found_in_the_pages() -> None:
     pages = {page for page, _ in TOLD}
-    assert len(TOLD) > 60 and {"README.md", "docs/compare.md", "docs/results.md"} <= pages
-    assert ("docs/compare.md", "data fetch cifar100 oxford_pets dtd sun") in TOLD
+    assert len(TOLD) > 60
+    assert {"README.md", "docs/guides/compare-and-tune.md", "docs/results.md"} <= pages
+    assert ("docs/guides/compare-and-tune.md", "data fetch cifar100 oxford_pets dtd sun") in TOLD
     assert any("--methods zeroshot,promptfl" in command for _, command in TOLD)  # continued lines
 
 

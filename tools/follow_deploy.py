@@ -1,4 +1,4 @@
-"""Run the commands of docs/deploy.md on this machine and compare the result with the simulator's.
+"""Run the commands of docs/guides/deploy.md on this machine; compare the result with the simulator.
 
 Every party is a folder; host names become 127.0.0.1, `scp` copies between folders. A comment before
 a code block says who runs it:
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-GUIDE = ROOT / "docs" / "deploy.md"
+GUIDE = ROOT / "docs" / "guides" / "deploy.md"
 SITES = ("ghent", "leuven", "lille", "utrecht")
 BLOCK = re.compile(r"^<!-- (?P<note>[^>]*) -->\n```\w+\n(?P<text>.*?)^```$", re.M | re.S)
 FENCE = re.compile(r"^```\w+$", re.M)

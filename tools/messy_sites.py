@@ -1,4 +1,4 @@
-"""Make three sites with messy image folders, to try what docs/own-images.md shows.
+"""Make three sites with messy image folders, to try what docs/guides/own-images.md shows.
 
     python tools/messy_sites.py --out study    # pictures that are drawn
     python tools/messy_sites.py --out study --images PHOTOS --foreign OTHERS --classes mug,bike

@@ -1,4 +1,4 @@
-"""Plots of benchmarks/gpu.py's answers, for docs/performance.md.
+"""Plots of benchmarks/gpu.py's answers, for docs/notebook/speed.md.
 
     python tools/plot_performance.py docs/performance/h200.json [docs/performance]
 

@@ -6,7 +6,8 @@
         --budget 12 --out runs/tune --write configs/methods
 
 Without `--methods` the files are whole configurations, each a row of one table, and the word
-`compare` may be left out. Needs torch, numpy and safetensors alone. docs/compare.md tells the rest.
+`compare` may be left out. Needs torch, numpy and safetensors alone.
+docs/guides/compare-and-tune.md tells the rest.
 """
 
 import argparse

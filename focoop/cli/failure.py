@@ -11,7 +11,7 @@ from focoop.cli.console import messages
 from focoop.errors import FocoopError
 
 INTERRUPTED = 130
-# Every command's exit codes, shown below `focoop --help` and in docs/architecture.md.
+# Every command's exit codes, shown below `focoop --help` and in docs/reference/cli.md.
 EXIT_CODES = {
     0: "done",
     1: "a failed check, or an error of focoop itself",

@@ -1,4 +1,4 @@
-"""`focoop site`: a site's images and its node. Flower is the engine (docs/flower.md)."""
+"""`focoop site`: a site's images and its node. Flower is the engine (docs/reference/flower.md)."""
 
 import os
 import signal

@@ -13,7 +13,7 @@ from focoop.schema import RunConfig
 from focoop.secure_sum import summed
 
 # Clients trained as one batch on a GPU unless federation.together says otherwise: more gain nothing
-# there (docs/performance.md) and need memory.
+# there (docs/notebook/speed.md) and need memory.
 TOGETHER = 50
 
 

@@ -1,7 +1,7 @@
 """FOCoOp: three prompt sets that classify, generalise and detect, kept consistent across clients.
 
 Paper: Liao et al., FOCoOp: Enhancing Out-of-Distribution Robustness in Federated Prompt Learning
-for Vision-Language Models, ICML 2025. Readings of its gaps: A-1..A-17 in `docs/methods/focoop.md`.
+for Vision-Language Models, ICML 2025. Readings of its gaps: A-1..A-17 in `docs/model/focoop.md`.
 
 Client (Bi-level OOD Separations, BOS), with S = exp(s cos):
     t_c = (1 - rho) t^l_c + rho t^g_c                                   rho -> `global_share`

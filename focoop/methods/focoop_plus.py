@@ -1,6 +1,6 @@
 """FOCoOp+: FOCoOp's three prompt sets in a model that does not forget what other clients know.
 
-Paper: ours, built on FOCoOp (Liao et al., ICML 2025); ablation in `docs/methods/focoop_plus.md`.
+Paper: ours, built on FOCoOp (Liao et al., ICML 2025); ablation in `docs/model/focoop_plus.md`.
 
 FOCoOp's clients answer their own classes by pushing all others away. Here a client that holds the
 classes H_k with counts n_c keeps the others' prompts as the federation made them and says what it

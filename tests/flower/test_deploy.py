@@ -1,4 +1,4 @@
-"""docs/deploy.md is what happens: its commands exist, and followed to the letter they work."""
+"""The deploy guide is what happens: its commands exist, and followed to the letter they work."""
 
 import importlib.util
 import json
