@@ -31,7 +31,8 @@ from toy_cases import Case, all_cases, toy_setting, write_files  # noqa: E402 (b
 TIMED = ("manifest.json", "log.txt", ".lock")  # files with times or process numbers in them
 SECONDS = 300  # of one command
 # Runs `python -m focoop` with each list of arguments, in a child process that need not import again
-# what the parent has imported: importing torch takes longer than a toy run. Prints "" or what went wrong, as a line of JSON.
+# what the parent has imported: importing torch takes longer than a toy run.
+# It prints "" or what went wrong, as a line of JSON.
 DRIVER = """
 import importlib, json, os, runpy, signal, sys
 for name in sys.argv[3:]:
