@@ -24,6 +24,9 @@ QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
+# Threads of torch that wait for each other leave the processor to the other processes of the
+# federation: spinning, which is the default, costs sites on one machine most of their time.
+CALM = {"OMP_WAIT_POLICY": "PASSIVE"}
 LOOPBACK = "127.0.0.1"
 SECRET = "secret"
 KEEP_ALIVE = 120  # seconds the SuperLink keeps a connection that nobody uses
@@ -35,7 +38,7 @@ def environment(home: Path) -> dict[str, str]:
     home.mkdir(parents=True, exist_ok=True)
     # Flower's programs start each other by name: they must find those of this environment.
     paths = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
-    found = {**os.environ, **QUIET, "FLWR_HOME": str(home.resolve())}
+    found = {**CALM, **os.environ, **QUIET, "FLWR_HOME": str(home.resolve())}
     return {**found, "PATH": os.pathsep.join(paths)}
 
 

@@ -23,34 +23,13 @@ from flwr.supercore.fab import Fab
 
 from focoop.flower.appbundle import fingerprint, is_ours, refusal
 from focoop.flower.launch import end_with_parent, replaced, worker
+from focoop.flower.patience import Clock, soon
 
 loop = import_module("flwr.supernode.start_client_internal")
 program = import_module("flwr.supernode.cli.flower_supernode")
 LICENSE = "valid_license"  # Flower asks for it before it asks `_verify_fab`
 PAUSE = 2.0  # seconds before a worker that died is started again
-GET_FAB = 4  # place in the tuple that Flower's connection is
-MOMENT, EAGER = 0.25, 60.0  # seconds between two looks for messages, and how long after the last
-
-
-class Clock:
-    """`time` for the node's loop: it looks for messages often while there is something to do.
-
-    Flower's node sleeps three seconds whenever there is no message, which is most of a short round,
-    and half a second at a time while a task of its own is under way.
-    """
-
-    def __init__(self) -> None:
-        self.busy = time.monotonic()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(time, name)
-
-    def sleep(self, seconds: float) -> None:
-        """Sleep, but only a moment if a message was answered lately."""
-        now = time.monotonic()
-        if seconds < 1.0:
-            self.busy = now
-        time.sleep(min(seconds, MOMENT) if now - self.busy < EAGER else seconds)
+RECEIVE, SEND, GET_FAB = 1, 2, 4  # places in the tuple that Flower's connection is
 
 
 def only_ours(get_fab: Callable[[str, int], Fab]) -> Callable[[str, int], Fab]:
@@ -67,19 +46,33 @@ def only_ours(get_fab: Callable[[str, int], Fab]) -> Callable[[str, int], Fab]:
     return get
 
 
+def marked(act: Callable[..., Any], clock: Clock) -> Callable[..., Any]:
+    """Mark on the clock when a message came or went; `act` receives or sends one."""
+
+    def acted(*given: Any) -> Any:
+        found = act(*given)
+        if found is not None:
+            clock.mark()
+        return found
+
+    return acted
+
+
 def guard() -> None:
     """Make this process's SuperNode verify all app bundles by their fingerprint.
 
     Flower has the place for it: with `trusted_entities` a node verifies bundles before it opens
     them and answers what it does not trust with an error.
     """
-    connect, start = loop.http_request_response, loop.start_client_internal
+    connect, start, clock = loop.http_request_response, loop.start_client_internal, Clock()
 
     @contextmanager
     def connected(*args: Any, **options: Any) -> Iterator[tuple[Any, ...]]:
         with connect(*args, **options) as found:
             parts = list(found)
             parts[GET_FAB] = only_ours(parts[GET_FAB])
+            for place in (RECEIVE, SEND):
+                parts[place] = marked(parts[place], clock)
             yield tuple(parts)
 
     def started(**options: Any) -> None:
@@ -88,7 +81,8 @@ def guard() -> None:
     replaced(loop, "http_request_response", connected)
     replaced(loop, "_verify_fab", lambda fab, trusted: is_ours(fab.content))
     replaced(loop, "FAB_VERIFICATION_ERROR", Error(ErrorCode.INVALID_FAB, refusal()))
-    replaced(loop, "time", Clock())
+    replaced(loop, "time", clock)
+    replaced(loop, "pull_objects", soon(loop.pull_objects))
     replaced(program, "start_client_internal", started)
 
 

@@ -31,6 +31,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 
 from focoop.flower.appbundle import install_ours
 from focoop.flower.launch import end_with_parent, replaced
+from focoop.flower.patience import soon
 
 POLL = 0.2  # seconds
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
@@ -76,6 +77,9 @@ def runner(kind: str, address: str, certificate: Path | None) -> Callable[[str],
     """What runs a task with a token: Flower's own function, but for the app it installs."""
     module = importlib.import_module(RUNNERS[kind])
     replaced(module, "install_from_fab", install_ours)
+    if kind == "client":
+        name = "pull_and_inflate_object_from_tree"
+        replaced(module, name, soon(getattr(module, name)))
     told: dict[str, Any] = {
         "runtime_api_address": address,
         "insecure": certificate is None,

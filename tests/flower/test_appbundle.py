@@ -28,7 +28,7 @@ from focoop.errors import FederationError
 from focoop.flower import appbundle, launch, link, node, worker
 from focoop.flower.inprocess import identify
 
-PATCHED = ("http_request_response", "_verify_fab", "FAB_VERIFICATION_ERROR", "time")
+PATCHED = ("http_request_response", "_verify_fab", "FAB_VERIFICATION_ERROR", "time", "pull_objects")
 
 
 @pytest.fixture
@@ -147,21 +147,6 @@ def test_the_superlink_obeys_the_holder_of_the_secret_alone() -> None:
     for wrong in ([], [(ACCESS_TOKEN_KEY, "wrong")], [("x", "right")], [(ACCESS_TOKEN_KEY, "")]):
         assert plugin.validate_tokens_in_metadata(wrong) == (False, None)
     assert not link.OwnerAlone("").validate_tokens_in_metadata([(ACCESS_TOKEN_KEY, "")])[0]
-
-
-def test_a_node_looks_often_only_while_there_is_something_to_do(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now, slept = [100.0], []
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(time, "sleep", slept.append)
-    clock = node.Clock()
-    clock.sleep(3)  # just started
-    now[0] += node.EAGER
-    clock.sleep(3)  # nothing to do for long
-    clock.sleep(0.5)  # a task is under way
-    clock.sleep(3)
-    assert slept == [node.MOMENT, 3, node.MOMENT, node.MOMENT]
 
 
 @pytest.mark.slow
