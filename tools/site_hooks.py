@@ -129,7 +129,9 @@ def described(params: list[Any]) -> Iterator[tuple[str, str, str]]:
         default = one.default
         told = default is not None and not callable(default) and default not in ("", False, ())
         shown_default = f"`{default}`" if told and not isinstance(default, list) else ""
-        yield " ".join(f"`{name}`" for name in names), shown_default, plain(one.help)
+        value = f" {one.metavar}" if one.metavar and one.param_type_name == "option" else ""
+        named = " ".join(f"`{name}{value}`" for name in names)
+        yield named, shown_default, plain(one.help)
 
 
 def table(
