@@ -12,7 +12,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 unexport VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check docs format bench bench-gpu lock clean
+.PHONY: help setup demo test test-slow test-gpu coverage check docs format bench bench-gpu lock clean
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -33,6 +33,16 @@ test: $(SETUP) ## all tests but the slow ones
 
 test-slow: $(SETUP) ## the slow tests
 	$(PYTEST) -m slow
+
+# One process: tests share the device. Triton compiles here; elsewhere it interprets.
+test-gpu: $(SETUP) ## the tests that need a CUDA device
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} timeout --kill-after=30 $(TEST_LIMIT) \
+		$(BIN)/python -m pytest -m gpu
+
+coverage: $(SETUP) ## how much of each room the quick tests run; report in build/coverage
+	@mkdir -p build
+	$(PYTEST) -m "not slow" --cov --cov-report=json:build/coverage.json --cov-report=html:build/coverage
+	$(BIN)/python tools/coverage_by_room.py build/coverage.json
 
 check: $(SETUP) docs ## lint, format, types and the documentation site, as CI does
 	$(BIN)/ruff check .

@@ -24,19 +24,40 @@ SECONDS, SLOW_SECONDS = 120, 900
 # How long one example takes says more about the machine's other work than about the code.
 hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")
-# The GPU's kernels run on the CPU in tests; Triton reads this when it is first imported.
-os.environ["TRITON_INTERPRET"] = "1"
 # Tests read what commands print into a pipe, whatever terminal they are started from.
 for _name in ("COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE"):
     os.environ.pop(_name, None)
 
 
+FLOWER = Path(__file__).parent / "flower"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Triton interpret the GPU's kernels on the CPU, unless GPU tests alone are asked for.
+
+    Triton reads the variable when it is first imported; a process can do one of the two.
+    """
+    if config.getoption("markexpr") != "gpu":
+        os.environ["TRITON_INTERPRET"] = "1"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give every test a time limit, unless it states one itself."""
+    """Mark tests of Flower, skip those of absent devices, give every test a time limit."""
     for item in items:
+        if FLOWER in item.path.parents:
+            item.add_marker(pytest.mark.flower)
+        if item.get_closest_marker("gpu") is not None and (reason := why_no_gpu()):
+            item.add_marker(pytest.mark.skip(reason=reason))
         if item.get_closest_marker("timeout") is None:
             slow = item.get_closest_marker("slow") is not None
             item.add_marker(pytest.mark.timeout(SLOW_SECONDS if slow else SECONDS))
+
+
+def why_no_gpu() -> str:
+    """Say why tests of a GPU cannot run in this process; empty where they can."""
+    if not torch.cuda.is_available():
+        return "needs a CUDA device"
+    return "run by `make test-gpu`, apart from others" if "TRITON_INTERPRET" in os.environ else ""
 
 
 @pytest.fixture(scope="session")
