@@ -12,7 +12,7 @@ from focoop.experiment import evaluate_state, schedule_of
 from focoop.federation.client import make_update
 from focoop.federation.client import train as train_locally
 from focoop.federation.simulator import client_state, local_settings, start
-from focoop.flower import secure_site
+from focoop.flower import farewell, secure_site
 from focoop.flower.guard import SiteApp
 from focoop.flower.identity import prove
 from focoop.flower.party import Party
@@ -54,6 +54,12 @@ def hello(message: Message, context: Context) -> Message:
         ids = context.run_id, context.node_id, party.client
         about["proof"] = prove(party.keys, challenge(message.content), *ids)
     return Message(RecordDict({ABOUT: about}), reply_to=message)
+
+
+@app.query(farewell.STEP)
+def run_failed(message: Message, context: Context) -> Message:
+    """The run has failed at the coordinator: the guard has noted it, and nothing is to be done."""
+    return Message(RecordDict(), reply_to=message)
 
 
 @app.train()

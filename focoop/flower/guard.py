@@ -33,7 +33,7 @@ from focoop.errors import (
     MethodError,
     RunError,
 )
-from focoop.flower import settings
+from focoop.flower import farewell, settings
 from focoop.flower.journal import Journal, shown
 from focoop.flower.policy import Policy, PolicyFileError, Refusal, parties_of
 from focoop.flower.records import CONFIG, outcome
@@ -87,6 +87,9 @@ def guarded(handle: Handler, message: Message, context: Context) -> Message:
     try:
         if "state" in node:
             journal = Journal(Path(str(node["state"])) / "journal.jsonl")
+        if step == farewell.KIND:
+            journal.note("run failed", reason=farewell.heard(message.content))
+            return handle(message, context)
         number = round_of(message.content)
         _note_outcome(journal, message.content)
         place = {} if number is None else {"round": number}

@@ -11,11 +11,12 @@ from flwr.serverapp import Grid, ServerApp
 from focoop.clip.base import Backbone
 from focoop.errors import ConfigError, FederationError
 from focoop.federation.simulator import start as first_state
+from focoop.flower import farewell
 from focoop.flower.identity import Registry, Site
 from focoop.flower.journal import Journal
 from focoop.flower.roster import Facts, Roster
 from focoop.flower.secure import SecureStrategy
-from focoop.flower.settings import run_config, server_settings
+from focoop.flower.settings import ServerSettings, run_config, server_settings
 from focoop.flower.strategy import PromptStrategy
 from focoop.manifest import collect
 from focoop.methods import create, lookup
@@ -59,17 +60,28 @@ def main(grid: Grid, context: Context) -> None:
         )
         waits = settings.wait, settings.deadline
         roster = Roster(*waits, sites, journal, settings.rejoin)
-        facts = roster.assemble(grid)
-        method, task, backbone = server_side(config, facts)
-        pin(folder, facts, backbone)
-        words = task_words(config, backbone, facts.classes) if method.needs_ood else ()
-        folder.keep_names(Names(facts.classes, clients_of(facts, sites), words))
-        server, done = restored(folder, method, task)
-        key = str(folder.manifest["federation"])
-        kind = SecureStrategy if config.privacy.secure_sum else PromptStrategy
-        strategy = kind(method, task, server, done, folder, roster, facts, settings, key)
-        strategy.run(grid)
+        try:
+            _rounds(grid, config, settings, folder, roster)
+        except Exception as error:
+            farewell.tell(grid, sorted(roster.online), error)
+            raise
         folder.finish("finished", federation_refused=roster.refused)
+
+
+def _rounds(
+    grid: Grid, config: RunConfig, settings: ServerSettings, folder: RunFolder, roster: Roster
+) -> None:
+    """Wait for the sites, then run every round that is left."""
+    facts = roster.assemble(grid)
+    method, task, backbone = server_side(config, facts)
+    pin(folder, facts, backbone)
+    words = task_words(config, backbone, facts.classes) if method.needs_ood else ()
+    folder.keep_names(Names(facts.classes, clients_of(facts, roster.sites), words))
+    server, done = restored(folder, method, task)
+    key = str(folder.manifest["federation"])
+    kind = SecureStrategy if config.privacy.secure_sum else PromptStrategy
+    strategy = kind(method, task, server, done, folder, roster, facts, settings, key)
+    strategy.run(grid)
 
 
 def server_side(config: RunConfig, facts: Facts) -> tuple[Method, Task, Backbone]:

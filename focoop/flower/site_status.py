@@ -48,6 +48,7 @@ class SiteStatus:
     rounds: int | None = None
     doing: str = ""
     finished: bool = False
+    run_failed: str = ""
     updates_sent: int = 0
     updates_counted: int = 0
     bytes_sent: int = 0
@@ -63,7 +64,9 @@ class SiteStatus:
             self.doing = STEPS.get(str(event.get("step")), str(event.get("step")))
             self.round = event.get("round", self.round)
             self.rounds = event.get("rounds") or self.rounds
-            self.finished = False
+            self.finished, self.run_failed = False, ""
+        elif kind == "run failed":
+            self.doing, self.run_failed = "", str(event.get("reason", ""))
         elif kind == "sent":
             self.doing = ""
             self.bytes_sent += int(event.get("bytes", 0))
@@ -98,6 +101,8 @@ def line_of(event: dict[str, Any]) -> str:
         "refused": f"{place}refused: {reason}",
         "failed": f"{place}failed: {reason}",
         "finished": "finished: the last round is done",
+        "run failed": f"the run failed at the coordinator: {reason}; this site waits for it to "
+        "start again",
     }
     return lines.get(kind, "")
 
@@ -133,6 +138,7 @@ class SiteWatch:
         for event in self.tail.new():
             self.status.take(event)
         self.known = False  # whether the server has answered before
+        self._left = False  # whether it has gone since, after a run that is over
         self._written, self._looked, self._last = 0.0, 0.0, ""
         self._write()
 
@@ -166,7 +172,7 @@ class SiteWatch:
 
     def connected(self) -> None:
         """The node is connected."""
-        self.known = True
+        self.known, self._left = True, False
         self._set("connected", "")
         self.say("connected")
 
@@ -179,17 +185,31 @@ class SiteWatch:
                 self._say(event, text)
                 self._last = text
             self._written = 0.0
-        online = self.status.state in ("connected", "cut off")
-        if online and time.monotonic() > self._looked + LOOK_EVERY:
+        away = self.status.state == "cut off" or self._left
+        if (
+            away or self.status.state == "connected"
+        ) and time.monotonic() > self._looked + LOOK_EVERY:
             found = self._look()
             if found.kind and found.kind != "clock" and self.status.state == "connected":
-                text = found.text.replace("not reachable yet", "not reachable any more")
-                self._set("cut off", text)
-                self.say(f"cut off: {text}; trying again")
-            elif not found.kind and self.status.state == "cut off":
+                self._gone(found.text.replace("not reachable yet", "not reachable any more"))
+            elif not found.kind and away:
+                self._left = False
                 self._set("connected", "")
                 self.say("connected again")
         self._write()
+
+    def _gone(self, text: str) -> None:
+        """The server does not answer any more: as it has told before, or for no known reason."""
+        if self.status.run_failed or self.status.finished:
+            ended = self.status.run_failed or "all rounds are done"
+            how = "failed" if self.status.run_failed else "is finished"
+            text = f"the run {how} and the coordinator has left ({ended})"
+            self._left = True
+            self._set("waiting", text)
+            self.say(f"{text}; waiting for it to start again")
+        else:
+            self._set("cut off", text)
+            self.say(f"cut off: {text}; trying again")
 
     def ended(self, reason: str) -> str:
         """Why the node ended: what the node said, or the clock where that is the cause."""
@@ -276,6 +296,8 @@ def sentences(found: dict[str, Any]) -> list[str]:
         doing = found["doing"] if found["running"] and found["doing"] else ""
         done = "finished" if found["finished"] else doing or "waiting for the next order"
         lines.append(f"round {found['round']}{of}: {done}")
+    if found.get("run_failed"):
+        lines.append(f"the run failed at the coordinator: {found['run_failed']}")
     lines.append(
         f"{found['updates_sent']} updates sent, {found['updates_counted']} of them known to count, "
         f"{size_of(found['bytes_sent'])} in all"

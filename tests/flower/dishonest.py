@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -147,8 +148,9 @@ class Hand:
         return error
 
     def end(self) -> None:
-        """End the run."""
-        self.link.send(("end", None))
+        """End the run, unless it has failed."""
+        with suppress(OSError):
+            self.link.send(("end", None))
         self.link.close()
 
     def _told(self, what: str, given: Any, seconds: float | None = None) -> Any:

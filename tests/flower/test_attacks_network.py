@@ -392,6 +392,18 @@ def test_row_8_no_name_of_a_file_or_a_class_reaches_the_coordinator(fed: Besiege
             assert PATIENT.encode() not in content and b"tumour" not in content, path
 
 
+def test_row_8_sites_hear_that_a_run_failed_and_nothing_of_each_other(fed: Besieged) -> None:
+    """mallory lies, the coordinator needs all three sites, and its run fails."""
+    config = study("federation.evaluate_every=0")
+    others = {"quorum": 1.0, "out": str(fed.folder / "fed" / "failed")}
+    with fed.policy(OPEN_POLICY, "ghent", "lille"), fed.run(config, others) as hand:
+        error = hand.be_honest()
+    assert "round 1 has 2 updates of 3 needed (mallory: context is not" in error
+    for name in ("ghent", "lille"):
+        (failed,) = fed.noted(name, "run failed")
+        assert failed["reason"] == "round 1 has 2 updates of 3 needed"
+
+
 def absent(message: Message, context: Context) -> Message:
     """mallory, had she stayed at home."""
     if message.metadata.message_type == HELLO:

@@ -87,6 +87,46 @@ def test_cut_off_and_back(tmp_path: Path) -> None:
     assert found["state"] == "stopped" and not found["running"]
 
 
+@pytest.mark.usefixtures("quick")
+def test_a_coordinator_that_leaves_after_its_run_is_not_called_cut_off(tmp_path: Path) -> None:
+    said, gone = Said(), Reach("refused", "fl:8000 is not reachable yet")
+    watch = watched(tmp_path, said, gone, Reach(""), gone)
+    watch.tick()  # before the node is connected nobody is called connected
+    assert read_status(tmp_path)["state"] == "starting" and not said
+    journal = Journal(tmp_path / "journal.jsonl")
+    watch.connected()
+    journal.note("asked", round=2, step="train", rounds=5)
+    journal.note("run failed", reason="round 2 has 1 updates of 2 needed")
+    watch.tick()
+    found, reason = read_status(tmp_path), "(round 2 has 1 updates of 2 needed)"
+    assert found["state"] == "waiting" and found["reason"].endswith(f"has left {reason}")
+    told = "the run failed at the coordinator: round 2 has 1 updates of 2 needed"
+    assert told in sentences(found) and any(one.startswith(told) for one in said)
+    watch.tick()
+    assert read_status(tmp_path)["state"] == "connected" and said[-1] == "connected again"
+    journal.note("asked", round=2, step="train", rounds=5)
+    journal.note("finished", round=5)
+    watch.tick()
+    found = read_status(tmp_path)
+    assert not found["run_failed"] and found["state"] == "waiting"
+    assert (
+        found["reason"] == "the run is finished and the coordinator has left (all rounds are done)"
+    )
+
+
+def test_sites_hear_why_a_run_failed_and_not_what_others_said(tmp_path: Path) -> None:
+    nodes = site_nodes(tmp_path, SETTINGS)
+    (tmp_path / "policy2.toml").write_text("methods = ['focoop']")
+    wanted = toy_config(tmp_path, *SETTINGS)
+    told: dict[str, Any] = {"nodes": nodes, "classes": SAID, "quorum": 1.0}
+    with pytest.raises(FederationError, match="of 3 needed .*policy: the method"):
+        inprocess.run(wanted, tmp_path / "run", CLIENTS, **told)
+    for k in range(CLIENTS):
+        tail = Tail(tmp_path / f"state{k}" / "journal.jsonl")
+        (failed,) = [one for one in tail.new() if one["event"] == "run failed"]
+        assert failed["reason"] == "round 1 has 2 updates of 3 needed"
+
+
 def test_a_refused_key_is_not_blamed_where_the_clock_is_off(tmp_path: Path) -> None:
     watch = watched(tmp_path, Said(), Reach("clock", "the clock is 2 h behind"))
     assert watch.ended("the server does not let this key in") == "the clock is 2 h behind"

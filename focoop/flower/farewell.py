@@ -1,0 +1,69 @@
+"""What sites are told when a run fails at the coordinator, so that they do not merely see it gone.
+
+The coordinator sends every connected site a last message. A site notes it in its journal; `focoop
+site status` shows it until the coordinator asks for something again.
+"""
+
+import time
+from collections.abc import Iterable
+from logging import WARNING
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from focoop.errors import FederationError
+from focoop.flower.journal import shown
+from focoop.flower.pull import pull_each
+from focoop.flower.records import CONFIG
+
+STEP = "failed"  # of Flower's queries
+KIND = f"{MessageType.QUERY}.{STEP}"
+REASON = "reason"
+PATIENCE, PAUSE = 10.0, 0.2  # seconds that sites have to hear of it, and between two looks
+OTHER = "an error in the coordinator's program"
+
+
+def told_sites(error: Exception) -> str:
+    """What all sites may know of an error at the coordinator.
+
+    What single sites answered is in brackets in such errors, and is not for the others.
+
+    >>> told_sites(FederationError("round 2 has 1 updates of 2 needed (lille: no images): mend it"))
+    'round 2 has 1 updates of 2 needed'
+    >>> told_sites(OSError("/srv/run: no space left"))
+    "an error in the coordinator's program"
+    """
+    return shown(str(error).split(" (")[0]) if isinstance(error, FederationError) else OTHER
+
+
+def tell(grid: Grid, nodes: Iterable[int], error: Exception, seconds: float = PATIENCE) -> None:
+    """Tell sites that their run has failed, and wait a little for them to hear it.
+
+    Whatever goes wrong here is logged and nothing else: the error itself is what matters.
+
+    Args:
+        grid: The connection to the SuperLink.
+        nodes: Nodes of the sites.
+        error: Why the run has failed.
+        seconds: How long to wait for answers.
+    """
+    try:
+        record = ConfigRecord({REASON: told_sites(error)})
+        messages = [Message(RecordDict({CONFIG: record}), n, KIND, ttl=seconds) for n in nodes]
+        pushed: list[str | None] = list(grid.push_messages(messages)) if messages else []
+        waiting = {identifier for identifier in pushed if identifier is not None}
+        until = time.monotonic() + seconds
+        while waiting and time.monotonic() < until:
+            for identifier, _ in pull_each(grid, sorted(waiting)):
+                waiting.discard(identifier)
+            time.sleep(PAUSE if waiting else 0.0)
+    except Exception as second:
+        log(WARNING, "the sites were not told that the run failed: %s", second)
+
+
+def heard(content: RecordDict) -> str:
+    """Why the coordinator says that a run has failed, fit for a journal."""
+    record = content.get(CONFIG)
+    reason = record.get(REASON) if isinstance(record, ConfigRecord) else None
+    return shown(reason) if isinstance(reason, str) and reason else OTHER
