@@ -28,6 +28,7 @@ PATHS = ("file", "folder", "clients", "csv")  # kinds of datasets that name a pa
 # Settings in which a site's machine may differ from the agreed file.
 OWN_PLACES = ("name", "data.id", "data.root", "backbone.device", "backbone.weights")
 MEGABYTE = 10**6
+MOST_TOKENS = 77  # positions of CLIP's text tower; longer contexts would only fill the memory
 NUMBERED = re.compile(r"[a-z]+/([0-9]{1,9})")
 
 
@@ -203,6 +204,7 @@ class Policy:
             ("federation.rounds", config.federation.rounds, self.rounds),
             ("federation.epochs", config.federation.epochs, self.epochs),
             ("data.views", config.data.views, self.views),
+            ("method.context_tokens", getattr(method.settings, "context_tokens", 0), MOST_TOKENS),
         )
         for key, value, most in bounds:
             if value > most:

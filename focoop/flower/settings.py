@@ -10,6 +10,7 @@ from focoop.errors import ConfigError
 from focoop.flower.appbundle import SETTINGS
 from focoop.settings import build, setting
 
+MOST_SITES = 100_000  # a site's memory grows with the number that it is told
 Flat = Mapping[str, bool | int | float | str]
 
 
@@ -25,7 +26,9 @@ class ServerSettings:
     keys: str = setting(
         "", "folder of the federation's keys at the server; empty: nodes number themselves"
     )
-    sites: int = setting(0, "number of sites; 0: as many as nodes say there are", low=0)
+    sites: int = setting(
+        0, "number of sites; 0: as many as nodes say there are", low=0, high=MOST_SITES
+    )
     out: str = setting("", "run folder at the server; empty: one of the run's name in runs/flower")
     resume: bool = setting(False, "continue the run in that folder")
     quorum: float = setting(

@@ -175,6 +175,9 @@ def orders_against(fed: Besieged) -> Iterator[tuple[RunConfig, dict[str, Any], s
     files = "names files of this site, which its policy does not open"
     yield study(*QUIET, f"data.ood=['folder:{home}']"), {}, f"policy: data.ood {files}"
     yield study(*QUIET), {"config": str(home / "own.toml")}, f"policy: config {files}"
+    yield study(*QUIET), {"sites": 10**9}, cannot  # lists as long would take all its memory
+    tokens = "policy: method.context_tokens = 10000000, and 77 is the most"
+    yield study(*plus, "method.context_tokens=10000000"), {}, tokens
     epochs = "policy: federation.epochs = 1000000, and 50 is the most"
     yield study(*QUIET, "federation.epochs=1000000"), {}, epochs
 

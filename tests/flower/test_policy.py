@@ -30,6 +30,7 @@ from focoop.flower.policy import (
 )
 from focoop.flower.records import CONFIG, Order
 from focoop.flower.settings import SETTINGS as SETTINGS_TEXT
+from focoop.flower.settings import server_settings
 from focoop.runs import RunFolder
 from focoop.split import make_split
 from tests.flower.federations import CLIENTS, toy_config
@@ -267,6 +268,7 @@ def test_a_policy_that_changes_in_the_run_holds_from_the_next_message(tmp_path: 
         (["method.name=focoop_plus", "method.least_images=2"], "", "method.least_images = 2"),
         (["data.ood=['folder:/home/records']"], "", "data.ood names files of this site"),
         (["federation.epochs=1000000"], "", "federation.epochs = 1000000"),
+        (["method.context_tokens=10000000"], "", "method.context_tokens = 10000000"),
     ],
 )
 @pytest.mark.parametrize("step", ["query.hello", "train", "evaluate"])
@@ -278,7 +280,7 @@ def test_what_a_hostile_coordinator_asks_is_refused_before_an_image_is_read(
     told: str,
     step: str,
 ) -> None:
-    """Privacy off, means of two images, a folder of the site, a million epochs."""
+    """Privacy off, means of two images, a folder of the site, a million epochs, too many tokens."""
     identify()
     monkeypatch.setattr("focoop.flower.party.build", None)  # whoever opens images fails
     (tmp_path / "policy.toml").write_text(policy)
@@ -358,6 +360,11 @@ def test_what_flower_does_not_know_is_answered_too(tmp_path: Path) -> None:
     message.metadata.__dict__["_message_id"] = "0" * 64
     reply = client_app.app(message, Context(1, 1, node, RecordDict(), {}))
     assert reply.error == Error(guard.FAILED, guard.OTHER)
+
+
+def test_a_number_of_sites_that_would_fill_the_memory_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"sites.*100000"):
+        server_settings({"sites": 10**9})
 
 
 def test_rounds_beyond_the_runs_are_refused(tmp_path: Path) -> None:
