@@ -10,6 +10,7 @@ from flwr.serverapp import Grid
 
 from focoop.errors import FederationError
 from focoop.flower.journal import Journal
+from focoop.flower.patience import Pause
 from focoop.flower.pull import pull_each
 from focoop.flower.roster import Roster
 from focoop.flower.settings import ServerSettings
@@ -25,6 +26,7 @@ REASONS = {
 PASSING = (4, 5, 8)
 MALFORMED = 900  # our own, beyond those of Flower: a reply that Flower could not decode
 FIRST_PAUSE, LONGEST_PAUSE, LOOK_EVERY = 0.1, 2.0, 3.0  # seconds
+LONGEST_HOLD = 1.0  # seconds that the SuperLink holds an answer without replies
 LEAST_TIME = 1.0  # seconds left below which nobody is asked again
 Enough = Callable[[dict[int, Message]], bool]
 
@@ -62,18 +64,23 @@ class Collection:
         """Send the orders and wait; `enough` of the replies by client end it early."""
         self.asked = {client: Asked(client, message) for client, message in orders}
         self._push(list(self.asked.values()))
-        pause = FIRST_PAUSE
+        pause, held = FIRST_PAUSE, Pause()
         while self.open:
-            for identifier, reply in pull_each(self.grid, list(self.waiting)):
+            began, heard = time.monotonic(), False
+            wait = min(LONGEST_HOLD, self.until - began)
+            for identifier, reply in pull_each(self.grid, list(self.waiting), wait):
+                heard = True
                 self._receive(identifier, reply)
+            took = time.monotonic() - began
             self._look()
             left = self.until - time.monotonic()
             if enough is not None and enough(self.replies):
                 self.closed = True
             if not self.open or left <= 0 or self.closed:
                 break
-            time.sleep(min(pause, left))
-            pause = min(LONGEST_PAUSE, 1.15 * pause)  # about a fifth of the time waited so far
+            if not heard:
+                time.sleep(min(held.after(took, pause), left))
+                pause = min(LONGEST_PAUSE, 1.15 * pause)  # about a fifth of the time waited so far
         return self
 
     @property

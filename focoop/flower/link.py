@@ -4,7 +4,8 @@ Flower 1.41 serves three interfaces at one port: Fleet for the sites, Runtime fo
 apps, and Control, which starts and stops apps and asks nobody for credentials. Here Control wants
 the secret of the coordinator and Runtime the same secret of the process that starts apps
 (`worker.py`); Fleet wants a registered site's signature, as always. It listens on loopback: sites
-come through `front.py`.
+come through `front.py`. Who asks for messages or tasks when there are none is answered when there
+may be some (`held.py`).
 
 `python -m focoop.flower.link SECRET OPTION...` takes the options of `flower-superlink`.
 """
@@ -12,9 +13,9 @@ come through `front.py`.
 import hmac
 import sys
 from collections.abc import Sequence
-from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from flwr.common.constant import ACCESS_TOKEN_KEY, NOOP_ACCOUNT_NAME, NOOP_FLWR_AID
@@ -25,16 +26,34 @@ from flwr.supercore.auth.typing import (
 )
 from flwr.superlink.auth_plugin import ControlAuthnPlugin
 
+from focoop.flower.held import Held, Hold
 from focoop.flower.launch import KEEP_ALIVE, replaced
 
 program = import_module("flwr.superlink.cli.flower_superlink")
 Metadata = Sequence[tuple[str, str | bytes]]
 
 
-class Server:
-    """uvicorn, as Flower's program calls it, with connections that stay open between requests."""
+# Sites wait long for orders. The coordinator's own processes look every second at least: some
+# things change with time alone, such as which node is away.
+HOLDS = {
+    "/v1/fleet/pull-messages": Hold(
+        10.0, until=("/v1/runtime/push-messages", "/v1/runtime/push-object")
+    ),
+    "/v1/runtime/pull-messages": Hold(
+        1.0, until=("/v1/fleet/push-messages", "/v1/fleet/push-object"), asked=True
+    ),
+    "/v1/runtime/acquire-task": Hold(1.0, until=("/v1/control/start-run",)),
+}
 
-    run = staticmethod(partial(uvicorn.run, timeout_keep_alive=KEEP_ALIVE))
+
+class Server:
+    """uvicorn, as Flower's program calls it: connections stay open, and empty answers are held."""
+
+    @staticmethod
+    def run(*, app: Any, **options: Any) -> None:
+        """Serve Flower's app; a line of log for every request is not kept."""
+        ours = {"timeout_keep_alive": KEEP_ALIVE, "access_log": False}
+        uvicorn.run(app=Held(app, HOLDS), **{**options, **ours})
 
 
 class OwnerAlone(ControlAuthnPlugin):

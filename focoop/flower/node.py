@@ -17,19 +17,26 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
+import uvicorn
 from flwr.app import Error
 from flwr.common.constant import ErrorCode
 from flwr.supercore.fab import Fab
 
 from focoop.flower.appbundle import fingerprint, is_ours, refusal
+from focoop.flower.held import Held, Hold
 from focoop.flower.launch import end_with_parent, replaced, worker
 from focoop.flower.patience import Clock, soon
 
 loop = import_module("flwr.supernode.start_client_internal")
 program = import_module("flwr.supernode.cli.flower_supernode")
 LICENSE = "valid_license"  # Flower asks for it before it asks `_verify_fab`
+ACQUIRE, REPLIES = "/v1/runtime/acquire-task", "replies"
+HOLDS = {
+    ACQUIRE: Hold(1.0),
+    REPLIES: Hold(0.0, until=("/v1/runtime/push-messages", "/v1/runtime/push-object")),
+}
 PAUSE = 2.0  # seconds before a worker that died is started again
-RECEIVE, SEND, GET_FAB = 1, 2, 4  # places in the tuple that Flower's connection is
+RECEIVE, SEND, GET_FAB, CONFIRM = 1, 2, 4, 7  # places in the tuple that Flower's connection is
 
 
 def only_ours(get_fab: Callable[[str, int], Fab]) -> Callable[[str, int], Fab]:
@@ -46,16 +53,54 @@ def only_ours(get_fab: Callable[[str, int], Fab]) -> Callable[[str, int], Fab]:
     return get
 
 
-def marked(act: Callable[..., Any], clock: Clock) -> Callable[..., Any]:
-    """Mark on the clock when a message came or went; `act` receives or sends one."""
+def noted(act: Callable[..., Any], clock: Clock) -> Callable[..., Any]:
+    """Note on the clock how long a look took and whether a message came or went.
+
+    Args:
+        act: Receives or sends a message; None if there was none.
+        clock: That of the node's loop.
+
+    Returns:
+        The same function, noted.
+    """
 
     def acted(*given: Any) -> Any:
+        began = time.monotonic()
         found = act(*given)
-        if found is not None:
-            clock.mark()
+        clock.looked(time.monotonic() - began, found is not None)
         return found
 
     return acted
+
+
+class Runtime:
+    """uvicorn, as Flower's node calls it for its own tasks: a worker without a task is held.
+
+    Args:
+        clock: That of the node's loop, rung when a task has left its answer.
+    """
+
+    Server = uvicorn.Server
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.held: Held | None = None
+
+    def Config(self, app: Any, **options: Any) -> uvicorn.Config:
+        """The settings of a server of `app`."""
+        self.held = Held(app, HOLDS, lambda _: self.clock.ring())
+        return uvicorn.Config(self.held, **options)
+
+    def offering(self, confirm: Callable[..., Any]) -> Callable[..., Any]:
+        """Call the worker when a message is here as a whole, which `confirm` tells the sender."""
+
+        def confirmed(*given: Any) -> Any:
+            found = confirm(*given)
+            if self.held is not None:
+                self.held.ring(ACQUIRE)
+            return found
+
+        return confirmed
 
 
 def guard() -> None:
@@ -65,14 +110,15 @@ def guard() -> None:
     them and answers what it does not trust with an error.
     """
     connect, start, clock = loop.http_request_response, loop.start_client_internal, Clock()
+    runtime = Runtime(clock)
 
     @contextmanager
     def connected(*args: Any, **options: Any) -> Iterator[tuple[Any, ...]]:
         with connect(*args, **options) as found:
             parts = list(found)
             parts[GET_FAB] = only_ours(parts[GET_FAB])
-            for place in (RECEIVE, SEND):
-                parts[place] = marked(parts[place], clock)
+            parts[RECEIVE], parts[SEND] = (noted(parts[k], clock) for k in (RECEIVE, SEND))
+            parts[CONFIRM] = runtime.offering(parts[CONFIRM])
             yield tuple(parts)
 
     def started(**options: Any) -> None:
@@ -84,6 +130,7 @@ def guard() -> None:
     replaced(loop, "time", clock)
     replaced(loop, "pull_objects", soon(loop.pull_objects))
     replaced(program, "start_client_internal", started)
+    replaced(program, "uvicorn", runtime)
 
 
 def attend(command: list[str]) -> None:

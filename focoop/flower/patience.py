@@ -6,6 +6,7 @@ waited so far: short waits end soon, and long ones cost few requests.
 """
 
 import inspect
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +14,8 @@ from typing import Any
 
 FIRST_LOOK, LAST_LOOK = 0.02, 1.0  # seconds between two tries to get a part of a message
 SHARE = 0.1  # of the time waited so far
+HELD = 0.5  # seconds of an empty answer that was held back, and not only slow
+AT_ONCE = 0.01  # seconds
 
 
 def soon(pull: Callable[..., Any]) -> Callable[..., Any]:
@@ -36,8 +39,34 @@ def soon(pull: Callable[..., Any]) -> Callable[..., Any]:
     return partial(pull, **settings) if set(settings) <= set(known) else pull
 
 
+class Pause:
+    """How long to pause after a look that found nothing.
+
+    Args:
+        seconds: The pause where the other side answers at once that there is nothing.
+    """
+
+    def __init__(self, seconds: float = 0.2) -> None:
+        self.seconds, self.held = seconds, False
+
+    def after(self, took: float, seconds: float | None = None) -> float:
+        """Seconds to sleep after a look that took `took` seconds.
+
+        A server that holds empty answers (`held.py`) has waited for us: it is asked again at once.
+
+        >>> pause = Pause(0.2)
+        >>> pause.after(0.05), pause.after(1.0), pause.after(0.05)
+        (0.15, 0.01, 0.01)
+        """
+        self.held = self.held or took >= HELD
+        pause = self.seconds if seconds is None else seconds
+        return AT_ONCE if self.held else round(max(AT_ONCE, pause - took), 6)
+
+
 class Clock:
-    """`time` for a loop of Flower's that sleeps between two looks: it sleeps a share of its wait.
+    """`time` for the loop of Flower's node, which sleeps between two looks.
+
+    It sleeps a share of the time waited so far, and less if it is rung.
 
     Args:
         least: Seconds of the shortest sleep, for a wait in this machine.
@@ -46,20 +75,31 @@ class Clock:
 
     def __init__(self, least: float = 0.02, least_remote: float = 0.1) -> None:
         self.least, self.least_remote = least, least_remote
-        self.since = time.monotonic()
+        self.since, self.took = time.monotonic(), 0.0
+        self.remote, self.bell = Pause(), threading.Event()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)
 
-    def mark(self) -> None:
-        """Note that what was waited for has come: the next wait begins now."""
-        self.since = time.monotonic()
+    def looked(self, took: float, found: bool) -> None:
+        """Note a look for messages, or a message sent: after what was found a new wait begins."""
+        self.took = took
+        if found:
+            self.since = time.monotonic()
+
+    def ring(self) -> None:
+        """End a sleep for a task of this machine: the task may be done."""
+        self.bell.set()
 
     def sleep(self, seconds: float) -> None:
         """Sleep a share of the time waited so far, at most `seconds`.
 
         Flower sleeps a second or more where it asks the SuperLink, and less for its own tasks.
         """
-        waited = time.monotonic() - self.since
-        least = self.least if seconds < 1.0 else self.least_remote
-        time.sleep(min(seconds, max(least, SHARE * waited)))
+        share = SHARE * (time.monotonic() - self.since)
+        if seconds < 1.0:
+            self.bell.wait(min(seconds, max(self.least, share)))
+            self.bell.clear()
+        else:
+            pause = min(seconds, max(self.least_remote, share))
+            time.sleep(self.remote.after(self.took, pause))

@@ -5,6 +5,7 @@ single malformed one would lose the others and end the run.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from flwr.app import Message
@@ -20,18 +21,20 @@ from flwr.supercore.inflatable.inflatable_utils import (
 )
 
 from focoop.errors import FederationError
+from focoop.flower.held import WAIT
 from focoop.flower.patience import soon
 
 NETWORK = ("httpx", "httpcore")
 Pulled = Iterator[tuple[str, Message | FederationError]]
 
 
-def pull_each(grid: Grid, ids: Iterable[str]) -> Pulled:
+def pull_each(grid: Grid, ids: Iterable[str], wait: float = 0.0) -> Pulled:
     """Ask for the replies to messages.
 
     Args:
         grid: the connection to the SuperLink.
         ids: names of the messages sent.
+        wait: seconds that the SuperLink may hold the answer if there is no reply yet.
 
     Yields:
         The message's name, and its reply or why that cannot be read; nothing while there is none.
@@ -42,13 +45,13 @@ def pull_each(grid: Grid, ids: Iterable[str]) -> Pulled:
     waiting = list(ids)
     client = getattr(grid, "_runtime_client", None)
     if waiting and client is not None and hasattr(client, "PullMessages"):
-        yield from _at_once(grid, client, waiting)
+        yield from _at_once(grid, client, waiting, wait)
     else:  # no SuperLink, or another version of Flower: a request for each reply
         for identifier in waiting:
             yield from _read(identifier, lambda name: grid.pull_messages([name]))
 
 
-def _at_once(grid: Any, client: Any, ids: list[str]) -> Pulled:
+def _at_once(grid: Any, client: Any, ids: list[str], wait: float) -> Pulled:
     """Ask for all replies in one request and get the content of each by itself."""
     run = grid.run.run_id
     get = make_pull_object_fn_protobuf(client.PullObject, grid.node, run)
@@ -56,7 +59,8 @@ def _at_once(grid: Any, client: Any, ids: list[str]) -> Pulled:
         client.ConfirmMessageReceived, grid.node, run
     )
     pull = soon(pull_and_inflate_object_from_tree)
-    found = client.PullMessages(PullAppMessagesRequest(message_ids=ids))
+    with _held(client, wait):
+        found = client.PullMessages(PullAppMessagesRequest(message_ids=ids))
     for told, tree in zip(found.messages_list, found.message_object_trees, strict=True):
         name = str(told.metadata.reply_to_message_id)
 
@@ -66,6 +70,20 @@ def _at_once(grid: Any, client: Any, ids: list[str]) -> Pulled:
             yield message
 
         yield from _read(name, inflated)
+
+
+@contextmanager
+def _held(client: Any, wait: float) -> Iterator[None]:
+    """Let the SuperLink hold its answers; where Flower's client has no headers it never does."""
+    headers = getattr(getattr(client, "_client", None), "headers", None)
+    if wait <= 0 or headers is None:
+        yield
+        return
+    headers[WAIT] = f"{wait:.3f}"
+    try:
+        yield
+    finally:
+        del headers[WAIT]
 
 
 def _read(identifier: str, pull: Any) -> Pulled:

@@ -31,9 +31,9 @@ from flwr.supercore.runtime import RuntimeHttpClient
 
 from focoop.flower.appbundle import install_ours
 from focoop.flower.launch import end_with_parent, replaced
-from focoop.flower.patience import soon
+from focoop.flower.patience import Pause, soon
 
-POLL = 0.2  # seconds
+POLL = 0.2  # seconds between two looks for a task, where nobody holds us
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 KINDS = {"client": TaskType.CLIENT_APP, "server": TaskType.SERVER_APP}
 APPS = {"client": "focoop.flower.client_app", "server": "focoop.flower.server_app"}
@@ -60,16 +60,17 @@ def work(kind: str, address: str, secret: Path, certificate: Path | None) -> Non
             ),
         ],
     ) as client:
-        wanted = AcquireTaskRequest(supported_task_types=[KINDS[kind]])
+        wanted, pause = AcquireTaskRequest(supported_task_types=[KINDS[kind]]), Pause(POLL)
         while os.getppid() == parent:
+            began = time.monotonic()
             try:
                 found = client.AcquireTask(wanted)
             except httpx.HTTPError:  # the node is starting, busy or on its way out
-                found = None
+                found, began = None, time.monotonic()
             if found is not None and found.HasField("task") and found.token:
                 fork(run, str(found.token))
             else:
-                time.sleep(POLL)
+                time.sleep(pause.after(time.monotonic() - began))
             reap()
 
 

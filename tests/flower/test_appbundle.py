@@ -35,12 +35,13 @@ PATCHED = ("http_request_response", "_verify_fab", "FAB_VERIFICATION_ERROR", "ti
 def guarded() -> Iterator[None]:
     """Flower's node as it is in the process of a site."""
     kept = {name: getattr(node.loop, name) for name in PATCHED}
-    start = node.program.start_client_internal
+    start, server = node.program.start_client_internal, node.program.uvicorn
     node.guard()
     yield
     for name, value in kept.items():
         setattr(node.loop, name, value)
     node.program.start_client_internal = start
+    node.program.uvicorn = server
 
 
 def other(**files: str) -> bytes:

@@ -27,6 +27,7 @@ def test_a_pause_is_a_share_of_the_time_waited(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", sleep)
     clock = patience.Clock(least=0.02, least_remote=0.1)
+    monkeypatch.setattr(clock.bell, "wait", sleep)
     clock.sleep(3)  # a message may come at once
     clock.sleep(0.5)  # a task of this machine
     now[0] = 110.0
@@ -34,17 +35,30 @@ def test_a_pause_is_a_share_of_the_time_waited(monkeypatch: pytest.MonkeyPatch) 
     clock.sleep(0.5)
     now[0] = 1000.0
     clock.sleep(3)  # no message for long
-    clock.mark()
+    clock.looked(0.02, found=True)
     clock.sleep(3)
-    assert slept == [0.1, 0.02, 1.0, 0.5, 3.0, 0.1]
+    assert slept == [0.1, 0.02, 1.0, 0.5, 3.0, 0.08]
+    clock.looked(10.0, found=False)  # the SuperLink waited for us
+    clock.sleep(3)
+    clock.looked(0.05, found=False)
+    clock.sleep(3)
+    assert slept[-1] == patience.AT_ONCE
     assert clock.perf_counter is time.perf_counter  # the rest is Python's
 
 
-def test_the_node_marks_messages_that_come_and_go() -> None:
+def test_a_task_that_is_done_ends_the_nodes_sleep() -> None:
+    clock = patience.Clock(least=5.0)
+    clock.ring()
+    began = time.monotonic()
+    clock.sleep(0.9)
+    assert time.monotonic() - began < 0.5 and not clock.bell.is_set()
+
+
+def test_the_node_notes_messages_that_come_and_go() -> None:
     clock = patience.Clock()
     for found, marks in ((None, False), (("message", "tree"), True)):
         clock.since = -1.0
-        assert node.marked(lambda *_, found=found: found, clock)("given") is found
+        assert node.noted(lambda *_, found=found: found, clock)("given") is found
         assert (clock.since > -1.0) is marks
 
 
