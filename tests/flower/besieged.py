@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from flwr.app import RecordDict
 
+from focoop import atomic
 from focoop.cli.coordinator import study_settings
 from focoop.config import RunConfig, config_hash, load, to_toml
 from focoop.data.demo import demo_path
@@ -47,6 +48,12 @@ STUDY = (
     "federation.batch_size=16",
     "backbone.logit_scale=10",
 )
+# Seconds of federation.toml, which the tests have less of.
+WAITS = {
+    "deadline": (3600.0, 100.0),
+    "wait": (86400.0, 100.0),
+    "rejoin": (60.0, 5.0),
+}
 # Which of the 16 training and 20 test images of each class a site has.
 TRAIN = {"ghent": range(6), "lille": range(6, 11), "mallory": range(11, 16)}
 TEST = {"ghent": range(7), "lille": range(7, 14), "mallory": range(14, 20)}
@@ -85,7 +92,7 @@ class Besieged(Federation):
             (self.folder / name).mkdir()
             file = PATIENT if name == "ghent" else "own"
             self.data[name] = self.folder / name / f"{file}.safetensors"
-            self.give(name)
+            self.data[name].write_bytes(self.images(name))
         self.classes = "; ".join(part("train", range(1)).classes)
         (self.folder / "run.toml").write_text(to_toml(self.config))
         made = self.begin(
@@ -96,14 +103,17 @@ class Besieged(Federation):
         )
         assert made.wait(120) == 0, (self.folder / "create.log").read_text()
         file = self.folder / "fed" / "federation.toml"
-        text = file.read_text().replace("deadline = 3600.0", "deadline = 100.0")
-        file.write_text(text.replace("rejoin = 60.0", "rejoin = 5.0"))
+        text = file.read_text()
+        for key, (usual, short) in WAITS.items():
+            assert f"{key} = {usual}" in text
+            text = text.replace(f"{key} = {usual}", f"{key} = {short}")
+        file.write_text(text)
         for name in NAMES:
             bundle = self.folder / "fed" / "bundles" / f"{name}.focoop"
             shutil.copy(bundle, self.folder / name)
 
-    def give(self, name: str, mended: int | None = None) -> None:
-        """Write a site's images; `mended`: with another image of that class.
+    def images(self, name: str, mended: int | None = None) -> bytes:
+        """A site's file of images; `mended`: with another image of that class.
 
         lille has one image of class 0: fewer than FOCoOp+ tells of.
         """
@@ -112,9 +122,21 @@ class Besieged(Federation):
             before = few.get(mended, TRAIN[name])
             few[mended] = range(before.start + 1, before.stop + 1)
         parts = {"train": part("train", TRAIN[name], few), "test": part("test", TEST[name])}
-        draft = self.data[name].with_suffix(".draft")
+        draft = self.folder / name / "draft"
         save_splits(draft, parts)
-        draft.replace(self.data[name])
+        content = draft.read_bytes()
+        draft.unlink()
+        return content
+
+    @contextmanager
+    def other_images(self, name: str, content: bytes) -> Iterator[None]:
+        """Let a site have another file of images for a while."""
+        before = self.data[name].read_bytes()
+        atomic.replace(self.data[name], content)
+        try:
+            yield
+        finally:
+            atomic.replace(self.data[name], before)
 
     def open(self) -> Hand:
         """Start the coordinator and all sites; the hand of the study's own run."""
@@ -153,9 +175,9 @@ class Besieged(Federation):
 
     def settings(self, config: RunConfig, out: str = "other") -> dict[str, Any]:
         """All settings of a run, as `focoop federation start` sends them."""
-        waits = {"quorum": 0.5, "deadline": 100.0, "wait": 100.0, "rejoin": 5.0}
+        waits = {key: short for key, (_, short) in WAITS.items()}
         path, keys = self.folder / "fed" / out, self.folder / "fed" / "keys"
-        return study_settings(config, keys, self.classes, path, **waits)
+        return study_settings(config, keys, self.classes, path, quorum=0.5, **waits)
 
     @contextmanager
     def policy(self, text: str, *names: str) -> Iterator[None]:

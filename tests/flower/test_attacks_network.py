@@ -90,11 +90,17 @@ def clipped(fed: Besieged, received: dict[str, Tensor]) -> Tensor:
     return clip_change(exact, received, 1.0)["context"] - received["context"]
 
 
+def num_released(fed: Besieged) -> int:
+    """Releases that ghent has counted."""
+    ledger = fed.state("ghent") / LEDGER
+    return len(ledger.read_text().splitlines()) if ledger.exists() else 0
+
+
 def test_row_2_a_round_asked_for_twice_is_released_once(fed: Besieged) -> None:
     weak, strong, known = noised(4.0), noised(8.0), key()
     received = fed.first(weak)
     other = {"context": received["context"] + 1}
-    hidden = clipped(fed, received)
+    hidden, released = clipped(fed, received), num_released(fed)
     with fed.run(strong) as hand:  # the run agreed upon has no noise: the site's own file says so
         refused = hand.ask("ghent", TRAIN, order(strong, 1, known, received))
         assert refused.error == "policy: privacy.clip = 1.0 differs from the run agreed upon (0.0)"
@@ -108,15 +114,13 @@ def test_row_2_a_round_asked_for_twice_is_released_once(fed: Besieged) -> None:
             assert lied.content is None and "the server as" in lied.error
             fresh = tensors(hand.ask("ghent", TRAIN, order(strong, 1, key(), received)))
         # The coordinator stops, an image is mended, and the run goes on.
-        fed.give("ghent", mended=3)
-        with fed.run(weak) as hand:
+        with fed.other_images("ghent", fed.images("ghent", mended=3)), fed.run(weak) as hand:
             same = hand.ask("ghent", TRAIN, order(weak, 1, known, received))
             changed = hand.ask("ghent", TRAIN, order(weak, 1, known, other))
             new = key()  # two questions about a round that nobody has answered yet
             both = [(TRAIN, order(weak, 1, new, one)) for one in (received, other)]
             answered = [one for one in hand.ask_all("ghent", both) if one.content is not None]
             early = hand.ask("ghent", TRAIN, order(weak, 0, known, received))
-        fed.give("ghent")
     assert torch.equal(tensors(same)["context"], first["context"])
     assert changed.content is None and "answered round 1 for other prompts" in changed.error
     assert len(answered) == 1
@@ -124,7 +128,7 @@ def test_row_2_a_round_asked_for_twice_is_released_once(fed: Besieged) -> None:
     # What two runs released cancels nothing: once (8 a - 4 b) / 4 was the hidden change.
     a, b = (one["context"] - received["context"] for one in (first, fresh))
     assert abs(cosine((8 * a - 4 * b) / 4, hidden)) < 0.1  # unrelated: 0.018 by chance
-    assert len((fed.state("ghent") / LEDGER).read_text().splitlines()) == 3
+    assert num_released(fed) == released + 3
 
 
 # --- row 3: means that are withheld --------------------------------------------------------------
@@ -145,9 +149,8 @@ def test_row_3_chosen_means_tell_nothing_of_a_withheld_class(fed: Besieged) -> N
             return tensors(hand.ask("lille", TRAIN, told))
 
         before = {name: sent(means) for name, means in (("far", far), ("plain", plain["means"]))}
-        fed.give("lille", mended=0)
-        after = sent(far)
-        fed.give("lille")
+        with fed.other_images("lille", fed.images("lille", mended=0)):
+            after = sent(far)
     assert not torch.equal(before["far"]["global"], after["global"])  # it did train on the other
     for name in MEASURED:
         assert torch.equal(before["far"][name], after[name]), name
@@ -381,12 +384,11 @@ def test_row_8_no_name_of_a_file_or_a_class_reaches_the_coordinator(fed: Besiege
     whole, received = fed.data["ghent"].read_bytes(), fed.first(study())
     kinds = (HELLO, TRAIN, EVALUATE)
     for content in (b"torn", whole.replace(b"beaver", b"tumour")):
-        fed.data["ghent"].write_bytes(content)
         messages = [(kind, order(study(), 1, key(), received)) for kind in kinds]
-        found = fed.study.ask_all("ghent", messages)
+        with fed.other_images("ghent", content):
+            found = fed.study.ask_all("ghent", messages)
         told = "images: its images cannot be used; its log says why"
         assert [one.error for one in found] == [told] * len(kinds)
-    fed.data["ghent"].write_bytes(whole)
     reasons = str(fed.noted("ghent", "failed"))
     assert PATIENT in reasons and "tumour" in reasons  # the site's own people can read it
     for path in (fed.folder / "fed").rglob("*"):
