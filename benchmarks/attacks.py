@@ -20,16 +20,17 @@ from functools import partial
 
 import torch
 
-from focoop.config import load
+from focoop.config.loading import load
 from focoop.errors import FocoopError
-from focoop.experiment import evaluate_state, schedule_of
-from focoop.features import open_features
+from focoop.experiments.evaluation import evaluate_state
+from focoop.features.lookup import open_features
 from focoop.federation.client import ClientData
-from focoop.federation.round import Screen
+from focoop.federation.rounds import Screen
 from focoop.federation.simulator import MemoryStore, simulate
-from focoop.methods._base import ClientUpdate, Method, Params, Server, Task
-from focoop.robust import RULES, Defence
-from focoop.scenario import Scenario, build
+from focoop.federation.updates.screening import RULES, Defence
+from focoop.methods.base import ClientUpdate, Method, Params, Server, Task
+from focoop.scenario.scenario import Scenario, build_scenario
+from focoop.scenario.schedule import schedule_of
 from focoop.seeds import torch_generator
 
 CLASSES, CLIENTS = 20, 10
@@ -134,7 +135,7 @@ def scenario_of(method: str, extra: Sequence[str] = ()) -> tuple[Scenario, Calla
     dropped = "[" + ", ".join(f'"{name}"' for name in names[CLASSES:]) + "]"
     given = [*SETTINGS, f"data.drop_classes={dropped}", f"method.name={method}"]
     config = load(None, [*given, *TUNED.get(method, ()), *extra])
-    scenario = build(config)
+    scenario = build_scenario(config)
     return scenario, partial(replace, schedule_of(config, scenario))
 
 

@@ -14,7 +14,7 @@ import torch
 from gpu_world import REAL, TINY, features, make_task, make_tower
 
 from focoop.clip import load_backbone
-from focoop.methods._base import Batch, State, Task
+from focoop.methods.base import Batch, State, Task
 from focoop.methods.focoop import FOCoOp, FOCoOpConfig
 from focoop.seeds import torch_generator
 

@@ -15,11 +15,12 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from focoop.config import load
-from focoop.experiment import evaluate_state, schedule_of
-from focoop.features import open_features
+from focoop.config.loading import load
+from focoop.experiments.evaluation import evaluate_state
+from focoop.features.lookup import open_features
 from focoop.federation.simulator import MemoryStore, simulate
-from focoop.scenario import build
+from focoop.scenario.scenario import build_scenario
+from focoop.scenario.schedule import schedule_of
 
 CLASSES, CLIENTS = 20, 10
 SETTINGS = (
@@ -59,7 +60,7 @@ def outcome(method: str, up: str, down: str, seed: int) -> tuple[float, float, i
     given += [f"federation.payload={payload}", f"federation.payload_down={down}"]
     given += ["federation.weight_decay=1e-6"] if up == "control" else []
     config = load(None, [*given, *TUNED.get(method, ())])
-    scenario, store = build(config), MemoryStore()
+    scenario, store = build_scenario(config), MemoryStore()
     clients, schedule = scenario.training_clients(), schedule_of(config, scenario)
     *_, last = simulate(scenario.method, scenario.task, clients, schedule, store, seed=seed)
     found = evaluate_state(scenario, last.server, store, seed).summary

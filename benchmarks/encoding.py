@@ -5,7 +5,7 @@
 
 For each tower and kind of file, four rates: reading alone (decode and transform, all threads),
 the tower alone (a batch that is there already), the naive loop (read a batch, encode it, one after
-the other in one thread) and `focoop.encode.encode` into an empty cache, hashes and feature file
+the other in one thread) and `encode` into an empty cache, hashes and feature file
 included. The tower has all of torch's threads every time. "Of slower": ours over the lower of the
 first two. Files are in the page cache; on a CPU the best of three turns counts, each by itself.
 Towers:
@@ -38,8 +38,8 @@ from vit_sized import SIDE, VitSized
 from focoop.clip import load_backbone
 from focoop.clip.base import Backbone
 from focoop.data import ImageSet
-from focoop.data.ahead import cores, read_ahead
-from focoop.encode import BATCH, BATCH_ON_GPU, PIECE, encode
+from focoop.data.prefetch import cores, read_ahead
+from focoop.features.encoding import BATCH, BATCH_ON_GPU, PIECE, encode
 
 DISTINCT = 64  # images that are made; further files are links to them
 KINDS = {"jpeg": (500, 375), "png": (32, 32)}  # ImageNet's usual size, CIFAR's

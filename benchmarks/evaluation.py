@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 from torch import Tensor
 
-from focoop import metrics, scores
-from focoop.evaluation import Images, answers
-from focoop.methods._base import Logits, Task, Text
+from focoop.federation.evaluation import Images, answers
+from focoop.functional import metrics, scores
+from focoop.methods.base import Logits, Task, Text
 from focoop.methods.promptfl import PromptFL
 
 WIDTH, SCALE = 256, 100.0

@@ -25,13 +25,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from focoop.config import load, to_flat
-from focoop.features import FeatureSet, save_splits
-from focoop.flower import launch
-from focoop.flower.control import ENDED, check
+from focoop.config.loading import load, to_flat
+from focoop.features.lookup import FeatureSet, save_splits
+from focoop.flower.deploy import processes
+from focoop.flower.deploy.control import ENDED, check
+from focoop.flower.deploy.keys import make_keys
+from focoop.flower.deploy.serving import serving
 from focoop.flower.identity import registered
-from focoop.flower.keys import make_keys
-from focoop.flower.serving import serving
 from focoop.runs import RunFolder
 from focoop.seeds import torch_generator
 
@@ -79,7 +79,7 @@ IMPORTS = {
     "Python alone": "pass",
     "Flower's process": "import flwr.supernode.cli.flwr_clientapp",
     "Flower's process and torch": "import flwr.supernode.cli.flwr_clientapp, torch",
-    "focoop's process": "import flwr.supernode.cli.flwr_clientapp, focoop.flower.client_app",
+    "focoop's process": "import flwr.supernode.cli.flwr_clientapp, focoop.flower.site.client_app",
 }
 
 
@@ -137,14 +137,14 @@ def measure(root: Path, sites: int, rounds: int, port: int) -> dict[str, object]
 
 
 def start(command: list[str], home: Path) -> "subprocess.Popen[bytes]":
-    return launch.begin(command, launch.environment(home), home / "log.txt")
+    return processes.begin(command, processes.environment(home), home / "log.txt")
 
 
 def flwr(home: Path, *words: str) -> Any:
     """The answer of a `flwr` command."""
     done = subprocess.run(
-        [launch.program("flwr"), *words, "--format", "json"],
-        env=launch.environment(home),
+        [processes.program("flwr"), *words, "--format", "json"],
+        env=processes.environment(home),
         capture_output=True,
         text=True,
         check=True,
@@ -171,16 +171,21 @@ def run_empty(root: Path, names: list[str], rounds: int, port: int) -> list[floa
     home.mkdir()
     trust = f'address = "127.0.0.1:{port}"\nroot-certificates = "{keys}/ca.crt"\n'
     (home / "config.toml").write_text(f"[superlink.here]\n{trust}")
-    command = [launch.program("flower-superlink"), "--port", str(port), "--enable-supernode-auth"]
+    command = [
+        processes.program("flower-superlink"),
+        "--port",
+        str(port),
+        "--enable-supernode-auth",
+    ]
     command += ["--ssl-ca-certfile", f"{keys}/ca.crt", "--ssl-certfile", f"{keys}/server.pem"]
     command += ["--ssl-keyfile", f"{keys}/server.key", "--disable-runtime-dependency-installation"]
     running = [start(command, home)]
     try:
-        launch.await_server(f"127.0.0.1:{port}", keys / "ca.crt", 120)
+        processes.await_server(f"127.0.0.1:{port}", keys / "ca.crt", 120)
         for k, name in enumerate(names):
             place = keys / "sites" / name
             flwr(home, "supernode", "register", str(place / "key.pub"), "here", "--name", name)
-            command = [launch.program("flower-supernode"), "--superlink", f"127.0.0.1:{port}"]
+            command = [processes.program("flower-supernode"), "--superlink", f"127.0.0.1:{port}"]
             command += ["--root-certificates", f"{place}/ca.crt", "--port", str(port + 1 + k)]
             command += ["--auth-supernode-private-key", f"{place}/key"]
             running.append(start(command, root / f"{name}-plain"))
@@ -196,7 +201,7 @@ def run_empty(root: Path, names: list[str], rounds: int, port: int) -> list[floa
             time.sleep(1.0)
         time.sleep(1.0)
     finally:
-        launch.stop(running)
+        processes.stop(running)
     seconds: list[float] = json.loads(out.read_text())
     return seconds
 
@@ -224,16 +229,16 @@ def run_ours(root: Path, names: list[str], rounds: int, port: int) -> list[float
                     "data": f"file:{root}/{site.name}.safetensors",
                     "state": str(root / f"{site.name}-state"),
                 }
-                secret = launch.new_secret(home)
+                secret = processes.new_secret(home)
                 where = f"127.0.0.1:{port}"
-                command = launch.supernode(keys, where, launch.free_port(), node, secret)
+                command = processes.supernode(keys, where, processes.free_port(), node, secret)
                 running.append(start(command, home))
             number = served.control.submit(flat)
             while not (state := served.control.status(number))[0].startswith(ENDED):
                 time.sleep(1.0)
             check(number, *state)
         finally:
-            launch.stop(running)
+            processes.stop(running)
     entries = RunFolder.open(root / "run").manifest["rounds"]
     # The last round's time holds an evaluation too.
     return [entry["seconds"] for entry in entries if 0 < entry["round"] < rounds]

@@ -30,7 +30,7 @@ from gpu_world import REAL, TINY, Federation, make_clients, make_sets, make_task
 from naive import naive_round
 
 from focoop.federation.simulator import MemoryStore, start
-from focoop.methods._base import ClientUpdate, Server
+from focoop.methods.base import ClientUpdate, Server
 
 
 def settled(rows: list[dict[str, float]], skip: int) -> dict[str, float]:

@@ -9,18 +9,18 @@ from gpu_tower import Bench, Row, tower_inputs, tower_step
 from gpu_world import clock, wait
 from torch import Tensor
 
-from focoop.federation.graphs import Graphs
+from focoop.federation.cuda_graphs import Graphs
 from focoop.federation.simulator import MemoryStore
-from focoop.methods import _robust
-from focoop.methods._base import Batch, Text
-from focoop.methods._robust import Ascent, Separation
+from focoop.methods import _bos
+from focoop.methods._bos import Ascent, Separation
+from focoop.methods.base import Batch, Text
 
 
 def kernels(bench: Bench) -> list[Row]:
     """Each fused kernel on the tokens of 2000 prompts: microseconds, and bytes it must move."""
-    from focoop.clip import fused
-    from focoop.clip import kernels as own
-    from focoop.clip import kernels_attention as attention
+    from focoop.clip.text import fused
+    from focoop.clip.text import kernels as own
+    from focoop.clip.text import kernels_attention as attention
 
     shape, names = bench.tower.shape, bench.task.id_names
     layout = fused.flat(bench.tower.pos, names, 16, unified=False)
@@ -127,9 +127,9 @@ def robust(bench: Bench) -> list[Row]:
         losses: Tensor = torch.func.vmap(one)(*leaves, images, labels, *noise)
         return [losses.detach(), *torch.autograd.grad(losses.sum(), leaves)]
 
-    expected, rows, fits = step(torch.float64), [], _robust.fits
+    expected, rows, fits = step(torch.float64), [], _bos.fits
     for kind in ("torch", "kernels"):
-        _robust.fits = fits if kind == "kernels" else lambda *_: False
+        _bos.fits = fits if kind == "kernels" else lambda *_: False
         found = step(torch.float32)
         errors = [float((a - b).norm() / b.norm()) for a, b in zip(found, expected, strict=True)]
         seconds = clock(partial(step, torch.float32), bench.device, 5, 3)
@@ -137,5 +137,5 @@ def robust(bench: Bench) -> list[Row]:
         rows.append(
             {"by": kind, **dict(zip(names, errors, strict=True)), "eager ms": 1e3 * seconds}
         )
-    _robust.fits = fits
+    _bos.fits = fits
     return rows

@@ -7,9 +7,9 @@ import numpy as np
 from gpu_tower import Bench, Row
 from gpu_world import Federation, wait
 
+from focoop.federation.batched_training import Train
 from focoop.federation.meeting import Meeting
 from focoop.federation.simulator import MemoryStore
-from focoop.federation.together import Train
 
 
 def runs(bench: Bench) -> list[Row]:

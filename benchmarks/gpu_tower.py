@@ -16,9 +16,9 @@ from gpu_world import REAL, Federation, Sizes, clock, make_clients, make_task, m
 from text_engine import naive as slow
 from torch import Tensor
 
-from focoop.clip.text import Names, TextTower
-from focoop.federation.graphs import Graphs
-from focoop.methods._base import Params
+from focoop.clip.text.tower import Names, TextTower
+from focoop.federation.cuda_graphs import Graphs
+from focoop.methods.base import Params
 
 Row = dict[str, Any]
 

@@ -17,17 +17,17 @@ import torch.nn.functional as F
 from text_engine import CLASSES
 from torch import Tensor, nn
 
-from focoop.clip.text import TextShape, TextTower
+from focoop.clip.text.tower import TextShape, TextTower
 from focoop.clip.tokenizer import Tokenizer
-from focoop.evaluation import EvaluationSets, Images, Owned, evaluate
-from focoop.experiment import TOGETHER
 from focoop.federation import simulator
+from focoop.federation.batched_training import Train
 from focoop.federation.client import ClientData, LocalSettings
+from focoop.federation.evaluation import EvaluationSets, Images, Owned, evaluate
 from focoop.federation.simulator import MemoryStore, Schedule, client_state, simulate, start
-from focoop.federation.together import Train
 from focoop.methods import available, create
-from focoop.methods._base import Method, Params, Server, Task
-from focoop.words import candidates
+from focoop.methods.base import Method, Params, Server, Task
+from focoop.scenario.schedule import TOGETHER
+from focoop.scenario.wordnet import candidates
 
 HELD, SHOTS = 10, 8
 LOCAL = LocalSettings(epochs=2, batch_size=32, lr=0.01)

@@ -25,8 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop.features import open_features
-from focoop.metrics import auroc
+from focoop.features.lookup import open_features
+from focoop.functional.metrics import auroc
 from focoop.seeds import torch_generator
 
 MEMBERS = (1, 2, 3, 4, 5, 6, 8, 12)

@@ -11,8 +11,8 @@ SCRIPT = """
 import resource, sys
 from pathlib import Path
 from focoop import config
-from focoop.experiment import run_experiment
-from focoop.manifest import collect
+from focoop.experiments import run_experiment
+from focoop.runs.manifest import collect
 from focoop.runs import start
 settings = config.load(None, sys.argv[2:])
 with start(Path(sys.argv[1]), settings, collect(settings), resume=False) as folder:

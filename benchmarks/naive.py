@@ -17,7 +17,7 @@ from gpu_world import HELD, SHOTS, Sizes, wait
 from torch import Tensor, nn
 from transport import dense
 
-from focoop.clip.text import Names, TextTower
+from focoop.clip.text.tower import Names, TextTower
 
 MEAN, DEVIATION = (0.481, 0.458, 0.408), (0.269, 0.261, 0.276)
 TOKENS, BATCH, EPOCHS, ASCENT, SCALE, SHARE = 16, 32, 2, 4, 100.0, 0.2

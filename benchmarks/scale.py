@@ -27,15 +27,16 @@ import numpy as np
 import torch
 from scale_model import Sizes, mask_seconds, unmask_seconds
 
-from focoop.config import load
-from focoop.experiment import evaluate_state, schedule_of
-from focoop.features import open_features
-from focoop.federation.round import aggregate, num_bytes
+from focoop.config.loading import load
+from focoop.experiments.evaluation import evaluate_state
+from focoop.features.lookup import open_features
+from focoop.federation.rounds import aggregate, num_bytes
 from focoop.federation.simulator import MemoryStore, simulate, start
 from focoop.flower.masking import Masker, unmask
-from focoop.methods._base import ClientUpdate, Server
-from focoop.runstore import PrivateStore
-from focoop.scenario import build
+from focoop.methods.base import ClientUpdate, Server
+from focoop.runs.private_store import PrivateStore
+from focoop.scenario.scenario import build_scenario
+from focoop.scenario.schedule import schedule_of
 from focoop.seeds import torch_generator
 
 Point = dict[str, Any]
@@ -89,7 +90,7 @@ def clients_point(method: str, clients: int, share: float, rounds: int = 2) -> P
     given = [*SMALL, f"method.name={method}", f"partition.clients={clients}", TUNED[method]]
     given += [f"federation.participation={share}", f"federation.rounds={rounds}"]
     config = load(None, given)
-    scenario = build(config)
+    scenario = build_scenario(config)
     ready = forget_peak()
     schedule = schedule_of(config, scenario)
     with tempfile.TemporaryDirectory() as folder:
@@ -116,7 +117,7 @@ def clients_point(method: str, clients: int, share: float, rounds: int = 2) -> P
 def server_point(method: str, setting: str, count: int) -> Point:
     """One server step over `count` updates, with what memory the formula says it takes."""
     given = [*SMALL, f"method.name={method}", *([setting] if setting else [])]
-    scenario = build(load(None, given))
+    scenario = build_scenario(load(None, given))
     task, classes = scenario.task, len(scenario.task.classes)
     server = Server(start(scenario.method, task, 0).shared)
     generator = torch_generator(0, "scale")
@@ -184,7 +185,7 @@ def edges_point(edges: int, pool: str, seed: int) -> Point:
     given += [f"data.drop_classes={dropped}", "method.name=focoop", "federation.lr=6.0"]
     given += [f"method.goc_pool={pool}", f"federation.edges={edges}", f"seed={seed}"]
     config = load(None, [*given, "method.score_scale=30.0"])
-    scenario, store = build(config), MemoryStore()
+    scenario, store = build_scenario(config), MemoryStore()
     schedule, everyone = schedule_of(config, scenario), scenario.training_clients()
     *_, last = simulate(scenario.method, scenario.task, everyone, schedule, store, seed=seed)
     found = evaluate_state(scenario, last.server, store, seed).summary

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from focoop.clip import load_backbone
 from focoop.clip.base import Backbone
-from focoop.clip.text import Block, Names, TextShape, TextTower
-from focoop.words import candidates
+from focoop.clip.text.tower import Block, Names, TextShape, TextTower
+from focoop.scenario.wordnet import candidates
 
 TOKENS, IMAGES, SCALE = 16, 32, 30.0
 # The classes of CIFAR-100.

@@ -18,10 +18,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from focoop.functional.transport.dual import DualPlan, semi_unbalanced_dual
+from focoop.functional.transport.frank_wolfe import (
+    Plan,
+    barycentre,
+    rescale,
+    select_by_mass,
+    semi_unbalanced,
+)
+from focoop.functional.transport.frank_wolfe import squared_cost as distances
 from focoop.seeds import torch_generator
-from focoop.transport import Plan, barycentre, rescale, select_by_mass, semi_unbalanced
-from focoop.transport import squared_cost as distances
-from focoop.transport_dual import DualPlan, semi_unbalanced_dual
 
 TAU, GAP = 0.1, 5e-3
 TOKENS, WIDTH = 16, 512

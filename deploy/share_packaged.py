@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import torch
-
 from focoop.data.demo import demo_path
 from focoop.featurefile import load_split
-from focoop.features import save_splits
 from focoop.featureset import FeatureSet
+
+from focoop.features import save_splits
 
 CLASSES_EACH = 4
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from focoop.atomic import default_cache, replace
+from focoop.caching import cache_folder, write_whole
 from focoop.errors import ConfigError
 
 # oneDNN, torch's library of matrix products, reads its largest instruction set from here.
@@ -80,7 +80,7 @@ def bfloat16_on_cpu() -> Bfloat16:
     if found is None:
         found = try_products()
         with suppress(OSError):  # a cache that cannot be written costs the next process a trial
-            replace(_file(), json.dumps(asdict(found)).encode())
+            write_whole(_file(), json.dumps(asdict(found)).encode())
     return found
 
 
@@ -192,7 +192,7 @@ def _file() -> Path:
         torch = ""
     about = [platform.node(), platform.release(), _processor(), torch]
     name = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
-    return default_cache() / "processor" / f"bfloat16-{name}.json"
+    return cache_folder() / "processor" / f"bfloat16-{name}.json"
 
 
 def _processor() -> str:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from focoop.clip.base import Backbone, ImageFeatures
-from focoop.clip.text import TextShape, TextTower
+from focoop.clip.text.tower import TextShape, TextTower
 from focoop.seeds import torch_generator
 
 VOCABULARY = 512

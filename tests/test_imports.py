@@ -1,56 +1,46 @@
 """Imports run one way along the data path, and the core needs torch, numpy, safetensors alone."""
 
 import ast
+import inspect
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from focoop.lazy import imports_for_type_checkers
+
 PACKAGE = Path(__file__).resolve().parents[1] / "focoop"
 CORE_PACKAGES = {"torch", "numpy", "safetensors", "focoop"}
-# Modules for people rather than numbers may use the command line's packages at import time.
-FOR_PEOPLE = ("cli", "doctor", "show")
+FOR_PEOPLE = "cli"  # may use the command line's packages at import time
 FLOWER = "flower"  # needs flwr, an extra; nothing but the command line may need it
 # open_clip, an extra, and Triton, which comes with torch where there may be a GPU.
 OPENCLIP = {f"focoop.clip.{name}" for name in ("openclip", "patches", "weights")}
-OPENCLIP |= {f"focoop.clip.{name}" for name in ("kernels", "kernels_attention")}
-OPENCLIP |= {"focoop.methods._climb"}
-# A module may import its own layer and those to the left of it.
+OPENCLIP |= {f"focoop.clip.text.{name}" for name in ("kernels", "kernels_attention")}
+OPENCLIP |= {"focoop.methods._bos_triton"}
+# Loose files first, then rooms. A room may import the lines above its own; rooms of one line do not
+# import each other.
 LAYERS = (
-    ("errors", "__init__"),
-    ("seeds", "atomic", "cores", "kept", "processor", "watch"),
-    ("tensorcache", "linesearch", "marginals", "words"),
-    ("transport", "transport_dual", "partial_transport", "scores", "metrics"),
-    ("data",),
-    ("settings",),
-    ("clip",),
-    ("featureset", "featurefile", "encode", "features"),
-    ("partition", "negatives"),
-    ("methods",),
-    ("robust", "privacy", "secure_sum", "payload"),
+    ("errors", "lazy", "__init__"),
+    ("seeds", "caching", "threads", "progress"),
+    ("fields", "processor"),
+    ("functional", "data", "clip"),
+    ("features", "methods"),
     ("federation",),
-    ("schema",),
     ("config",),
-    ("evaluation",),
-    ("durable", "manifest"),
-    ("runstore",),
+    ("scenario",),
     ("runs",),
-    ("split",),
-    ("scenario", "mined"),
-    ("experiment",),
-    ("workers", "tables"),
-    ("grid",),
-    ("compare",),
-    ("choice",),
-    ("tune",),
-    ("show", "doctor", "flower"),
+    ("experiments",),
+    ("flower",),
     ("cli",),
     ("__main__",),
 )
+LOOSE = 10  # files at the top of the package, at most
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 FORBIDDEN_IN_METHODS = {"flwr", "pathlib", "os", "io", "logging", "tomllib", "json", "rich"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
+ROOMS = sorted(path.parent for path in PACKAGE.glob("*/__init__.py"))
 
 
 def dotted(path: Path) -> str:
@@ -92,19 +82,49 @@ def import_time(tree: ast.Module) -> list[ast.AST]:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=dotted)
-def test_imports_run_one_way(path: Path) -> None:
+def test_imports_run_one_way_and_through_the_front_door(path: Path) -> None:
     here = layer(path)
     assert here in RANK, f"give focoop/{here} its place in LAYERS"
     for name in imported(path, anywhere=True):
         parts = name.split(".")
-        if parts[0] != "focoop" or len(parts) < 2 or parts[1] not in RANK:
+        if parts[0] != "focoop" or len(parts) < 2 or parts[1] not in RANK or parts[1] == here:
             continue
-        assert RANK[parts[1]] <= RANK[here], f"{dotted(path)} imports {name}"
+        assert RANK[parts[1]] < RANK[here], f"{dotted(path)} imports {name}"
+        if (PACKAGE / parts[1]).is_dir():
+            assert len(parts) == 3, f"{dotted(path)}: import {parts[-1]} from focoop.{parts[1]}"
+            assert parts[2] in public_names(PACKAGE / parts[1]), f"{dotted(path)} imports {name}"
+
+
+def public_names(room: Path) -> list[str]:
+    """The `__all__` of a room, read from its source."""
+    for node in ast.parse((room / "__init__.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            names: list[str] = ast.literal_eval(node.value)
+            return names
+    raise AssertionError(f"{room.name}/__init__.py has no __all__")
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
+def test_a_room_says_what_it_offers(room: Path) -> None:
+    source = (room / "__init__.py").read_text(encoding="utf-8")
+    text = ast.get_docstring(ast.parse(source)) or ""
+    assert "May import:" in text
+    offered = public_names(room)
+    assert sorted(offered) == sorted(imports_for_type_checkers(source))
+    module = import_module(f"focoop.{room.name}")
+    files = {path.stem for path in room.iterdir()}
+    for name in offered:
+        value = getattr(module, name)
+        assert name not in files or inspect.ismodule(value), f"focoop.{room.name}.{name} is hidden"
+
+
+def test_few_files_are_loose() -> None:
+    assert len(list(PACKAGE.glob("*.py"))) <= LOOSE
 
 
 @pytest.mark.parametrize(
     "path",
-    [m for m in MODULES if layer(m) not in (*FOR_PEOPLE, FLOWER) and dotted(m) not in OPENCLIP],
+    [m for m in MODULES if layer(m) not in (FOR_PEOPLE, FLOWER) and dotted(m) not in OPENCLIP],
     ids=dotted,
 )
 def test_core_needs_three_packages(path: Path) -> None:
@@ -118,22 +138,19 @@ def test_methods_are_pure(path: Path) -> None:
     assert {name.split(".")[0] for name in names} & FORBIDDEN_IN_METHODS == set()
     inside = {name.split(".")[1] for name in names if name.startswith("focoop.")}
     assert inside <= {
+        "lazy",
         "clip",
-        "cores",
         "errors",
+        "fields",
+        "functional",
         "methods",
-        "scores",
-        "transport",
-        "transport_dual",
-        "partial_transport",
-        "metrics",
         "seeds",
-        "settings",
+        "threads",
     }
 
 
 def test_core_imports_where_nothing_else_is_installed() -> None:
-    core = [dotted(m) for m in MODULES if layer(m) not in (*FOR_PEOPLE, FLOWER, "__main__")]
+    core = [dotted(m) for m in MODULES if layer(m) not in (FOR_PEOPLE, FLOWER, "__main__")]
     core = [name for name in core if name not in OPENCLIP]
     script = f"""
 import importlib, sys

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from focoop.caching import cache_folder
 from focoop.cli import app
-from focoop.tensorcache import cache_folder
 
 pytest.importorskip("pillow_heif", reason="the extra `formats` is not installed")
 pytest.importorskip("pydicom", reason="the extra `formats` is not installed")

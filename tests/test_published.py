@@ -9,12 +9,12 @@ import click
 import pytest
 import typer
 
-from focoop import config
 from focoop.cli import app
-from focoop.data import ready, registry
-from focoop.data.spec import NAMED, Source, expand
+from focoop.config import loading
+from focoop.data import ready_features, registry
+from focoop.data.dataset_spec import NAMED, Source, expand
 from focoop.errors import DataError
-from focoop.scenario import datasets_of, require_data
+from focoop.scenario.scenario import datasets_of, require_data
 from tests.toy_command import call
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -101,7 +101,7 @@ def test_a_configuration_loads_and_names_no_file(path: Path) -> None:
     assert tomllib.loads(path.read_text("utf-8"))
     if path not in RUNS:  # a preset is laid over a setting
         return
-    data = config.load(path).data
+    data = loading.load(path).data
     specs = (data.id, *data.corrupted, *data.ood, *data.validation_ood)
     kinds = {Source.parse(spec).kind for spec in expand(specs)}
     assert kinds <= {NAMED, "demo"}, specs
@@ -112,9 +112,9 @@ def test_without_data_every_missing_set_is_named_with_its_size(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FOCOOP_DATA", str(tmp_path))
-    monkeypatch.delenv(ready.VARIABLE, raising=False)
+    monkeypatch.delenv(ready_features.VARIABLE, raising=False)
     for overrides in ([], ["data.validation=2"]):  # a run, and a trial of focoop tune
-        settings = config.load(path, overrides)
+        settings = loading.load(path, overrides)
         sources = [Source.parse(spec) for spec in expand(datasets_of(settings))]
         names = {source.name for source in sources if source.kind == NAMED}
         if not names:
@@ -137,7 +137,7 @@ def test_the_command_says_so_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FOCOOP_DATA", str(tmp_path / "data"))
-    monkeypatch.delenv(ready.VARIABLE, raising=False)
+    monkeypatch.delenv(ready_features.VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
     for words in (
         ["run", "cifar100-focoop"],

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from focoop.config import RunConfig
+from focoop.config.loading import RunConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 

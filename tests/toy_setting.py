@@ -6,8 +6,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from focoop import grid
-from focoop.features import FeatureSet, save_splits
+from focoop.experiments import grid
+from focoop.features.lookup import FeatureSet, save_splits
 from focoop.seeds import torch_generator
 
 CLASSES = ("apple", "boat", "cat", "drum")

@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from focoop.config import RunConfig
-from focoop.experiment import run_experiment
-from focoop.manifest import collect
+from focoop.config.loading import RunConfig
+from focoop.experiments.running import run_experiment
 from focoop.runs import RunFolder, start
+from focoop.runs.manifest import collect
 from tools.flower_hosts import Federation, federation, separable, small
 
 CLIENTS, ROUNDS, LOST = 3, 5, 2
@@ -32,7 +32,7 @@ def disturbed(made: Federation, wait: float = 60.0) -> RunFolder:
     made.kill(sites[LOST])
     seen = made.wait("committed", since=seen, round=2)
     seen = made.wait("asked", since=seen, round=3, step="train")
-    made.kill(server, "focoop.flower.link")
+    made.kill(server, "focoop.flower.deploy.superlink")
     if server.wait(60) != 7:
         raise RuntimeError(f"the coordinator did not say that it failed:\n{made.told()}")
     again = ("--wait", str(wait), "--resume")

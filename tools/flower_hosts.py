@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from focoop import config as configuration
-from focoop.config import RunConfig
-from focoop.data.demo import demo_path
-from focoop.featurefile import load_split
-from focoop.features import save_splits
-from focoop.featureset import FeatureSet
+from focoop.config import loading as configuration
+from focoop.config.loading import RunConfig
+from focoop.features.demo import demo_path
+from focoop.features.feature_set import FeatureSet
+from focoop.features.lookup import save_splits
+from focoop.features.storage import load_split
 from focoop.flower.journal import events, sentence
-from focoop.split import make_split
+from focoop.scenario.assignment import make_split
 
 ROOT = Path(__file__).resolve().parents[1]
 CLASSES = 12

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from safetensors import safe_open
 
-from focoop import negatives
 from focoop.clip import load_backbone
+from focoop.scenario import negatives
 
 DEPTH = {"adjectives": 300, "nouns": 1200}
 

@@ -22,10 +22,10 @@ from torch import Tensor
 from focoop.clip import load_backbone
 from focoop.clip.base import Backbone
 from focoop.data import read_folder
-from focoop.data.corruptions import SEVERITIES
-from focoop.encode import encode
-from focoop.featurefile import load_split, quantise, read_file, write_file
-from focoop.featureset import FeatureSet
+from focoop.data.corruptions.apply import SEVERITIES
+from focoop.features.encoding import encode
+from focoop.features.feature_set import FeatureSet
+from focoop.features.storage import load_split, quantise, read_file, write_file
 
 TRAIN_PER_CLASS, TEST_PER_CLASS = 16, 20
 OOD_ROWS, OOD_PATCH_ROWS = 1000, 250

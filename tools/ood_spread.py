@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from focoop.federation.client import LocalSettings, train
 from focoop.federation.simulator import client_state, start
-from focoop.methods._base import Server
+from focoop.methods.base import Server
 from focoop.runs import RunFolder
-from focoop.scenario import build
+from focoop.scenario.scenario import build_scenario
 from focoop.seeds import torch_generator
 
 
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, required=True)
     given = parser.parse_args()
     folder = RunFolder.open(given.run)
-    scenario, committed = build(folder.config), folder.resume_point()
+    scenario, committed = build_scenario(folder.config), folder.resume_point()
     assert committed is not None, f"{given.run} has no committed round"
     federation = folder.config.federation
     settings = LocalSettings(federation.epochs, federation.batch_size, given.lr)

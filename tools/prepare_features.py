@@ -30,16 +30,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import validation_ood
 
-from focoop import config
 from focoop.clip import load_backbone
 from focoop.clip.base import Backbone
-from focoop.data import ImageSet, read_folder, ready
-from focoop.data.corruptions import SEVERITIES
-from focoop.data.spec import Source, expand
-from focoop.encode import encode
-from focoop.featurefile import read_file, write_file
-from focoop.features import FeatureSet
-from focoop.schema import RunConfig
+from focoop.config import loading
+from focoop.config.schema import RunConfig
+from focoop.data import ImageSet, read_folder, ready_features
+from focoop.data.corruptions.apply import SEVERITIES
+from focoop.data.dataset_spec import Source, expand
+from focoop.features.encoding import encode
+from focoop.features.lookup import FeatureSet
+from focoop.features.storage import read_file, write_file
 
 # Test images per class. The folders of Caltech101, Pets and DTD have no more than 4, 6 and 6.
 CORRUPTED = {"cifar100": 10, "caltech101": 10, "oxford_pets": 10, "dtd": 10, "tinyimagenet": 4}
@@ -102,7 +102,7 @@ def slim(settings: list[RunConfig], out: Path) -> None:
     wanted: dict[str, tuple[Path, set[bool]]] = {}  # with patches, without, or both
     for data in [one.data for one in settings]:
         for spec in expand((data.id, *data.corrupted, *data.ood, *data.validation_ood)):
-            if found := ready.find(Source.parse(spec)):
+            if found := ready_features.find(Source.parse(spec)):
                 wanted.setdefault(found.path.name, (found.path, set()))[1].add(data.with_patches)
     total = 0
     out.mkdir(parents=True, exist_ok=True)
@@ -127,8 +127,8 @@ def main() -> None:
     )
     given = parser.parse_args()
     if given.slim is not None:
-        ready.use([given.shared / "features", given.out])
-        return slim([config.load(path) for path in given.settings], given.slim)
+        ready_features.use([given.shared / "features", given.out])
+        return slim([loading.load(path) for path in given.settings], given.slim)
     images, backbone = given.shared / "images", load_backbone("mini")
     given.out.mkdir(parents=True, exist_ok=True)
     validation_ood.write_full_size(given.shared / "features", given.out, backbone)

@@ -19,11 +19,10 @@ from pathlib import Path
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from focoop import compare, grid
-from focoop import tune as tuning
-from focoop.choice import OBJECTIVE, parse_objective, write_choice
 from focoop.errors import FocoopError
-from focoop.workers import default_jobs
+from focoop.experiments import comparison, grid, tuning
+from focoop.experiments.tuning_report import OBJECTIVE, parse_objective, write_choice
+from focoop.experiments.workers import default_jobs
 
 
 def main(arguments: list[str]) -> int:
@@ -76,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def run_compare(given: argparse.Namespace) -> list[compare.Outcome]:
+def run_compare(given: argparse.Namespace) -> list[comparison.Outcome]:
     files = [*given.settings, *given.files]
     seeds = grid.parse_seeds(",".join(given.seeds))
     changes = overrides(given)
@@ -84,17 +83,17 @@ def run_compare(given: argparse.Namespace) -> list[compare.Outcome]:
         files, given.methods, seeds, given.out, presets=given.presets, overrides=changes
     )
     if given.no_run:
-        compare.refuse_changed(cells)
-        outcomes = [compare.found(cell) for cell in cells]
+        comparison.refuse_changed(cells)
+        outcomes = [comparison.found(cell) for cell in cells]
     else:
-        outcomes = compare.run(cells, say, jobs=jobs(given, cells), together=given.together)
-    compare.write_results(given.out, outcomes)
-    for name, rows in compare.grouped(outcomes).items():
-        print(compare.markdown(name, rows))
+        outcomes = comparison.run(cells, say, jobs=jobs(given, cells), together=given.together)
+    comparison.write_results(given.out, outcomes)
+    for name, rows in comparison.grouped(outcomes).items():
+        print(comparison.markdown(name, rows))
     return outcomes
 
 
-def run_tune(given: argparse.Namespace) -> list[compare.Outcome]:
+def run_tune(given: argparse.Namespace) -> list[comparison.Outcome]:
     weights = parse_objective(given.objective)
     studies = tuning.studies(
         given.setting,
@@ -126,9 +125,9 @@ def jobs(given: argparse.Namespace, cells: list[grid.Cell]) -> int:
     return default_jobs(devices) if given.jobs is None else int(given.jobs)
 
 
-def say(outcome: compare.Outcome) -> None:
+def say(outcome: comparison.Outcome) -> None:
     if outcome.status != "running":
-        print(compare.line(outcome), file=sys.stderr, flush=True)
+        print(comparison.line(outcome), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

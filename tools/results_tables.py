@@ -15,7 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from focoop.tables import NOTE, columns, markdown, stat
+from focoop.experiments.tables import NOTE, columns, markdown, stat
 
 # Settings whose test images come from a domain that no client has.
 LEFT_OUT = ("office", "pacs")

@@ -100,14 +100,15 @@ def one_run(file: Path, settings: list[str], variant: str) -> dict[str, Any]:
     """Train and evaluate; the last round's accuracies and the way there."""
     import torch
 
-    from focoop import config as configs
-    from focoop.experiment import evaluate_state, schedule_of
+    from focoop.config import loading as configs
+    from focoop.experiments.evaluation import evaluate_state
     from focoop.federation.simulator import MemoryStore, simulate, start
-    from focoop.methods._base import Server
-    from focoop.scenario import build
+    from focoop.methods.base import Server
+    from focoop.scenario.scenario import build_scenario
+    from focoop.scenario.schedule import schedule_of
 
     config = configs.load(file, settings)
-    scenario, seed = build(config), config.seed
+    scenario, seed = build_scenario(config), config.seed
     if variant.startswith("start-"):
         seed += 1000 * int(variant.removeprefix("start-"))
     server = Server(start(scenario.method, scenario.task, seed).shared)

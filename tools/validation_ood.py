@@ -29,10 +29,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from focoop.clip import load_backbone
 from focoop.clip.base import Backbone, ImageFeatures
-from focoop.data import caltech101_objects, tinyimagenet_objects
-from focoop.data.rendered import reduced, shuffle
-from focoop.featurefile import load_split, quantise, write_file
-from focoop.features import FeatureSet
+from focoop.data.datasets import caltech101_objects, tinyimagenet_objects
+from focoop.data.image_versions import reduced, shuffle
+from focoop.features.lookup import FeatureSet
+from focoop.features.storage import load_split, quantise, write_file
 from focoop.seeds import numpy_generator
 
 PATCH_ROWS = 150  # of each 32 px set

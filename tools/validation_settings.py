@@ -16,9 +16,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from focoop import config
+from focoop.config import loading
 from focoop.data.registry import lookup
-from focoop.featurefile import read_file, split_names, write_file
+from focoop.features.storage import read_file, split_names, write_file
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = ROOT / "configs" / "settings"
@@ -62,13 +62,13 @@ def main() -> None:
     features = given.features
     for name, count in CLASSES.items():
         file = without(features / f"{name}.safetensors", "test", given.out)
-        ood = config.load(SETTINGS / f"{name}.toml").data.validation_ood
+        ood = loading.load(SETTINGS / f"{name}.toml").data.validation_ood
         data = [f'id = "file:{file}"', "corrupted = []", f"validation = {count}"]
         data += [f"ood = {quoted(ood)}", "validation_ood = []"]
         data += [f"drop_classes = {quoted(lookup(name).no_classes)}"]
         write(given.out, name, name, {"data": data})
     for base, (name, left_out) in DOMAINS.items():
-        kept = config.load(SETTINGS / f"{base}.toml").partition.leave_out
+        kept = loading.load(SETTINGS / f"{base}.toml").partition.leave_out
         file = without(features / f"{name}.safetensors", kept, given.out)
         for domain in left_out:
             data = [f'id = "file:{file}"', f"ood = {quoted(OOD)}", "validation_ood = []"]

@@ -1,87 +1,17 @@
-"""The command line: `focoop run`, `evaluate`, `compare`, `tune`, `features`, `data`, `demo`, ...
+"""The command line: a thin layer that reads arguments, calls the library and prints.
 
 Results go to standard output, messages to standard error. Exit codes: `failure.EXIT_CODES`.
+
+May import: every room.
 """
 
-import os
-import warnings
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from focoop.lazy import lazy_names
 
-from focoop import __version__
-from focoop.cli import (
-    compare,
-    complete,
-    coordinator,
-    data,
-    demo,
-    federation,
-    info,
-    keys,
-    negatives,
-    run,
-    site,
-)
-from focoop.cli.console import messages
-from focoop.cli.failure import EPILOG
-from focoop.cli.screen import Commands
+if TYPE_CHECKING:
+    from focoop.cli.commands import app, main
 
 __all__ = ["app", "main"]
 
-app = typer.Typer(
-    name="focoop",
-    cls=Commands,
-    epilog=EPILOG,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.add_typer(data.app, name="data")
-app.add_typer(site.app, name="site")
-app.add_typer(federation.app, name="federation")
-app.command()(run.run)
-app.command()(run.evaluate)
-app.command()(demo.demo)
-app.command()(compare.compare)
-app.command()(compare.tune)
-app.command()(data.features)
-app.command()(negatives.negatives)
-app.command()(keys.keys)
-app.command()(coordinator.coordinator)
-app.command()(info.methods)
-app.command()(info.config)
-app.command("runs")(info.runs)
-app.command()(info.doctor)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"focoop {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
-    ] = False,
-) -> None:
-    """Learn prompts for a frozen CLIP together, without sharing images, and detect what is foreign.
-
-    Start with: focoop demo
-
-    Let the Tab key complete settings, methods and datasets: focoop --install-completion
-    """
-
-
-def _warned(message: Warning | str, *_: object, **__: object) -> None:
-    """A warning as people read it, without the line of code that gave it."""
-    messages().print(f"warning: {message}")
-
-
-def main() -> None:
-    """Entry point of the `focoop` command."""
-    warnings.showwarning = _warned
-    with complete.bash_words(os.environ):
-        app(prog_name="focoop")  # also as python -m focoop, so that completion knows its name
+__getattr__ = lazy_names(__name__, __file__)

@@ -10,19 +10,16 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from focoop.cli import complete
+from focoop.cli import completion
+from focoop.cli.display import PROSE, Column, Sheet, dataset_of
+from focoop.cli.display.sheet import joined
 from focoop.cli.fetch import Features
 from focoop.cli.run import note_data
 from focoop.cli.screen import AsJson, Device, Overrides, Untuned, messages, out, print_json
 from focoop.errors import FocoopError
-from focoop.show import PROSE, Column, Sheet, dataset_of
-from focoop.show.sheet import joined
 
 if TYPE_CHECKING:
-    from focoop.choice import Choice, Study
-    from focoop.compare import Outcome
-    from focoop.grid import Cell
-    from focoop.tables import Row
+    from focoop.experiments import Cell, Choice, Outcome, Row, Study
 
 Jobs = Annotated[
     int | None,
@@ -43,20 +40,20 @@ def compare(
         typer.Argument(
             metavar="FILES",
             help="Settings; without --methods a run each.",
-            autocompletion=complete.configuration,
+            autocompletion=completion.configuration,
         ),
     ] = None,
     settings: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FILE", help="The same as FILES.", autocompletion=complete.configuration
+            metavar="FILE", help="The same as FILES.", autocompletion=completion.configuration
         ),
     ] = None,
     methods: Annotated[
         str | None,
         typer.Option(
             help="Names, presets or variants such as focoop:bos=false; or all.",
-            autocompletion=complete.method_list,
+            autocompletion=completion.method_list,
         ),
     ] = None,
     seeds: Annotated[str, typer.Option(help="Seeds, each a run.")] = "0,1,2",
@@ -82,9 +79,9 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Run methods x settings x seeds as one resumable grid, and print its tables."""
-    from focoop import compare as grid_runs
     from focoop.config import shipped
-    from focoop.grid import parse_seeds, plan
+    from focoop.experiments import comparison as grid_runs
+    from focoop.experiments import parse_seeds, plan
 
     cells = plan(
         [*(settings or []), *(files or [])],
@@ -121,12 +118,12 @@ def tune(
     setting: Annotated[
         Path,
         typer.Option(
-            metavar="FILE", help="What is tuned on.", autocompletion=complete.configuration
+            metavar="FILE", help="What is tuned on.", autocompletion=completion.configuration
         ),
     ],
     methods: Annotated[
         str,
-        typer.Option(help="Names or variants, or all.", autocompletion=complete.method_list),
+        typer.Option(help="Names or variants, or all.", autocompletion=completion.method_list),
     ],
     budget: Annotated[int, typer.Option(help="Trials of each method.")] = 12,
     folder: Annotated[
@@ -157,9 +154,8 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Choose methods' settings on validation images, the same number of trials for each."""
-    from focoop.choice import parse_objective, told, write_choice
-    from focoop.tune import studies
-    from focoop.tune import tune as run_trials
+    from focoop.experiments import parse_objective, studies, told, write_choice
+    from focoop.experiments import tune as run_trials
 
     weights = parse_objective(objective)
     found = studies(
@@ -194,7 +190,7 @@ def with_device(overrides: list[str] | None, device: str | None) -> list[str]:
 
 
 def _jobs(given: int | None, cells: "list[Cell]") -> int:
-    from focoop.workers import default_jobs
+    from focoop.experiments import default_jobs
 
     return default_jobs([cell.config.backbone.device for cell in cells]) if given is None else given
 
@@ -214,7 +210,7 @@ Draw = Callable[["list[Outcome]"], RenderableType]
 @contextmanager
 def _board(cells: "list[Cell]", draw: Draw) -> "Iterator[Callable[[Outcome], None]]":
     """Shows outcomes as they change: a live table on a terminal, lines elsewhere."""
-    from focoop.compare import Outcome, line
+    from focoop.experiments import Outcome, line
 
     console = messages()
     current = {cell.folder: Outcome(cell) for cell in cells}
@@ -242,7 +238,7 @@ def _board(cells: "list[Cell]", draw: Draw) -> "Iterator[Callable[[Outcome], Non
 
 def live_comparison(outcomes: "list[Outcome]") -> RenderableType:
     """One table per setting that is under way; means over the seeds that are finished."""
-    from focoop.compare import grouped, row
+    from focoop.experiments import grouped, row
 
     parts: list[RenderableType] = [_progress(outcomes)]
     groups = grouped(outcomes)
@@ -265,7 +261,7 @@ def live_comparison(outcomes: "list[Outcome]") -> RenderableType:
 
 def _print_tables(outcomes: "list[Outcome]") -> None:
     """The tables of every setting: markdown in a pipe, on a terminal as they fit it."""
-    from focoop import compare as grid_runs
+    from focoop.experiments import comparison as grid_runs
 
     console = out()
     for setting, rows in grid_runs.grouped(outcomes).items():
@@ -281,7 +277,7 @@ def _print_tables(outcomes: "list[Outcome]") -> None:
 
 def comparison(setting: str, rows: "list[tuple[str, Row, str]]") -> Sheet:
     """One row per (label, columns, number of runs), the best of a column in bold."""
-    from focoop.tables import best
+    from focoop.experiments import best
 
     names = list(dict.fromkeys(name for _, row, _ in rows for name in row))
     top = {name: best(name, [row for _, row, _ in rows]) for name in names}
@@ -299,7 +295,7 @@ def comparison(setting: str, rows: "list[tuple[str, Row, str]]") -> Sheet:
 
 def live_tuning(found: "list[Study]", weights: dict[str, float]) -> Draw:
     """One row per method: trials, and the objective of the defaults and of the best so far."""
-    from focoop.choice import choose
+    from focoop.experiments import choose
 
     def draw(outcomes: "list[Outcome]") -> RenderableType:
         by_folder = {outcome.cell.folder: outcome for outcome in outcomes}

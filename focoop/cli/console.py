@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from focoop.show.sheet import wrapped
+from focoop.cli.display.sheet import wrapped
 
 UNBROKEN = 100_000  # columns of a pipe or a file, where nothing has to be broken
 _live: list["Screen"] = []  # consoles that show a bar or a table at this moment, the newest last

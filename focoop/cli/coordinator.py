@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from focoop.cli.keys import need_flower
-from focoop.cli.live import Watch
+from focoop.cli.live_table import Watch
 from focoop.cli.screen import ConfigFile, Overrides, RunOut, load_config, messages, out
 from focoop.cli.site import Classes, Keys
 from focoop.cli.site_status import LogJson
@@ -17,9 +17,8 @@ from focoop.cli.status_page import STATUS_PORT, Shown, StatusPort, shown_page
 from focoop.errors import FederationError, RunError
 
 if TYPE_CHECKING:
-    from focoop.flower.journal import Tail
-    from focoop.flower.serving import Served
-    from focoop.schema import RunConfig
+    from focoop.config import RunConfig
+    from focoop.flower import Served, Tail
 
 LOCK_SECONDS = 30.0  # a server process that lost its SuperLink is gone by then
 EVERY, ASK_EVERY = 1.0, 20.0  # seconds between looks at the journal, and questions
@@ -79,8 +78,7 @@ def study_settings(
         server: How the server deals with its sites (`focoop.flower.settings`).
     """
     from focoop.config import to_flat
-    from focoop.flower.identity import numbered
-    from focoop.flower.settings import server_settings
+    from focoop.flower import numbered, server_settings
 
     journal = path.with_name(f"{path.name}-flower") / "journal.jsonl"
     places: dict[str, int | str] = {
@@ -110,9 +108,7 @@ def serve(
         shown: How many rounds it has, and how it is shown.
         again: What somebody should do after a failure.
     """
-    from focoop.flower.identity import numbered
-    from focoop.flower.journal import Tail
-    from focoop.flower.serving import serving
+    from focoop.flower import Tail, numbered, serving
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # then the server ends with it
     home, console = path.with_name(f"{path.name}-flower"), messages()
@@ -146,8 +142,8 @@ def _follow(served: "Served", number: int, path: Path, watch: Watch, tail: "Tail
 
 
 def _until_ended(served: "Served", number: int, path: Path, watch: Watch, tail: "Tail") -> None:
-    from focoop.flower.control import ENDED
-    from focoop.flower.control import check as check_end
+    from focoop.flower import ENDED
+    from focoop.flower import check as check_end
 
     home, asked = served.home, time.monotonic()
     begun, over = False, False

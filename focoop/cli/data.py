@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from focoop.cli import complete
+from focoop.cli import completion
 from focoop.cli.fetch import Features, Root, check, fetch
 from focoop.cli.run import note_clients, note_data
 from focoop.cli.screen import (
@@ -23,8 +23,8 @@ from focoop.cli.screen import (
 from focoop.errors import ConfigError
 
 if TYPE_CHECKING:
+    from focoop.cli.display import Sheet
     from focoop.features import FeatureSet
-    from focoop.show import Sheet
 
 NAMED_CLASSES = 20  # no more are listed below the picture
 WIDEST = 160  # columns of the label-by-client picture in a pipe
@@ -40,8 +40,7 @@ app.command()(check)
 @app.command("list")
 def list_(root: Root = None, as_json: AsJson = False) -> None:
     """List packaged and public datasets: what is here, what can be fetched, how large."""
-    from focoop.data import registry
-    from focoop.data.corruptions import CORRUPTIONS
+    from focoop.data import CORRUPTIONS, registry
 
     packaged, public = _packaged(), _public(root)
     if as_json:
@@ -72,7 +71,7 @@ def list_(root: Root = None, as_json: AsJson = False) -> None:
 
 
 def _datasets_table(packaged: list[dict[str, Any]], public: list[dict[str, Any]]) -> "Sheet":
-    from focoop.show import Column, Sheet
+    from focoop.cli.display import Column, Sheet
 
     rows = []
     for row in packaged:
@@ -98,7 +97,7 @@ def _datasets_table(packaged: list[dict[str, Any]], public: list[dict[str, Any]]
 
 
 def _packaged() -> list[dict[str, Any]]:
-    from focoop.data import demo
+    from focoop.features import demo
 
     files = demo.files()
     return [
@@ -163,8 +162,8 @@ def show(
 
     Images need not be encoded for it.
     """
-    from focoop.experiment import describe_partition
-    from focoop.show import partition_table, plot_partition
+    from focoop.cli.display import partition_table, plot_partition
+    from focoop.experiments import describe_partition
 
     config = load_config(file, overrides, device)
     note_clients(config)
@@ -211,12 +210,14 @@ def features(
         str,
         typer.Argument(
             help="NAME, folder:PATH, clients:PATH, csv:FILE, hf:NAME, demo:NAME",
-            autocompletion=complete.dataset,
+            autocompletion=completion.dataset,
         ),
     ],
     backbone: Annotated[
         str,
-        typer.Option(help="mini, or openclip:MODEL:PRETRAINED.", autocompletion=complete.backbone),
+        typer.Option(
+            help="mini, or openclip:MODEL:PRETRAINED.", autocompletion=completion.backbone
+        ),
     ] = "mini",
     weights: Annotated[Path | None, typer.Option(help="Local weights for openclip.")] = None,
     split: Annotated[str, typer.Option(help="A split, or all.")] = "all",

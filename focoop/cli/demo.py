@@ -11,7 +11,7 @@ from focoop.cli.screen import AsJson, Device, Overrides, load_config, print_json
 from focoop.errors import RunError
 
 if TYPE_CHECKING:
-    from focoop.schema import RunConfig
+    from focoop.config import RunConfig
 
 # Files of configs/demo and the columns they fill.
 METHODS = {

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from focoop.cli import complete
+from focoop.cli import completion
 from focoop.cli.keys import need_flower
 from focoop.cli.screen import Overrides, Untuned, load_config, load_tuned, messages, out
 from focoop.cli.site import Classes, class_names
@@ -41,7 +41,7 @@ def create(
             "--config",
             metavar="CONFIG.toml",
             help="Settings of the study; what is left out has its default.",
-            autocompletion=complete.configuration,
+            autocompletion=completion.configuration,
         ),
     ] = None,
     overrides: Overrides = None,
@@ -53,9 +53,8 @@ def create(
     Settings that are not given have the method's tuned values; NAME/run.toml has them all.
     """
     need_flower()
-    from focoop.flower.policy import Policy, Refusal
-    from focoop.flower.study import Federation, host_port
-    from focoop.flower.study import create as make
+    from focoop.flower import Federation, Policy, Refusal, host_port
+    from focoop.flower import create as make
 
     names = [part.strip() for part in sites.split(",") if part.strip()]
     # Settings that depend on the data have the values for images of one's own, as in `focoop run`.
@@ -95,8 +94,7 @@ def start(
     """Serve the sites and run the study to its end; a run that was stopped goes on."""
     need_flower()
     from focoop.cli.coordinator import serve, study_settings
-    from focoop.flower.joinbundle import CLASSES, RUN
-    from focoop.flower.study import read
+    from focoop.flower import CLASSES, RUN, read
 
     found = read(folder)
     config = load_config(folder / RUN, None, None, own=True)
@@ -128,7 +126,7 @@ def invite_site(
     For a new site a coordinator that runs must be started again: its number of sites is fixed.
     """
     need_flower()
-    from focoop.flower.study import invite_site as make
+    from focoop.flower import invite_site as make
 
     path = make(folder, site)
     told = f"give {path} to {site}, by a way that nobody else can read; it is good for one key"

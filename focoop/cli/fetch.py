@@ -5,16 +5,9 @@ from typing import Annotated
 
 import typer
 
-from focoop.cli import complete
-from focoop.cli.checked import as_document, show_report
-from focoop.cli.screen import (
-    AsJson,
-    download_progress,
-    image_work,
-    messages,
-    out,
-    print_json,
-)
+from focoop.cli import completion
+from focoop.cli.data_check import as_document, show_report
+from focoop.cli.screen import AsJson, download_progress, image_work, messages, out, print_json
 from focoop.errors import ConfigError, DataError
 
 Root = Annotated[
@@ -26,7 +19,7 @@ Root = Annotated[
 def _stand_in(given: list[Path] | None) -> list[Path] | None:
     """Name folders of ready features for this command and the processes it starts."""
     if given:
-        from focoop.data.ready import use
+        from focoop.data import use
 
         use(given)
     return given
@@ -48,14 +41,16 @@ def fetch(
     names: Annotated[
         list[str],
         typer.Argument(
-            metavar="NAME...", help="See focoop data list.", autocompletion=complete.public_dataset
+            metavar="NAME...",
+            help="See focoop data list.",
+            autocompletion=completion.public_dataset,
         ),
     ],
     root: Root = None,
 ) -> None:
     """Download public datasets: resumed where a download broke off, checked, then unpacked."""
-    from focoop.data.fetch import fetch as get
-    from focoop.data.registry import lookup
+    from focoop.data import fetch as get
+    from focoop.data import lookup
 
     console = messages()
     for name in names:
@@ -71,7 +66,7 @@ def check(
     dataset: Annotated[
         str,
         typer.Argument(
-            help="A dataset of your own, as data.id takes it.", autocompletion=complete.dataset
+            help="A dataset of your own, as data.id takes it.", autocompletion=completion.dataset
         ),
     ],
     split: Annotated[str, typer.Option(help="A split, or all.")] = "all",
@@ -82,8 +77,7 @@ def check(
 
     Exit code 3 where files cannot be read; other remarks are told and change nothing.
     """
-    from focoop.data.report import inspect
-    from focoop.data.spec import Source
+    from focoop.data import Source, inspect
 
     source = Source.parse(dataset)
     if source.kind in ("demo", "file"):

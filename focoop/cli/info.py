@@ -22,8 +22,8 @@ from focoop.cli.screen import (
 )
 
 if TYPE_CHECKING:
-    from focoop.doctor import Check
-    from focoop.show import Sheet
+    from focoop.cli.display import Sheet
+    from focoop.cli.doctor import Check
 
 WIDE = 4  # columns of "note" and "fail", the states before a finding
 COLOURS = {"ok": "green", "note": "yellow", "fail": "red"}
@@ -46,7 +46,7 @@ def methods(as_json: AsJson = False) -> None:
     ]
     if as_json:
         return print_json(rows)
-    from focoop.show import PROSE, Column, Sheet
+    from focoop.cli.display import PROSE, Column, Sheet
 
     columns = [Column(name, prose=0 if name == "name" else PROSE) for name in rows[0]]
     console = out()
@@ -76,7 +76,7 @@ def config(
 
 def _commented(line: str, width: int) -> str:
     """A line of TOML; a comment that makes it wider than the screen goes on in further lines."""
-    from focoop.show import wrapped
+    from focoop.cli.display import wrapped
 
     setting, mark, comment = line.partition("  # ")
     if not mark or cell_len(line) <= width:
@@ -116,7 +116,7 @@ def runs(
 
 
 def _runs_table(rows: Sequence[Mapping[str, Any]]) -> "Sheet":
-    from focoop.show import Column, Sheet, headline
+    from focoop.cli.display import Column, Sheet, headline
 
     cells = []
     for row in rows:
@@ -135,7 +135,7 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Say what is installed and what is missing; with a configuration, what its run lacks."""
-    from focoop.doctor import FAIL, examine
+    from focoop.cli.doctor import FAIL, examine
 
     found = []
     console = out()
@@ -152,7 +152,7 @@ def doctor(
 
 def _finding(check: "Check", width: int) -> Text:
     """A finding with its state in colour; further lines start below the first one's text."""
-    from focoop.show import wrapped
+    from focoop.cli.display import wrapped
 
     advice = f"  -> {check.advice}" if check.advice else ""
     told = wrapped(f"{check.topic}: {check.found}{advice}", width - WIDE - 2)

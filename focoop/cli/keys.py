@@ -30,7 +30,7 @@ def keys(
 ) -> None:
     """Make a federation's keys: an authority, the server's certificate, one key per site."""
     need_flower()
-    from focoop.flower.keys import add_sites, make_keys, renew_server
+    from focoop.flower import add_sites, make_keys, renew_server
 
     given = dict(text.partition("=")[::2] for text in sites or [])
     if len(given) < len(sites or []):
@@ -60,7 +60,7 @@ def site_key(
 ) -> None:
     """Make this site's key here; only DIR/key.pub is sent to the coordinator."""
     need_flower()
-    from focoop.flower.keys import make_site_key
+    from focoop.flower import make_site_key
 
     make_site_key(folder, name)
     told = f"send {folder / 'key.pub'} to the coordinator; {folder / 'key'} stays here"

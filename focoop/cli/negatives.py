@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from focoop.cli import complete
+from focoop.cli import completion
 from focoop.cli.screen import AsJson, ConfigFile, Device, Overrides, load_config, out, print_json
 
 if TYPE_CHECKING:
-    from focoop.schema import DataConfig
+    from focoop.config import DataConfig
 
 
 def negatives(
     dataset: Annotated[
         str,
-        typer.Argument(help="ID dataset, as in data.id.", autocompletion=complete.dataset),
+        typer.Argument(help="ID dataset, as in data.id.", autocompletion=completion.dataset),
     ],
     file: ConfigFile = None,
     overrides: Overrides = None,
@@ -28,9 +28,9 @@ def negatives(
 
     negatives.words is a text file of your own candidates.
     """
+    from focoop.cli.display import Column, Sheet
     from focoop.clip import load_backbone
     from focoop.scenario import mine_negatives
-    from focoop.show import Column, Sheet
 
     config = load_config(file, [f"data.id={dataset}", *(overrides or [])], device)
     classes = _classes(config.data)
@@ -71,12 +71,11 @@ def negatives(
 
 def _classes(data: "DataConfig") -> tuple[str, ...]:
     """Class names of the ID dataset; no image is encoded, and no file of a folder is opened."""
-    from focoop.data import read_folder, ready
-    from focoop.data.sources import open_images
-    from focoop.features import Source, open_features
+    from focoop.data import Source, open_images, read_folder, ready_features
+    from focoop.features import open_features
 
     source = Source.parse(data.id)
-    if source.kind in ("demo", "file") or ready.find(source) is not None:
+    if source.kind in ("demo", "file") or ready_features.find(source) is not None:
         return open_features(data.id, "all", drop_classes=data.drop_classes).classes
     if source.kind == "folder":
         images = read_folder(Path(source.target).expanduser(), "all")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from focoop.cli import complete
+from focoop.cli import completion
 from focoop.cli.fetch import Features
 from focoop.cli.screen import (
     AsJson,
@@ -25,10 +25,10 @@ from focoop.cli.screen import (
     print_json,
 )
 from focoop.errors import RunError
-from focoop.watch import watched
+from focoop.progress import watched
 
 if TYPE_CHECKING:
-    from focoop.schema import RunConfig
+    from focoop.config import RunConfig
 
 
 def run(
@@ -76,7 +76,7 @@ def run(
 def evaluate(
     folder: Annotated[
         Path,
-        typer.Argument(metavar="RUN", help="A run folder.", autocompletion=complete.run_folder),
+        typer.Argument(metavar="RUN", help="A run folder.", autocompletion=completion.run_folder),
     ],
     features: Features = None,
     device: Device = None,
@@ -86,9 +86,9 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Evaluate the last state of a run again, client by client, if its data is still the same."""
-    from focoop.experiment import evaluate_run
+    from focoop.cli.display import clients_table
+    from focoop.experiments import evaluate_run
     from focoop.runs import RunFolder
-    from focoop.show import clients_table
 
     found = RunFolder.open(folder)
     with image_work(messages()):
@@ -112,8 +112,8 @@ def evaluate(
 
 def fetch_missing(config: "RunConfig") -> None:
     """Download the public datasets of a run that are not here, with their licences shown."""
-    from focoop.data import fetch, registry
-    from focoop.doctor import missing_datasets
+    from focoop.cli.doctor import missing_datasets
+    from focoop.data import download, registry
 
     console = messages()
     for name in missing_datasets(config):
@@ -121,7 +121,7 @@ def fetch_missing(config: "RunConfig") -> None:
         told = f"{dataset.title} is not here yet ({dataset.page}; licence: {dataset.licence})"
         console.print(told, markup=False)
         with download_progress(console) as progress:
-            fetch.fetch(name, config.data.root or None, progress)
+            download.fetch(name, config.data.root or None, progress)
 
 
 def _as_started(config: "RunConfig", path: Path) -> "RunConfig":
@@ -137,7 +137,7 @@ def _as_started(config: "RunConfig", path: Path) -> "RunConfig":
 
 def _check_before_lengthening(config: "RunConfig", path: Path) -> None:
     """Refuse more rounds on other data while the run is still as it was."""
-    from focoop.experiment import refuse_other_data
+    from focoop.experiments import refuse_other_data
     from focoop.runs import RunFolder
 
     try:
@@ -165,7 +165,7 @@ def note_clients(config: "RunConfig") -> list[str]:
     Returns:
         What was said, for the run's log.
     """
-    from focoop.doctor import NOTE, run_clients
+    from focoop.cli.doctor import NOTE, run_clients
 
     check = run_clients(config)
     if check.state != NOTE:
@@ -181,7 +181,7 @@ def note_data(config: "RunConfig", *, measured: bool = True) -> list[str]:
     Returns:
         What was said, for the run's log.
     """
-    from focoop.split import remarks
+    from focoop.scenario import remarks
 
     found = list(remarks(config, measured=measured))
     for told in found:
@@ -213,10 +213,9 @@ def train(
     Returns:
         The evaluation of the last evaluated round.
     """
-    from focoop.experiment import run_experiment
-    from focoop.manifest import collect
+    from focoop.experiments import run_experiment
     from focoop.methods import lookup
-    from focoop.runs import start
+    from focoop.runs import collect, start
 
     console = messages() if quiet else out()
     folder = start(path, config, collect(config), resume=resume, lengthen=lengthen)
@@ -247,7 +246,7 @@ def train(
 
 def print_results(rows: list[tuple[str, dict[str, Any]]], paths: list[Path]) -> None:
     """Print the table of results, one column per run, and where the runs lie."""
-    from focoop.show import NOTE, results_table
+    from focoop.cli.display import NOTE, results_table
 
     console = out()
     console.print()

@@ -24,15 +24,15 @@ from rich.progress import (
 )
 from typer.core import TyperGroup
 
-from focoop.cli import complete
+from focoop.cli import completion
 from focoop.cli.console import messages as messages
 from focoop.cli.console import out as out
 from focoop.cli.console import showing
 from focoop.cli.failure import report
-from focoop.watch import watched
+from focoop.progress import watched
 
 if TYPE_CHECKING:
-    from focoop.schema import RunConfig
+    from focoop.config import RunConfig
 
 # Seconds between two lines about one work on images; shorter work than QUICK has no line at all.
 PAUSE, QUICK = 10.0, 1.0
@@ -42,7 +42,7 @@ ConfigFile = Annotated[
     typer.Argument(
         metavar="CONFIG.toml",
         help="A file of settings, or a name such as demo; what is left out has its default.",
-        autocompletion=complete.configuration,
+        autocompletion=completion.configuration,
     ),
 ]
 Overrides = Annotated[
@@ -51,7 +51,7 @@ Overrides = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="Change one setting; may be repeated.",
-        autocompletion=complete.override,
+        autocompletion=completion.override,
     ),
 ]
 RunOut = Annotated[
@@ -66,7 +66,7 @@ RunOut = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 Device = Annotated[
     str | None,
-    typer.Option(help="Torch device, such as cpu or cuda.", autocompletion=complete.device),
+    typer.Option(help="Torch device, such as cpu or cuda.", autocompletion=completion.device),
 ]
 Untuned = Annotated[
     bool, typer.Option("--untuned", help="Without the tuned settings of configs/methods.")
@@ -125,7 +125,7 @@ def load_tuned(
         The configuration, and what the user was told, for the run's log.
     """
     from focoop.config import shipped
-    from focoop.grid import tuned
+    from focoop.experiments import tuned
     from focoop.processor import restart_with_limit
 
     where = [f"backbone.device={device}"] if device else []
@@ -187,7 +187,7 @@ class Rounds:
 
     def _line(self, start: Sequence[str], summary: Mapping[str, Any]) -> str:
         """All numbers of an evaluated round, or where they do not fit the most important."""
-        from focoop.show import brief, headline
+        from focoop.cli.display import brief, headline
 
         told = summary.get("server", {})
         server = [f"{name} {told[name]:.3g}" for name in ("epsilon", "refused") if name in told]

@@ -9,22 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from focoop.cli import complete
+from focoop.cli import completion
 from focoop.cli.keys import need_flower, site_key
-from focoop.cli.screen import (
-    AsJson,
-    Device,
-    Overrides,
-    load_config,
-    messages,
-    out,
-    print_json,
-)
+from focoop.cli.screen import AsJson, Device, Overrides, load_config, messages, out, print_json
 from focoop.cli.site_status import LogJson, site_status, speaker
 from focoop.errors import ConfigError
 
 if TYPE_CHECKING:
-    from focoop.schema import RunConfig
+    from focoop.config import RunConfig
 
 
 STATE, BUNDLE = Path("focoop-site"), ".focoop"
@@ -48,7 +40,7 @@ DataSpec = Annotated[
         "--data",
         metavar="KIND:PATH",
         help="The site's images, as in data.id.",
-        autocompletion=complete.dataset,
+        autocompletion=completion.dataset,
     ),
 ]
 Classes = Annotated[
@@ -102,7 +94,7 @@ def check(
 ) -> None:
     """Read and encode the site's images, try one step of training, and send nothing."""
     need_flower()
-    from focoop.flower.rehearsal import check_keys, check_state
+    from focoop.flower import check_keys, check_state
 
     if file is not None and file.suffix == BUNDLE:
         state = state or STATE
@@ -121,7 +113,7 @@ def check(
 
 def _unpacked(bundle: Path, state: Path) -> tuple[Path, Path, str]:
     """(keys, settings, classes) of a join bundle, put into the state folder."""
-    from focoop.flower.joinbundle import CLASSES, JOIN, RUN, settle
+    from focoop.flower import CLASSES, JOIN, RUN, settle
 
     keys = state / "keys"
     if bundle.exists() or not (keys / JOIN).is_file():  # it may be deleted once it was used
@@ -139,11 +131,7 @@ def _tried(
     show: bool,
 ) -> dict[str, Any]:
     """What a site would do in this run, tried out; nothing is sent."""
-    from focoop.flower.identity import read_site
-    from focoop.flower.party import own_scenario
-    from focoop.flower.policy import Policy, policy_file
-    from focoop.flower.rehearsal import rehearse
-    from focoop.flower.settings import listed
+    from focoop.flower import Policy, listed, own_scenario, policy_file, read_site, rehearse
 
     _note_held_out(config, data)
     allowed = Policy.read(policy_file(policy, keys))
@@ -214,8 +202,7 @@ def join(
     Given again, the command finds all that done.
     """
     need_flower()
-    from focoop.flower.joinbundle import invitation_of
-    from focoop.flower.rehearsal import check_keys, check_state
+    from focoop.flower import check_keys, check_state, invitation_of
 
     bundled = server.endswith(BUNDLE)
     if bundled == (keys is not None):
@@ -256,9 +243,7 @@ def _node(
     keys: Path, data: str, state: Path, policy: Path | None, device: str | None, report: bool
 ) -> dict[str, str | int | bool]:
     """What a site's node tells its app."""
-    from focoop.flower.identity import read_site
-    from focoop.flower.policy import Policy, policy_file
-    from focoop.flower.rehearsal import check_keys
+    from focoop.flower import Policy, check_keys, policy_file, read_site
 
     check_keys(keys)
     own_policy = policy_file(policy, keys)
@@ -290,14 +275,10 @@ def _stay(
     log_json: bool,
 ) -> None:
     """Run the site's node until it is stopped; a site with a bundle sends its key first."""
-    from focoop.flower import launch
-    from focoop.flower.enrolment import key_print
-    from focoop.flower.joinbundle import send_key
-    from focoop.flower.keep import keep
-    from focoop.flower.site_status import SiteWatch
+    from focoop.flower import SiteWatch, keep, key_print, processes, send_key
 
     name, home = str(node["name"]), state / "flower"
-    launch.own_folder(home)
+    processes.own_folder(home)
     watch = SiteWatch(name, server, keys / "ca.crt", state, speaker(name, log_json))
     if bundled:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -305,10 +286,10 @@ def _stay(
         if send_key(keys):
             watch.say(f"the coordinator has this site's key, {key_print(_public(keys))}")
     keep(
-        lambda: launch.supernode(
-            keys.resolve(), server, launch.free_port(), node, launch.new_secret(home)
+        lambda: processes.supernode(
+            keys.resolve(), server, processes.free_port(), node, processes.new_secret(home)
         ),
-        launch.environment(home),
+        processes.environment(home),
         home / "node.log",
         watch.say,
         watch,
@@ -321,8 +302,7 @@ def _public(keys: Path) -> bytes:
 
 def _look(data: str) -> None:
     """Refuse images that are not there before the coordinator is bothered."""
-    from focoop.data.sources import OWN, advice, open_images
-    from focoop.features import Source
+    from focoop.data import OWN, Source, advice, open_images
 
     source = Source.parse(data)
     if source.kind in OWN:
@@ -335,8 +315,7 @@ def _look(data: str) -> None:
 
 def _note_held_out(config: "RunConfig", data: str) -> None:
     """Say which share of the site's images is held out as test, where it has no test images."""
-    from focoop.data.sources import held_out_note
-    from focoop.features import Source
+    from focoop.data import Source, held_out_note
 
     source = Source.parse(data)
     told = held_out_note(source.kind, source.target, config.data.test_share)

@@ -24,8 +24,7 @@ def site_status(state: State = Path("focoop-site"), as_json: AsJson = False) -> 
     Exit code 0 whatever the state is; 6 where no site has joined with this folder.
     """
     need_flower()
-    from focoop.flower.site_privacy import privacy_facts, privacy_sentences
-    from focoop.flower.site_status import read_status, sentences
+    from focoop.flower import privacy_facts, privacy_sentences, read_status, sentences
 
     found = {**read_status(state), **privacy_facts(state)}
     if as_json:

@@ -39,8 +39,7 @@ def shown_page(port: int, journal: Path, rounds: int, sites: Iterable[str]) -> I
     if not port:
         yield
         return
-    from focoop.flower.board import LiveBoard
-    from focoop.flower.status_page import status_page
+    from focoop.flower import LiveBoard, status_page
 
     console, board = messages(), LiveBoard(journal, rounds, tuple(sites))
     with ExitStack() as stack:

@@ -1,53 +1,36 @@
-"""Frozen vision-language backbones behind one interface."""
+"""Frozen vision-language backbones behind one interface, and the prompt text engine.
 
-from pathlib import Path
+`mini` is packaged; `openclip:MODEL:TAG` is any model of open_clip. `text/` runs learnable prompts
+through a frozen text tower.
 
-import torch
+May import: errors, caching, processor.
+"""
 
-from focoop.clip.base import Backbone, ImageFeatures
-from focoop.clip.text import Names, TextTower
-from focoop.errors import BackboneError, MissingExtra
+from typing import TYPE_CHECKING
 
-__all__ = ["Backbone", "ImageFeatures", "Names", "TextTower", "load_backbone"]
+from focoop.lazy import lazy_names
 
+if TYPE_CHECKING:
+    from focoop.clip import weights
+    from focoop.clip.base import Backbone, ImageFeatures
+    from focoop.clip.loading import load_backbone
+    from focoop.clip.openclip import config_of, resolve_tag
+    from focoop.clip.text import fused
+    from focoop.clip.text.names import Names
+    from focoop.clip.text.tower import TextTower
+    from focoop.clip.text_only import load_light
 
-def load_backbone(name: str, *, weights: Path | None = None, device: str = "cpu") -> Backbone:
-    """Load `mini` or `openclip:<model>:<pretrained>` (for example `openclip:ViT-B-16:openai`).
+__all__ = [
+    "Backbone",
+    "ImageFeatures",
+    "Names",
+    "TextTower",
+    "config_of",
+    "fused",
+    "load_backbone",
+    "load_light",
+    "resolve_tag",
+    "weights",
+]
 
-    `weights` is a local checkpoint for an open_clip model; `mini` is packaged and takes none.
-    """
-    check_device(device)
-    family, _, rest = name.partition(":")
-    if name == "mini":
-        if weights is not None:
-            raise BackboneError("the backbone 'mini' has its own packaged weights: drop --weights")
-        from focoop.clip.mini import load_mini
-
-        return load_mini(device)
-    model, _, pretrained = rest.partition(":")
-    if family == "openclip" and model and pretrained:
-        try:
-            from focoop.clip.openclip import load_openclip
-        except ModuleNotFoundError as error:
-            raise MissingExtra(
-                f"the backbone {name!r} needs open_clip (no module {error.name!r}): "
-                "pip install 'focoop[openclip]'"
-            ) from error
-
-        return load_openclip(model, pretrained, weights=weights, device=device)
-    raise BackboneError(
-        f"unknown backbone {name!r}: use 'mini' or 'openclip:<model>:<pretrained>', "
-        "for example 'openclip:ViT-B-16:openai'"
-    )
-
-
-def check_device(device: str) -> None:
-    """Refuse a device that torch does not know or cannot reach."""
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise BackboneError(
-            f"the device {device!r} cannot be used: take 'cpu', or 'cuda' where torch sees a GPU "
-            f"(torch says: {reason})"
-        ) from error
+__getattr__ = lazy_names(__name__, __file__)

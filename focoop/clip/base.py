@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from focoop.clip.text import Names, TextTower
+from focoop.clip.text.tower import Names, TextTower
 
 
 @dataclass(frozen=True)

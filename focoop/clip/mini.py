@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from focoop.clip.base import Backbone, ImageFeatures
 from focoop.clip.efficientnet import EfficientNetLite0
-from focoop.clip.text import TextShape, TextTower
+from focoop.clip.text.tower import TextShape, TextTower
 from focoop.clip.tokenizer import Tokenizer
 from focoop.errors import BackboneError, ConfigError, DataError
 

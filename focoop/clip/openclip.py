@@ -16,17 +16,10 @@ from torch import Tensor, nn
 
 from focoop.clip import patches as patch_features
 from focoop.clip.base import Backbone, ImageFeatures
-from focoop.clip.convert import check_activation
 from focoop.clip.pixels import levels, normalised, side_of
-from focoop.clip.text import TextShape, TextTower
-from focoop.clip.weights import (
-    Source,
-    check_local,
-    fetch,
-    of_transformers,
-    read_into,
-    source_of,
-)
+from focoop.clip.text.tower import TextShape, TextTower
+from focoop.clip.transformers_weights import check_activation
+from focoop.clip.weights import Source, check_local, fetch, of_transformers, read_into, source_of
 from focoop.errors import BackboneError, ConfigError, closest
 
 CUSTOM = "custom"  # the tag of weights that open_clip does not list

@@ -19,7 +19,7 @@ from open_clip.factory import load_state_dict
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from focoop.clip.convert import from_transformers, is_transformers
+from focoop.clip.transformers_weights import from_transformers, is_transformers
 from focoop.errors import BackboneError
 
 PATIENCE = 8.0  # seconds to wait for a first answer of the hub

@@ -1,6 +1,68 @@
-"""Where images come from: public datasets, a user's own files, corruptions, the packaged demo."""
+"""Where images come from: public datasets, a user's own files, and corruptions of both.
 
-from focoop.data._readers import folder_splits, read_folder
-from focoop.data.imageset import ImageSet
+One file of `datasets/` is one public dataset. Nothing here knows of backbones or features.
 
-__all__ = ["ImageSet", "folder_splits", "read_folder"]
+May import: errors, caching, progress, seeds.
+"""
+
+from typing import TYPE_CHECKING
+
+from focoop.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from focoop.data import download, ready_features, registry, sources
+    from focoop.data.check_report import Report, Row, inspect
+    from focoop.data.class_names import plain
+    from focoop.data.content_hash import data_hash
+    from focoop.data.corruptions.apply import CORRUPTIONS, SEVERITIES, check
+    from focoop.data.dataset_spec import NAMED, Source, expand
+    from focoop.data.download import fetch
+    from focoop.data.folders import folder_splits, read_folder
+    from focoop.data.image_set import ImageSet
+    from focoop.data.image_versions import rendered
+    from focoop.data.labels import code_warnings
+    from focoop.data.prefetch import read_ahead
+    from focoop.data.ready_features import use
+    from focoop.data.registry import available, data_root, lookup, read_corrupted
+    from focoop.data.sources import OWN, advice, held_out_note, open_images
+    from focoop.data.tables import clients_of
+    from focoop.data.views import RECIPE, altered
+
+__all__ = [
+    "CORRUPTIONS",
+    "NAMED",
+    "OWN",
+    "RECIPE",
+    "SEVERITIES",
+    "ImageSet",
+    "Report",
+    "Row",
+    "Source",
+    "advice",
+    "altered",
+    "available",
+    "check",
+    "clients_of",
+    "code_warnings",
+    "data_hash",
+    "data_root",
+    "download",
+    "expand",
+    "fetch",
+    "folder_splits",
+    "held_out_note",
+    "inspect",
+    "lookup",
+    "open_images",
+    "plain",
+    "read_ahead",
+    "read_corrupted",
+    "read_folder",
+    "ready_features",
+    "registry",
+    "rendered",
+    "sources",
+    "use",
+]
+
+__getattr__ = lazy_names(__name__, __file__)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from focoop.data import formats
-from focoop.data.deepcolour import order_of_bytes, sixteen_bits
+from focoop.data.deep_colour import order_of_bytes, sixteen_bits
 from focoop.data.depth import FIRST, TRANSPARENT, Decoded, Whites, on_white
 from focoop.errors import DataError
 

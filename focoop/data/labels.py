@@ -3,8 +3,8 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from focoop.data.classnames import NAMES
-from focoop.data.imageset import ImageSet
+from focoop.data.class_names import NAMES
+from focoop.data.image_set import ImageSet
 from focoop.data.splits import split_of
 from focoop.errors import DataError
 

@@ -1,4 +1,4 @@
-"""Public datasets by name: every file of this folder that declares a `DATASET`."""
+"""Public datasets by name: every file of `datasets/` that declares a `DATASET`."""
 
 import os
 import pkgutil
@@ -7,22 +7,22 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-import focoop.data
-from focoop.data._dataset import Dataset
-from focoop.data.imageset import ImageSet
-from focoop.data.names import nearest
-from focoop.errors import DataError
-from focoop.tensorcache import cache_folder
+from focoop.caching import cache_folder
+from focoop.data.dataset import Dataset
+from focoop.data.image_set import ImageSet
+from focoop.errors import DataError, nearest
+
+FOLDER = Path(__file__).parent / "datasets"
 
 
 @cache
 def available() -> Mapping[str, Dataset]:
     """Name -> dataset, one per file: the directory is the registry."""
     found = {}
-    for module_info in pkgutil.iter_modules(focoop.data.__path__):
-        if module_info.name.startswith(("_", "corruptions")):
+    for module_info in pkgutil.iter_modules([str(FOLDER)]):
+        if module_info.name.startswith("_"):
             continue
-        module = import_module(f"focoop.data.{module_info.name}")
+        module = import_module(f"focoop.data.datasets.{module_info.name}")
         dataset = getattr(module, "DATASET", None)
         if isinstance(dataset, Dataset):
             found[module_info.name] = dataset

@@ -4,14 +4,14 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from focoop.data import own, registry
-from focoop.data._readers import ALL, SPLITS, folder_splits, read_folder
-from focoop.data.foldertree import lost, walk
-from focoop.data.imageset import ImageSet
+from focoop.data import registry, tables
+from focoop.data.dataset_spec import Source
+from focoop.data.folder_tree import lost, walk
+from focoop.data.folders import ALL, SPLITS, folder_splits, read_folder
+from focoop.data.image_set import ImageSet
 from focoop.data.labels import label_warnings, refuse_classes
-from focoop.data.sound import sift
-from focoop.data.spec import Source
 from focoop.data.splits import whole
+from focoop.data.unreadable import sift
 from focoop.errors import DataError
 
 OWN = ("folder", "clients", "csv")
@@ -38,7 +38,7 @@ def open_images(
     if kind == "name":
         return registry.read(target, split, root)
     if kind == "hf":
-        return own.read_hub(target, split)
+        return tables.read_hub(target, split)
     path = Path(target).expanduser()
     table = _table(kind, path, by)
 
@@ -213,8 +213,8 @@ def _classes_and_doubts(kind: str, target: str, by: str) -> tuple[ImageSet, list
 def _unread_table(source: str, folder: Path, classes: Sequence[str]) -> list[str]:
     """Say so where a table in a folder knows other classes than its folders do."""
     try:
-        listed = own.listing(folder)
-        names = {name for _, name, _, _ in own.csv_table(listed).rows} if listed else set()
+        listed = tables.listing(folder)
+        names = {name for _, name, _, _ in tables.csv_table(listed).rows} if listed else set()
     except DataError:  # several tables, or one that is none: nobody asked for it
         return []
     if listed is None or names == set(classes):
@@ -235,17 +235,17 @@ def listed_note(kind: str, target: str, by: str = "domain") -> str:
     """
     if kind != "clients" and not (kind == "folder" and by == "client"):
         return ""
-    found = own.listings(Path(target).expanduser())
+    found = tables.listings(Path(target).expanduser())
     told = ", ".join(f"{client} by {name}" for client, name in found.items())
     return f"{kind}:{target}: tables list the images: {told}" if told else ""
 
 
-def _table(kind: str, path: Path, by: str) -> own.Table | None:
+def _table(kind: str, path: Path, by: str) -> tables.Table | None:
     """The table of a CSV or of client folders; None for a plain folder."""
     if kind == "csv":
-        return own.csv_table(path, by)
+        return tables.csv_table(path, by)
     if kind == "clients" or by == "client":
-        return own.clients_table(path)
+        return tables.clients_table(path)
     return None
 
 

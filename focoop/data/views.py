@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from focoop.data.corruptions import CHUNK, corrupt_batch
-from focoop.data.imageset import ImageSet
+from focoop.data.corruptions.apply import CHUNK, corrupt_batch
+from focoop.data.image_set import ImageSet
 from focoop.seeds import numpy_generator
 
 if TYPE_CHECKING:

@@ -1,1 +1,121 @@
-"""Federation on one machine: the local loop, the round and the in-process simulator."""
+"""Rounds of federated training on one machine: clients, server, evaluation.
+
+`updates/` is what happens to a client's update on its way: noise, compression, screening, secure
+sums, edge servers.
+
+May import: errors, seeds, fields, threads, functional, clip, methods.
+"""
+
+from typing import TYPE_CHECKING
+
+from focoop.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from focoop.federation.batched_training import Train
+    from focoop.federation.client import SCHEDULES, ClientData, LocalSettings, make_update, train
+    from focoop.federation.evaluation import (
+        Evaluation,
+        EvaluationSets,
+        Images,
+        Owned,
+        evaluate,
+        summary_of,
+    )
+    from focoop.federation.meeting import Meeting
+    from focoop.federation.rounds import Screen, aggregate, num_bytes, num_sampled, sample_clients
+    from focoop.federation.simulator import (
+        PrivateStore,
+        RoundResult,
+        Schedule,
+        client_state,
+        local_settings,
+        simulate,
+        start,
+    )
+    from focoop.federation.updates.compression import (
+        DOWN,
+        UNCODED,
+        UP,
+        Payload,
+        narrow,
+        rounded,
+        widen,
+    )
+    from focoop.federation.updates.differential_privacy import (
+        COUNTS,
+        Privacy,
+        SecretNormal,
+        composed,
+    )
+    from focoop.federation.updates.edges import Edges
+    from focoop.federation.updates.screening import RULES, Defence
+    from focoop.federation.updates.secure_sum import (
+        HASH_BYTES,
+        KEY_BYTES,
+        LEAST_PARTIES,
+        PACKAGE_BYTES,
+        SHARE_BYTES,
+        Words,
+        num_words,
+        pack,
+        sum_bytes,
+        summed,
+        threshold_of,
+        unpack,
+    )
+
+__all__ = [
+    "COUNTS",
+    "DOWN",
+    "HASH_BYTES",
+    "KEY_BYTES",
+    "LEAST_PARTIES",
+    "PACKAGE_BYTES",
+    "RULES",
+    "SCHEDULES",
+    "SHARE_BYTES",
+    "UNCODED",
+    "UP",
+    "ClientData",
+    "Defence",
+    "Edges",
+    "Evaluation",
+    "EvaluationSets",
+    "Images",
+    "LocalSettings",
+    "Meeting",
+    "Owned",
+    "Payload",
+    "Privacy",
+    "PrivateStore",
+    "RoundResult",
+    "Schedule",
+    "Screen",
+    "SecretNormal",
+    "Train",
+    "Words",
+    "aggregate",
+    "client_state",
+    "composed",
+    "evaluate",
+    "local_settings",
+    "make_update",
+    "narrow",
+    "num_bytes",
+    "num_sampled",
+    "num_words",
+    "pack",
+    "rounded",
+    "sample_clients",
+    "simulate",
+    "start",
+    "sum_bytes",
+    "summary_of",
+    "summed",
+    "threshold_of",
+    "train",
+    "unpack",
+    "widen",
+]
+
+__getattr__ = lazy_names(__name__, __file__)

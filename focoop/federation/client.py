@@ -9,7 +9,7 @@ from torch import Tensor
 
 from focoop.errors import ConfigError, MethodError
 from focoop.federation.sgd import SGD
-from focoop.methods._base import Batch, ClientUpdate, Method, Params, State, Task
+from focoop.methods import Batch, ClientUpdate, Method, Params, State, Task
 
 SCHEDULES = ("constant", "cosine")
 

@@ -15,10 +15,10 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from focoop.clip.text import Names
-from focoop.federation.lot import Recipe, Request
-from focoop.federation.together import Results, Together, Train, rewound
-from focoop.methods._base import Task
+from focoop.clip import Names
+from focoop.federation.batched_training import Results, Together, Train, rewound
+from focoop.federation.client_batch import Recipe, Request
+from focoop.methods import Task
 
 Made = TypeVar("Made")
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import torch
 
-from focoop.cores import side_by_side
 from focoop.federation.client import ClientData, LocalSettings, train
-from focoop.methods._base import Method, State, Task
+from focoop.methods import Method, State, Task
+from focoop.threads import side_by_side
 
 # Clients at a time and core: few enough to cost little memory, enough to keep all cores busy.
 AHEAD = 4

@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from focoop.federation.batched_training import Together, Train, on_host
 from focoop.federation.client import (
     ClientData,
     LocalSettings,
@@ -18,14 +19,13 @@ from focoop.federation.client import (
     learning_rate,
     make_update,
 )
-from focoop.federation.lot import Recipe, Request
+from focoop.federation.client_batch import Recipe, Request
 from focoop.federation.parallel import group_size, train_each
-from focoop.federation.round import Screen, aggregate, num_bytes, sample_clients
-from focoop.federation.together import Together, Train, on_host
-from focoop.methods._base import ClientUpdate, Method, Params, Server, State, Task
-from focoop.payload import Payload, rounded
-from focoop.privacy import Privacy
-from focoop.secure_sum import num_words, sum_bytes
+from focoop.federation.rounds import Screen, aggregate, num_bytes, sample_clients
+from focoop.federation.updates.compression import Payload, rounded
+from focoop.federation.updates.differential_privacy import Privacy
+from focoop.federation.updates.secure_sum import num_words, sum_bytes
+from focoop.methods import ClientUpdate, Method, Params, Server, State, Task
 from focoop.seeds import torch_generator
 
 # A loss that is still on the device, until the round ends.

@@ -9,8 +9,7 @@ from typing import Any, Self
 
 from flwr.common.logger import log
 
-from focoop.durable import append
-from focoop.manifest import now, plain
+from focoop.runs import append, now, plain
 
 LONGEST = 300  # characters of a reason
 # Events that somebody may have to look into.

@@ -31,8 +31,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from focoop.errors import FederationError
+from focoop.federation import HASH_BYTES, KEY_BYTES, LEAST_PARTIES, SHARE_BYTES, Words
 from focoop.flower.shamir import Draw, opened, split
-from focoop.secure_sum import HASH_BYTES, KEY_BYTES, LEAST_PARTIES, SHARE_BYTES, Words
 
 SECRET_BITS = 8 * KEY_BYTES
 # Every key seals one package, so the number that makes packages differ may be the same.

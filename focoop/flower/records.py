@@ -19,8 +19,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from focoop.errors import FederationError
-from focoop.methods._base import ClientUpdate, Params
-from focoop.payload import narrow, widen
+from focoop.federation import narrow, widen
+from focoop.methods import ClientUpdate, Params
 
 GLOBAL, CONFIG, UPDATE, STATS, METRICS, ABOUT = (
     "global",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from focoop.config import RunConfig, from_flat, load
 from focoop.errors import ConfigError
-from focoop.flower.appbundle import SETTINGS
-from focoop.settings import build, setting
+from focoop.fields import build, setting
+from focoop.flower.app_bundle import SETTINGS
 
 MOST_SITES = 100_000  # a site's memory grows with the number that it is told
 Flat = Mapping[str, bool | int | float | str]

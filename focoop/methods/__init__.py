@@ -1,67 +1,47 @@
-"""Federated prompt-learning methods: every file of this folder without a leading underscore."""
+"""Federated prompt-learning methods: one file per method, with both its client and its server.
 
-import inspect
-import pkgutil
-from collections.abc import Mapping
-from functools import cache
-from importlib import import_module
+`base.py` is the contract. A file without a leading underscore is a method, found by its name.
+Methods are functions of tensors: they know nothing of files, settings files, Flower or logging.
 
-from focoop.errors import ConfigError, MethodError, nearest
-from focoop.methods._base import Method
+May import: errors, seeds, fields, threads, functional, clip.
+"""
 
-__all__ = ["SPELLINGS", "Method", "available", "create", "lookup"]
+from typing import TYPE_CHECKING
 
-# What people call methods, without case and signs -> the file that holds it.
-SPELLINGS = {
-    "averaging": "promptfl",
-    "clip": "zeroshot",
-    "coop": "promptfl",
-    "central": "centralized",
-    "centralised": "centralized",
-    "fedavg": "promptfl",
-    "fedcoop": "promptfl",
-    "fedprox": "promptfl",
-    "gallop": "fedgallop",
-    "lapt": "fedlapt",
-    "local": "local_only",
-    "locoop": "fedlocoop",
-    "otp": "fedotp",
-    "pgp": "fedpgp",
-}
+from focoop.lazy import lazy_names
 
+if TYPE_CHECKING:
+    from focoop.methods._registry import SPELLINGS, available, create, lookup
+    from focoop.methods.base import (
+        Batch,
+        ClientUpdate,
+        Method,
+        Params,
+        Prompt,
+        Server,
+        State,
+        Task,
+        Text,
+        class_weighted_mean,
+        weighted_mean,
+    )
 
-@cache
-def available() -> Mapping[str, type[Method]]:
-    """Name -> class, one per file: the directory is the registry."""
-    found: dict[str, type[Method]] = {}
-    for module_info in pkgutil.iter_modules(__path__):
-        if module_info.name.startswith("_"):
-            continue
-        module = import_module(f"{__name__}.{module_info.name}")
-        classes = [
-            member
-            for _, member in inspect.getmembers(module, inspect.isclass)
-            if issubclass(member, Method) and member.__module__ == module.__name__
-        ]
-        if len(classes) != 1:
-            raise MethodError(
-                f"methods/{module_info.name}.py must define exactly one Method, "
-                f"it defines {len(classes)}"
-            )
-        found[module_info.name] = classes[0]
-    return dict(sorted(found.items()))
+__all__ = [
+    "SPELLINGS",
+    "Batch",
+    "ClientUpdate",
+    "Method",
+    "Params",
+    "Prompt",
+    "Server",
+    "State",
+    "Task",
+    "Text",
+    "available",
+    "class_weighted_mean",
+    "create",
+    "lookup",
+    "weighted_mean",
+]
 
-
-def lookup(name: str) -> type[Method]:
-    """The class of a method, or a refusal that names the nearest."""
-    methods = available()
-    if name not in methods:
-        hint = nearest(name, methods, spellings=SPELLINGS)
-        known = "" if hint.startswith("; there are") else f" (all: {', '.join(methods)})"
-        raise ConfigError(f"no method is called {name!r}{hint}{known}")
-    return methods[name]
-
-
-def create(name: str, settings: object | None = None) -> Method:
-    """A method with its settings (an instance of its `Config`), defaults where None."""
-    return lookup(name)(settings)
+__getattr__ = lazy_names(__name__, __file__)

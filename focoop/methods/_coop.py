@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop import scores
-from focoop.methods._base import (
+from focoop.fields import setting
+from focoop.functional import scores
+from focoop.methods.base import (
     Batch,
     Logits,
     Method,
@@ -18,7 +19,6 @@ from focoop.methods._base import (
     cosines,
     first_context,
 )
-from focoop.settings import setting
 
 
 class CoOp(Method):

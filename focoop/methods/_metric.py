@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop.cores import one_core
-from focoop.methods._base import Batch
+from focoop.methods.base import Batch
+from focoop.threads import one_core
 
 # Mean variance of a unit feature's entries that is none; images of a class have 1e-3 and more.
 NOTHING = 1e-8

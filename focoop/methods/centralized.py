@@ -17,8 +17,8 @@ from collections.abc import Sequence
 
 import torch
 
-from focoop.methods._base import ClientUpdate, Server, State, Task, weighted_mean
 from focoop.methods._coop import CoOp
+from focoop.methods.base import ClientUpdate, Server, State, Task, weighted_mean
 
 
 class Centralized(CoOp):

@@ -40,10 +40,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop import scores
-from focoop.clip.text import Names
+from focoop.clip import Names
 from focoop.errors import MethodError
-from focoop.methods._base import (
+from focoop.fields import setting
+from focoop.functional import scores
+from focoop.methods.base import (
     Batch,
     ClientUpdate,
     Logits,
@@ -59,7 +60,6 @@ from focoop.methods._base import (
     draw_context,
     weighted_mean,
 )
-from focoop.settings import setting
 
 TEMPLATES = (
     "a bad photo of the {}.",

@@ -26,9 +26,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop import scores
 from focoop.errors import MethodError
-from focoop.methods._base import (
+from focoop.fields import setting
+from focoop.functional import scores
+from focoop.methods.base import (
     Batch,
     ClientUpdate,
     Logits,
@@ -43,7 +44,6 @@ from focoop.methods._base import (
     draw_context,
     weighted_mean,
 )
-from focoop.settings import setting
 
 
 class FedLoCoOp(Method):

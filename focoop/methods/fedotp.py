@@ -24,9 +24,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop import partial_transport, scores
 from focoop.errors import MethodError
-from focoop.methods._base import (
+from focoop.fields import setting
+from focoop.functional import scores, transport
+from focoop.methods.base import (
     Batch,
     ClientUpdate,
     Logits,
@@ -40,7 +41,6 @@ from focoop.methods._base import (
     draw_context,
     weighted_mean,
 )
-from focoop.settings import setting
 
 # Entries of all plans held at a time: bounds the memory of an evaluation with 196 patches.
 CELLS = 2**23
@@ -113,14 +113,14 @@ class FedOTP(Method):
         """Plans (N, C, P, 2) without gradient."""
         config = self.config
         if config.transport == "sinkhorn":
-            return partial_transport.balanced(
+            return transport.balanced(
                 cost,
                 epsilon=config.epsilon,
                 threshold=config.threshold,
                 max_iterations=config.max_iterations,
                 early=early,
             )
-        return partial_transport.partial(
+        return transport.partial(
             cost,
             epsilon=config.epsilon,
             mass=config.mass,

@@ -32,10 +32,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from focoop import scores
-from focoop.clip.text import Names
+from focoop.clip import Names
 from focoop.errors import MethodError
-from focoop.methods._base import (
+from focoop.fields import setting
+from focoop.functional import scores
+from focoop.methods._bos import Ascent, Move, Separation, separation_loss, soft_maximum
+from focoop.methods._goc import Consistency
+from focoop.methods.base import (
     Batch,
     ClientUpdate,
     Logits,
@@ -51,9 +54,6 @@ from focoop.methods._base import (
     first_context,
     weighted_mean,
 )
-from focoop.methods._consistency import Consistency
-from focoop.methods._robust import Ascent, Move, Separation, separation_loss, soft_maximum
-from focoop.settings import setting
 
 
 @dataclass(frozen=True)

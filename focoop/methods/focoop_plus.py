@@ -43,9 +43,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop import scores
 from focoop.errors import MethodError
-from focoop.methods._base import (
+from focoop.fields import setting
+from focoop.functional import scores
+from focoop.methods._bos import Ascent, Separation, separation_loss
+from focoop.methods._goc import Consistency
+from focoop.methods._metric import class_means, distinct_counts, known, scatter, seen, whitening
+from focoop.methods.base import (
     Batch,
     ClientUpdate,
     Logits,
@@ -61,10 +65,6 @@ from focoop.methods._base import (
     first_context,
     weighted_mean,
 )
-from focoop.methods._consistency import Consistency
-from focoop.methods._metric import class_means, distinct_counts, known, scatter, seen, whitening
-from focoop.methods._robust import Ascent, Separation, separation_loss
-from focoop.settings import setting
 
 # What a client sends as the weight of a row it has measured: exact in binary, and small, so that it
 # takes little of `privacy.clip`.

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 import torch
 
-from focoop.methods._base import ClientUpdate, Server, State, Task
 from focoop.methods._coop import CoOp
+from focoop.methods.base import ClientUpdate, Server, State, Task
 
 
 class LocalOnly(CoOp):

@@ -19,8 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop import scores
-from focoop.methods._base import (
+from focoop.fields import setting
+from focoop.functional import scores
+from focoop.methods.base import (
     Batch,
     ClientUpdate,
     Logits,
@@ -36,7 +37,6 @@ from focoop.methods._base import (
     first_context,
     weighted_mean,
 )
-from focoop.settings import setting
 
 
 class PromptFL(Method):

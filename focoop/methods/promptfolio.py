@@ -24,8 +24,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop import scores
-from focoop.methods._base import (
+from focoop.fields import setting
+from focoop.functional import scores
+from focoop.methods.base import (
     Batch,
     ClientUpdate,
     Logits,
@@ -40,7 +41,6 @@ from focoop.methods._base import (
     draw_context,
     weighted_mean,
 )
-from focoop.settings import setting
 
 
 class PromptFolio(Method):

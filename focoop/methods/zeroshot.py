@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from focoop import scores
 from focoop.errors import MethodError
-from focoop.methods._base import (
+from focoop.fields import setting
+from focoop.functional import scores
+from focoop.methods.base import (
     Batch,
     ClientUpdate,
     Logits,
@@ -29,7 +30,6 @@ from focoop.methods._base import (
     Text,
     cosines,
 )
-from focoop.settings import setting
 
 
 class ZeroShot(Method):

@@ -17,27 +17,37 @@ A folder opens anywhere and needs no image:
     from focoop.runs import RunFolder
     run = RunFolder.open(Path("runs/mine"))
     run.class_names, run.client_names, run.negative_words
+
+May import: errors, fields, config, methods.
 """
 
-from focoop.runs.begin import list_runs, start
-from focoop.runs.files import (
-    CLIENTS,
-    CONFIG,
-    LOCK,
-    LOG,
-    MANIFEST,
-    METRICS,
-    NAMES,
-    STATE,
-    TIMED,
-    read_config,
-    read_manifest,
-)
-from focoop.runs.folder import Committed, RunFolder
-from focoop.runs.lengthen import is_due
-from focoop.runs.log import run_log
-from focoop.runs.names import Client, Names
-from focoop.runs.places import anchored, anchored_spec
+from typing import TYPE_CHECKING
+
+from focoop.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from focoop.runs.begin import list_runs, start
+    from focoop.runs.durable import append, write
+    from focoop.runs.files import (
+        CLIENTS,
+        CONFIG,
+        LOCK,
+        LOG,
+        MANIFEST,
+        METRICS,
+        NAMES,
+        STATE,
+        TIMED,
+        read_config,
+        read_manifest,
+    )
+    from focoop.runs.folder import Committed, RunFolder
+    from focoop.runs.lengthen import is_due
+    from focoop.runs.log import run_log
+    from focoop.runs.manifest import collect, now, plain, versions
+    from focoop.runs.names import Client, Names
+    from focoop.runs.places import anchored, anchored_spec
+    from focoop.runs.private_store import PrivateStore, dump, read
 
 __all__ = [
     "CLIENTS",
@@ -52,13 +62,24 @@ __all__ = [
     "Client",
     "Committed",
     "Names",
+    "PrivateStore",
     "RunFolder",
     "anchored",
     "anchored_spec",
+    "append",
+    "collect",
+    "dump",
     "is_due",
     "list_runs",
+    "now",
+    "plain",
+    "read",
     "read_config",
     "read_manifest",
     "run_log",
     "start",
+    "versions",
+    "write",
 ]
+
+__getattr__ = lazy_names(__name__, __file__)

@@ -6,14 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from focoop.config import differences
-from focoop.durable import DRAFT, remove
+from focoop.config import RunConfig, differences
 from focoop.errors import RunError
+from focoop.runs.durable import DRAFT, remove
 from focoop.runs.files import CONFIG, MANIFEST, METRICS, NAMES, STATE, read_config
 from focoop.runs.folder import RunFolder
 from focoop.runs.lengthen import lengthen as lengthened
 from focoop.runs.names import listed
-from focoop.schema import RunConfig
 
 
 def start(

@@ -5,9 +5,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from focoop.config import from_dict
+from focoop.config import RunConfig, from_dict
 from focoop.errors import ConfigError, RunError
-from focoop.schema import RunConfig
 
 CONFIG, MANIFEST, METRICS, NAMES = "config.toml", "manifest.json", "metrics.jsonl", "names.json"
 STATE, CLIENTS, LOCK, LOG = "state.safetensors", "clients", ".lock", "log.txt"

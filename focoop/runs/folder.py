@@ -11,10 +11,9 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from focoop.config import to_toml
-from focoop.durable import DRAFT, Lock, append, write
+from focoop.config import RunConfig, to_toml
 from focoop.errors import RunError
-from focoop.manifest import code, now, plain
+from focoop.runs.durable import DRAFT, Lock, append, write
 from focoop.runs.files import (
     CLIENTS,
     CONFIG,
@@ -28,10 +27,10 @@ from focoop.runs.files import (
     read_config,
     read_manifest,
 )
+from focoop.runs.manifest import code, now, plain
 from focoop.runs.names import Names, changed, listed, read_names
 from focoop.runs.places import KEY, base, here
-from focoop.runstore import Params, PrivateStore, dump, read, round_of
-from focoop.schema import RunConfig
+from focoop.runs.private_store import Params, PrivateStore, dump, read, round_of
 
 ADVICE = "restore it, or start a new run with another --out"
 

@@ -1,10 +1,9 @@
 """A run goes on to more rounds than it was started with."""
 
-from focoop.config import config_hash
-from focoop.manifest import now
+from focoop.config import RunConfig, config_hash
 from focoop.methods import lookup
 from focoop.runs.folder import RunFolder
-from focoop.schema import RunConfig
+from focoop.runs.manifest import now
 
 
 def is_due(round_index: int, rounds: int, every: int) -> bool:

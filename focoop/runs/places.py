@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from focoop.schema import RunConfig
+from focoop.config import RunConfig
 
 KEY = "paths_relative_to"
 ON_DISK = ("file", "folder", "clients", "csv")  # kinds of data that are named by a path

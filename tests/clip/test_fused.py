@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from focoop.clip import fused
-from focoop.clip.blocks import ACTIVATIONS
-from focoop.clip.text import Names, TextShape, TextTower
+from focoop.clip.text import fused
+from focoop.clip.text.blocks import ACTIVATIONS
+from focoop.clip.text.tower import Names, TextShape, TextTower
 from tests.clip.test_text_engine import draw, naive
 from tests.helpers import CONTEXT_LENGTH, VOCABULARY, toy_tokenize
 
@@ -87,7 +87,7 @@ def test_lengths_that_the_host_does_not_know_are_padded() -> None:
 
 @pytest.mark.parametrize("kind", list(ACTIVATIONS))
 def test_activations_and_their_slopes(kind: str) -> None:
-    from focoop.clip import kernels
+    from focoop.clip.text import kernels
 
     x = (3.0 * draw(7, 5)).requires_grad_()
     expected = ACTIVATIONS[kind](x)
@@ -110,7 +110,7 @@ def test_where_the_fused_step_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> Tensor:
         raise RuntimeError("no compiler")
 
-    monkeypatch.setattr("focoop.clip.kernels.act", broken)
+    monkeypatch.setattr("focoop.clip.text.kernels.act", broken)
     with pytest.warns(RuntimeWarning, match="no compiler"):
         assert not fused.builds(cpu)
     fused.builds.cache_clear()

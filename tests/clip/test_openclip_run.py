@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 from focoop.cli import app
 from focoop.clip import weights
 from focoop.clip.openclip import build
-from focoop.data import fetch
+from focoop.data import download
 from focoop.seeds import numpy_generator
 
 FEW = ("federation.rounds=1", "federation.epochs=1", "partition.shots=1")
@@ -86,7 +86,7 @@ def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("FOCOOP_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("FOCOOP_DATA", str(root))
     monkeypatch.setattr(weights, "URL_CACHE", tmp_path / "no cache")
-    monkeypatch.setattr(fetch, "fetch", fetched)
+    monkeypatch.setattr(download, "fetch", fetched)
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda repo, name: None)
     monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", lambda url, timeout: None)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", downloaded)

@@ -11,13 +11,14 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from focoop import config, scenario
 from focoop.clip.openclip import OpenClipBackbone, build, wrap
+from focoop.config import loading
 from focoop.errors import BackboneError, DataError, MethodError
-from focoop.experiment import run_experiment
-from focoop.features import open_features, patch_kind_of, save_splits
-from focoop.manifest import collect
+from focoop.experiments.running import run_experiment
+from focoop.features.lookup import open_features, patch_kind_of, save_splits
 from focoop.runs import start
+from focoop.runs.manifest import collect
+from focoop.scenario import scenario
 from focoop.seeds import numpy_generator, torch_generator
 from tests.helpers import toy_backbone
 
@@ -52,8 +53,8 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def settings(images: Path) -> Callable[..., config.RunConfig]:
-    def made(method: str, *more: str) -> config.RunConfig:
+def settings(images: Path) -> Callable[..., loading.RunConfig]:
+    def made(method: str, *more: str) -> loading.RunConfig:
         overrides = [
             f"data.id=folder:{images}",
             "data.corrupted=[]",
@@ -65,7 +66,7 @@ def settings(images: Path) -> Callable[..., config.RunConfig]:
             "federation.rounds=1",
             "federation.epochs=1",
         ]
-        return config.load(None, [*overrides, *more])
+        return loading.load(None, [*overrides, *more])
 
     return made
 
@@ -82,10 +83,10 @@ def test_a_run_sees_the_kind_its_method_reads(
     kind: str,
     vit: OpenClipBackbone,
     images: Path,
-    settings: Callable[..., config.RunConfig],
+    settings: Callable[..., loading.RunConfig],
     loads_vit: None,
 ) -> None:
-    built = scenario.build(settings(method, "data.with_patches=true"))
+    built = scenario.build_scenario(settings(method, "data.with_patches=true"))
     sets = [built.split.train, built.split.test, *built.sets.ood.values()]
     if not kind:
         assert all(one.patches is None for one in sets)
@@ -116,7 +117,7 @@ def test_kinds_are_cached_apart(vit: OpenClipBackbone, images: Path, tmp_path: P
 
 @pytest.mark.parametrize("method", [name for name, kind in READS.items() if kind])
 def test_every_patch_method_trains_on_a_vit(
-    method: str, settings: Callable[..., config.RunConfig], loads_vit: None, tmp_path: Path
+    method: str, settings: Callable[..., loading.RunConfig], loads_vit: None, tmp_path: Path
 ) -> None:
     more = ("federation.rounds=4", "federation.lr=0.3", "backbone.logit_scale=10.0")
     chosen = settings(method, "data.with_patches=true", *more)
@@ -130,15 +131,15 @@ def test_every_patch_method_trains_on_a_vit(
 
 @pytest.mark.parametrize("method", [name for name, kind in READS.items() if kind])
 def test_without_patches_the_run_is_refused_before_anything_is_loaded(
-    method: str, settings: Callable[..., config.RunConfig], monkeypatch: pytest.MonkeyPatch
+    method: str, settings: Callable[..., loading.RunConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scenario, "load_backbone", None)
     with pytest.raises(MethodError, match=rf"{method} .*data\.with_patches=true"):
-        scenario.build(settings(method))
+        scenario.build_scenario(settings(method))
 
 
 def test_a_backbone_without_the_kind_is_refused_before_images_are_encoded(
-    settings: Callable[..., config.RunConfig], monkeypatch: pytest.MonkeyPatch
+    settings: Callable[..., loading.RunConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backbone = toy_backbone()
     monkeypatch.setattr(scenario, "load_backbone", lambda *rest, **more: backbone)
@@ -146,7 +147,7 @@ def test_a_backbone_without_the_kind_is_refused_before_images_are_encoded(
     for kinds, told in ((("lf_a",), "offers: lf_a"), ((), "offers: none")):
         backbone.patch_kinds = kinds
         with pytest.raises(BackboneError, match=rf"toy has no patch features 'lf_b' \(it {told}\)"):
-            scenario.build(settings("fedlocoop", "data.with_patches=true"))
+            scenario.build_scenario(settings("fedlocoop", "data.with_patches=true"))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from focoop.clip.base import Backbone
-from focoop.clip.text import Names, TextTower
+from focoop.clip.text.tower import Names, TextTower
 from focoop.errors import BackboneError, ConfigError
 from focoop.seeds import torch_generator
 from tests.helpers import CONTEXT_LENGTH, EOT, VOCABULARY, toy_backbone

@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop.clip import prompted
-from focoop.clip.attention import attend
-from focoop.clip.text import Block, Names, TextTower
+from focoop.clip.text import names as prompted
+from focoop.clip.text.attention import attend
+from focoop.clip.text.tower import Block, Names, TextTower
 from focoop.seeds import torch_generator
 from tests.helpers import CONTEXT_LENGTH, ToyBackbone, toy_backbone
 

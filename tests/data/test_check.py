@@ -14,9 +14,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from focoop.cli import app
-from focoop.data import decoding, report
+from focoop.data import check_report, decoding
 from focoop.data.depth import FIRST, TRANSPARENT
-from focoop.data.foldertree import OUTSIDE
+from focoop.data.folder_tree import OUTSIDE
 from focoop.data.formats import HIDDEN, OTHER, SYSTEM, UNREAD
 from focoop.data.sources import open_images
 from focoop.seeds import numpy_generator
@@ -86,15 +86,15 @@ def test_every_file_of_a_messy_folder_is_accounted_for(tmp_path: Path) -> None:
         "files of more than 8 bits, values up to 4000: read as 12 bits": ["train/cat/deep.png"],
         TRANSPARENT: ["train/cat/clear.png"],
         FIRST: ["train/cat/moving.gif"],
-        report.NESTED: ["train/cat/more/2.png"],
+        check_report.NESTED: ["train/cat/more/2.png"],
     }
     same = {
         how: [[row["file"] for row in rows] for rows in groups]
         for how, groups in told["repeated"].items()
     }
     assert same == {
-        report.TWO_CLASSES: [["train/cat/copy.png", "train/dog/1.png"]],
-        report.TWO_SPLITS: [["test/dog/1.webp", "train/dog/seen.webp"]],
+        check_report.TWO_CLASSES: [["train/cat/copy.png", "train/dog/1.png"]],
+        check_report.TWO_SPLITS: [["test/dog/1.webp", "train/dog/seen.webp"]],
     }
     assert told["splits"] == {"test": 2, "train": 11} and told["classes"] == 2
     kinds = {"PNG": 5, "GIF": 2, "WEBP": 2, "JPEG": 1, "HEIC": 1}
@@ -120,7 +120,7 @@ def test_remarks_alone_are_no_failure(tmp_path: Path) -> None:
     photo(tmp_path / "i/dog/1.png", 1)
     (tmp_path / "i/cat/notes.txt").write_bytes(b"x")
     code, text = check(f"folder:{tmp_path / 'i'}")
-    assert code == 0 and report.TWO_CLASSES in text and OTHER in text
+    assert code == 0 and check_report.TWO_CLASSES in text and OTHER in text
     assert text.endswith("2 images, 2 classes, 0 cannot be read\n")
 
 
@@ -132,7 +132,7 @@ def test_a_table_is_checked_by_the_rows_it_lists(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("\n".join(["path,label,split", *rows]), encoding="utf-8")
     told = document(f"csv:{tmp_path / 't.csv'}")
     assert told["broken"] == {"c.jpg": "not a regular file"} and told["left_out"] == {}
-    for how in (report.TWO_CLASSES, report.TWO_SPLITS):
+    for how in (check_report.TWO_CLASSES, check_report.TWO_SPLITS):
         ((one, other),) = told["repeated"][how]
         assert {one["label"], other["label"]} == {"cat", "dog"}
         assert {one["split"], other["split"]} == {"train", "test"}
@@ -145,13 +145,13 @@ def test_clients_are_told_of_images_they_share(tmp_path: Path) -> None:
     photo(root / "south/cat/inner/3.png", 2)
     shutil.copy(root / "south/cat/inner/3.png", root / "south/cat/4.png")
     told = document(f"clients:{root}")
-    ((one, other),) = told["repeated"][report.TWO_CLIENTS]
+    ((one, other),) = told["repeated"][check_report.TWO_CLIENTS]
     assert (one["group"], other["group"]) == ("north", "south")
-    assert [row["file"] for row in told["repeated"][report.TWICE][0]] == [
+    assert [row["file"] for row in told["repeated"][check_report.TWICE][0]] == [
         "south/cat/4.png",
         "south/cat/inner/3.png",
     ]
-    assert told["remarks"] == {report.NESTED: ["south/cat/inner/3.png"]}
+    assert told["remarks"] == {check_report.NESTED: ["south/cat/inner/3.png"]}
 
 
 def test_a_file_is_read_once_its_package_is_installed(

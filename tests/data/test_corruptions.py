@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from focoop.data.corruptions import SEVERITIES, corrupt, corrupt_batch
+from focoop.data.corruptions.apply import SEVERITIES, corrupt, corrupt_batch
 from focoop.seeds import numpy_generator
 
 PUBLISHED_BRIGHTNESS = (0.05, 0.1, 0.15, 0.2, 0.3)

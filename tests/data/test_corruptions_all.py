@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from focoop.data import corruptions
-from focoop.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt, corrupt_batch
+from focoop.data.corruptions import apply
+from focoop.data.corruptions.apply import CORRUPTIONS, SEVERITIES, corrupt, corrupt_batch
 from focoop.errors import DataError
 from focoop.seeds import numpy_generator
 from tests.data.test_corruptions import LARGE, MIDDLE, SMALL, flat, pictures, random_image
@@ -96,7 +96,7 @@ def test_batches_change_nothing_at_the_published_sizes(
         whole = corrupt_batch(images, name, 5)
         last = len(images) - 1
         assert np.array_equal(whole[last], corrupt(images[last], name, 5, last))
-        monkeypatch.setattr(corruptions, "CHUNK", 2 * MIDDLE**2)  # the others in several parts
+        monkeypatch.setattr(apply, "CHUNK", 2 * MIDDLE**2)  # the others in several parts
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import ndimage
 
-from focoop.data import corruptions_blur, corruptions_spatter
-from focoop.data.corruptions_filters import (
+from focoop.data.corruptions import blur, spatter
+from focoop.data.corruptions.filters import (
     convolve,
     disk,
     gaussian,
@@ -130,9 +130,7 @@ def test_scattering_follows_the_published_loop(
     reach: int, height: int, width: int, seed: int
 ) -> None:
     images = np.arange(2.0 * height * width * 3).reshape(2, height, width, 3)
-    got = corruptions_blur._scattered(
-        images, reach, [numpy_generator(seed, "scatter", i) for i in range(2)]
-    )
+    got = blur._scattered(images, reach, [numpy_generator(seed, "scatter", i) for i in range(2)])
     rows, columns = range(reach + 1, height - reach + 1), range(reach + 1, width - reach + 1)
     for i, image in enumerate(images.copy()):
         generator = numpy_generator(seed, "scatter", i)
@@ -173,7 +171,7 @@ def test_plasma_is_diamond_square_on_a_torus(size: tuple[int, int], side: int) -
 def test_distances_are_shortest_paths() -> None:
     edges = numpy_generator(4, "edges").random((2, 9, 13)) < 0.03
     edges[1] = False
-    got = corruptions_spatter._distance(edges)
+    got = spatter._distance(edges)
     assert (got[1] == 20).all()  # nothing to go to
     lengths = {(0, 1): 1.0, (1, 1): 1.4, (1, 2): 2.1969}
     want = np.where(edges[0], 0.0, 20.0)
@@ -189,17 +187,17 @@ def test_distances_are_shortest_paths() -> None:
 def test_edges_are_the_outline_of_a_drop() -> None:
     levels = np.zeros((1, 12, 12))
     levels[0, 4:8, 3:9] = 180
-    edges = corruptions_spatter._edges(levels)[0]
+    edges = spatter._edges(levels)[0]
     assert edges.any() and not edges[5:7, 5:7].any()  # the inside is flat
     assert not edges[:3].any() and not edges[9:].any() and not edges[:, :2].any()
     assert edges[5].sum() == 2 and edges[:, 6].sum() == 2  # thin: once in, once out
-    faint = corruptions_spatter._edges(levels / 9)  # gradients of at most 6 * 20 begin none
+    faint = spatter._edges(levels / 9)  # gradients of at most 6 * 20 begin none
     assert not faint.any()
 
 
 def test_equalised_levels_are_shares_of_darker_pixels() -> None:
     levels = np.array([[[3, 3, 7, 7], [7, 9, 9, 200]], [[5] * 4] * 2])
-    got = corruptions_spatter._equalised(levels)
+    got = spatter._equalised(levels)
     # Of the 6 pixels above level 3, 3 are at 7 or less, 5 at 9 or less.
     assert got[0].tolist() == [[0, 0, 128, 128], [128, 212, 212, 255]]
     assert (got[1] == 5).all()

@@ -9,15 +9,16 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import focoop.clip
-from focoop import config, encode
 from focoop.cli import app
 from focoop.cli.data import PATCH_KINDS
-from focoop.experiment import describe_partition
-from focoop.features import open_features
+from focoop.config import loading
+from focoop.experiments.naming import describe_partition
+from focoop.features import encoding
+from focoop.features.lookup import open_features
 from focoop.methods import available
-from focoop.split import make_split
+from focoop.scenario.assignment import make_split
+from tests.features.test_encoding import plant_images
 from tests.helpers import ToyBackbone, toy_backbone
-from tests.test_encode import plant_images
 
 
 def call(*words: str) -> Result:
@@ -41,7 +42,7 @@ def nothing_encodes(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("an image would be encoded")
 
-    monkeypatch.setattr(encode, "_Job", refuse)
+    monkeypatch.setattr(encoding, "_Job", refuse)
     monkeypatch.setattr(focoop.clip, "load_backbone", refuse)
 
 
@@ -86,7 +87,7 @@ def test_what_is_shown_is_what_a_run_sees(tmp_path: Path) -> None:
     for partition in ("kind=dirichlet", "kind=iid"):
         settings = [f"data.id=folder:{root}", f"partition.{partition}", "partition.clients=2"]
         for more in ([], ["data.validation=2"], ["data.views=1"]):
-            chosen = config.load(None, [*settings, *more])
+            chosen = loading.load(None, [*settings, *more])
             run = make_split(chosen, toy_backbone(), tmp_path / "c")
             view = describe_partition(chosen)
             assert view.train.tolist() == run.counts().tolist() and view.train.sum() > 0

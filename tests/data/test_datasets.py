@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from focoop.data import registry
-from focoop.data.cifar10_c import TYPES as CIFAR_TYPES
-from focoop.data.tinyimagenet_c import TYPES as TINY_TYPES
+from focoop.data.datasets.cifar10_c import TYPES as CIFAR_TYPES
+from focoop.data.datasets.tinyimagenet_c import TYPES as TINY_TYPES
 from focoop.errors import DataError
 from tests.data import trees
 from tests.data.trees import plant, write

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from focoop.data import ImageSet, read_folder
-from focoop.data.contents import data_hash
+from focoop.data.content_hash import data_hash
 from focoop.data.depth import LEVELS, Whites, eight_bits, whites_of
 from focoop.data.sources import open_images
-from focoop.encode import encode
 from focoop.errors import DataError
+from focoop.features.encoding import encode
 from tests.data.deep_files import png16
 from tests.helpers import toy_backbone
 

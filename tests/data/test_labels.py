@@ -8,13 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 from focoop.cli import app
-from focoop.config import load
-from focoop.data.classnames import name_of, named_classes
+from focoop.config.loading import load
+from focoop.data.class_names import name_of, named_classes
 from focoop.data.labels import MISSING, is_code, is_missing
-from focoop.data.own import clients_table, csv_table
 from focoop.data.sources import advice
+from focoop.data.tables import clients_table, csv_table
 from focoop.errors import DataError
-from focoop.split import client_split, make_split
+from focoop.scenario.assignment import client_split, make_split
 from tests.data.trees import plant, write
 
 

@@ -10,17 +10,17 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-from focoop import encode
 from focoop.cli import app
-from focoop.config import load
+from focoop.config.loading import load
 from focoop.errors import ConfigError, DataError, FocoopError
-from focoop.features import open_features
-from focoop.scenario import build
+from focoop.features import encoding
+from focoop.features.lookup import open_features
+from focoop.scenario.assignment import Split, make_split, remarks
+from focoop.scenario.scenario import build_scenario
 from focoop.seeds import numpy_generator
-from focoop.split import Split, make_split, remarks
 from tests.data.trees import plant
+from tests.features.test_encoding import Counting
 from tests.helpers import toy_backbone
-from tests.test_encode import Counting
 
 BACKBONE = toy_backbone()
 
@@ -110,7 +110,7 @@ def test_a_flat_folder_is_an_ood_set_and_nothing_to_learn(tmp_path: Path) -> Non
     settings = [f"data.id=folder:{root}", "partition.kind=iid", "partition.clients=2"]
     settings += ["method.name=zeroshot", f"backbone.weights={tmp_path}"]
     backbone = Counting(seed=0, width=16, dim=12, layers=2)
-    made = partial(build, cache_dir=tmp_path / "c", load=lambda *_, **__: backbone)
+    made = partial(build_scenario, cache_dir=tmp_path / "c", load=lambda *_, **__: backbone)
     corrupted = f'data.corrupted=["folder:{root}#brightness@2"]'
     scenario = made(load(None, [*settings, f'data.ood=["folder:{flat}"]', corrupted]))
     assert len(scenario.sets.ood["strange"].pooled) == 6
@@ -172,10 +172,10 @@ def test_own_data_is_measured_on_nothing_that_was_not_named(tmp_path: Path) -> N
 def test_missing_sets_are_refused_before_an_image_is_encoded(
     setting: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encode, "_Job", None)
+    monkeypatch.setattr(encoding, "_Job", None)
     root = class_folders(tmp_path / "things", ant=10, bee=10)
     class_folders(tmp_path / "others", cow=10)
     class_folders(tmp_path / "more", ant=12, bee=12)
     given = [f"data.id=folder:{root}", "partition.clients=2", "method.name=zeroshot"]
     with pytest.raises(FocoopError, match=says):
-        build(load(None, [*given, setting.replace("ROOT", str(tmp_path))]))
+        build_scenario(load(None, [*given, setting.replace("ROOT", str(tmp_path))]))

@@ -9,7 +9,7 @@ import scipy.io
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from focoop.data._matfile import read_mat
+from focoop.data.datasets._matfile import read_mat
 from focoop.errors import DataError
 
 KINDS = ["uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "float32", "float64"]

@@ -7,13 +7,13 @@ import pytest
 import torch
 from PIL import Image
 
-from focoop.config import load
-from focoop.data.own import clients_table, listing
-from focoop.data.report import NO_SPLIT, UNLISTED, inspect
+from focoop.config.loading import load
+from focoop.data.check_report import NO_SPLIT, UNLISTED, inspect
 from focoop.data.sources import advice, held_out_note, is_divided, listed_note
+from focoop.data.tables import clients_table, listing
 from focoop.errors import DataError
+from focoop.scenario.assignment import Split, client_split, make_split
 from focoop.seeds import numpy_generator
-from focoop.split import Split, client_split, make_split
 from tests.data.trees import plant, write
 from tests.helpers import toy_backbone
 

@@ -11,14 +11,14 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from focoop.cli import app
-from focoop.config import load
+from focoop.config.loading import load
 from focoop.data import registry
-from focoop.data.corruptions import corrupt
+from focoop.data.corruptions.apply import corrupt
 from focoop.errors import ConfigError, DataError
-from focoop.features import open_features
-from focoop.scenario import build
+from focoop.features.lookup import open_features
+from focoop.scenario.assignment import make_split
+from focoop.scenario.scenario import build_scenario
 from focoop.seeds import numpy_generator
-from focoop.split import make_split
 from tests.data import trees
 from tests.helpers import toy_backbone
 
@@ -128,7 +128,7 @@ def test_corrupted_copies_go_to_the_clients_of_their_images(kind: str, tmp_path:
         "method.name=zeroshot",
         f"backbone.weights={tmp_path}",  # a name of its own among the backbones that are kept
     ]
-    made = partial(build, cache_dir=tmp_path / "c", load=lambda *_, **__: BACKBONE)
+    made = partial(build_scenario, cache_dir=tmp_path / "c", load=lambda *_, **__: BACKBONE)
     right = load(None, [*settings, f"data.corrupted=['folder:{root}#brightness@1']"])
     scenario = made(right)
     corrupted, own = scenario.sets.corrupted["brightness@1"], scenario.sets.test

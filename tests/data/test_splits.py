@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from focoop.config import load
+from focoop.config.loading import load
 from focoop.data import folder_splits, read_folder
-from focoop.data.own import csv_table
 from focoop.data.sources import splits_of
 from focoop.data.splits import PLAIN_WORDS, SHORT_WORDS, column_splits, split_of, whole
+from focoop.data.tables import csv_table
 from focoop.errors import DataError
-from focoop.experiment import describe_partition
+from focoop.experiments.naming import describe_partition
 from tests.data.trees import plant, write
 
 WORDS = {

@@ -8,14 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from focoop import config, methods
-from focoop.experiment import server_screen
-from focoop.federation.edges import Edges, combine
-from focoop.federation.round import aggregate, num_bytes
+from focoop import methods
+from focoop.config import loading
+from focoop.federation.rounds import aggregate, num_bytes
 from focoop.federation.simulator import start
-from focoop.methods._base import ClientUpdate, Method, Server, Task
-from focoop.robust import Defence
-from focoop.secure_sum import summed
+from focoop.federation.updates.edges import Edges, combine
+from focoop.federation.updates.screening import Defence
+from focoop.federation.updates.secure_sum import summed
+from focoop.methods.base import ClientUpdate, Method, Server, Task
+from focoop.scenario.schedule import server_screen
 from focoop.seeds import numpy_generator
 from tests.methods.contract_toy import make_task
 
@@ -126,10 +127,10 @@ def test_what_each_edge_does_first() -> None:
 
 def test_a_setting_puts_them_there() -> None:
     given = ["federation.edges=3", "method.name=promptfl", "robust.rule=median"]
-    screen = server_screen(config.load(None, given))
+    screen = server_screen(loading.load(None, given))
     edges = getattr(screen, "__self__", None)
     assert isinstance(edges, Edges) and edges.count == 3 and edges.inner is not None
-    assert server_screen(config.load(None, ["method.name=promptfl"])) is None
+    assert server_screen(loading.load(None, ["method.name=promptfl"])) is None
 
 
 def test_bytes_at_the_root() -> None:

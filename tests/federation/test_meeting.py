@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from focoop.clip.text import Names
+from focoop.clip.text.tower import Names
 from focoop.errors import MethodError
+from focoop.federation.batched_training import Together, Train
 from focoop.federation.client import LocalSettings
-from focoop.federation.lot import Recipe, Request
+from focoop.federation.client_batch import Recipe, Request
 from focoop.federation.meeting import Known, Meeting, same_task
 from focoop.federation.simulator import MemoryStore, RoundResult, Schedule, simulate
-from focoop.federation.together import Together, Train
 from focoop.methods import create
-from focoop.methods._base import Batch, Method, Params, Task, Text
+from focoop.methods.base import Batch, Method, Params, Task, Text
 from focoop.methods.promptfl import PromptFL
 from focoop.seeds import torch_generator
-from tests.federation.test_together import PLAIN, TOGETHER, start_states
+from tests.federation.test_batched_training import PLAIN, TOGETHER, start_states
 from tests.methods.contract_toy import Tower, make_clients, make_task, spread
 
 SIZES = [5, 0, 4, 6]

@@ -9,7 +9,7 @@ from focoop.federation.parallel import group_size, train_each
 from focoop.federation.simulator import MemoryStore, Schedule, simulate
 from focoop.methods import create
 from focoop.seeds import torch_generator
-from tests.federation.test_together import start_states
+from tests.federation.test_batched_training import start_states
 from tests.methods.contract_toy import make_clients, make_task, same, spread
 
 SIZES = (7, 0, 9, 4, 12)

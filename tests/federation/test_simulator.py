@@ -12,7 +12,7 @@ from torch import Tensor
 
 from focoop.errors import ConfigError, MethodError
 from focoop.federation.client import ClientData, LocalSettings, learning_rate, train
-from focoop.federation.round import aggregate, num_bytes, sample_clients
+from focoop.federation.rounds import aggregate, num_bytes, sample_clients
 from focoop.federation.simulator import (
     MemoryStore,
     RoundResult,
@@ -22,7 +22,7 @@ from focoop.federation.simulator import (
     start,
 )
 from focoop.methods import create
-from focoop.methods._base import ClientUpdate, Method, Params, Server, State, Task
+from focoop.methods.base import ClientUpdate, Method, Params, Server, State, Task
 from focoop.methods.local_only import LocalOnly
 from focoop.seeds import torch_generator
 from tests.helpers import toy_backbone

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from focoop.cores import one_core
+from focoop.threads import one_core
 
 if TYPE_CHECKING:
     from tests.flower.processes import Started
@@ -21,7 +21,7 @@ def a_core_each() -> Iterator[None]:
 @pytest.fixture
 def started() -> Iterator["Started"]:
     """Processes to end with the test."""
-    from focoop.flower import launch
+    from focoop.flower.deploy import processes as launch
 
     processes: Started = []
     yield processes

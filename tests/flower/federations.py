@@ -6,12 +6,13 @@ from pathlib import Path
 
 from flwr.app import Context, Message
 
-from focoop import config
-from focoop.config import RunConfig
-from focoop.experiment import run_experiment
-from focoop.flower import client_app, inprocess
-from focoop.manifest import collect
+from focoop.config import loading
+from focoop.config.loading import RunConfig
+from focoop.experiments.running import run_experiment
+from focoop.flower import in_process
+from focoop.flower.site import client_app
 from focoop.runs import RunFolder, start
+from focoop.runs.manifest import collect
 from tests.toy_setting import write_setting
 
 CLIENTS = 3
@@ -28,7 +29,7 @@ def toy_config(folder: Path, *overrides: str) -> RunConfig:
         "negatives.count=6",
         *overrides,
     )
-    return config.load(file, settings)
+    return loading.load(file, settings)
 
 
 def simulated(wanted: RunConfig, path: Path) -> RunFolder:
@@ -46,7 +47,7 @@ def federated(
     **settings: bool | float,
 ) -> RunFolder:
     """What Flower's apps make of it."""
-    inprocess.run(wanted, path, CLIENTS, answers=answers, **settings)
+    in_process.run(wanted, path, CLIENTS, answers=answers, **settings)
     return RunFolder.open(path)
 
 

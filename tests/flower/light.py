@@ -29,12 +29,12 @@ from flwr.supercore.inflatable.inflatable_utils import (
 from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.fleet_http_connection import http_request_response
 
-from focoop.flower import client_app
+from focoop.flower.deploy.supervise import keep
 from focoop.flower.identity import read_site
-from focoop.flower.inprocess import CLIENT_RAISED, identify
-from focoop.flower.keep import keep
-from focoop.flower.policy import policy_file
+from focoop.flower.in_process import CLIENT_RAISED, identify
 from focoop.flower.records import Order
+from focoop.flower.site import client_app
+from focoop.flower.site.policy import policy_file
 
 SELF = "tests.flower.light"
 # Seconds a light site waits before it trains: it can be killed before, and in round 3 of

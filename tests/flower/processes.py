@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from focoop.features import save_splits
-from focoop.flower import launch
-from focoop.split import Split
+from focoop.features.lookup import save_splits
+from focoop.flower.deploy import processes
+from focoop.scenario.assignment import Split
 from tests.flower.federations import opened
 from tests.toy_setting import CLASSES
 
@@ -60,7 +60,7 @@ class Parties:
             *("coordinator", "run.toml", "--keys", "keys", *SAID, "--port", str(self.port)),
             *("--out", "run", "--quorum", "1.0", "--deadline", str(deadline)),
         )
-        launch.await_server(f"127.0.0.1:{self.port}", self.folder / "keys" / "ca.crt", 120)
+        processes.await_server(f"127.0.0.1:{self.port}", self.folder / "keys" / "ca.crt", 120)
         return server
 
     def give_images(self, split: Split, client: int) -> tuple[str, str]:

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from focoop.flower import launch
+from focoop.flower.deploy import processes
 from focoop.runs import RunFolder
 from tests.flower.federations import simulated, state
 from tools.flower_hosts import Federation, Network, cmdline, family, separable, small
@@ -100,8 +100,8 @@ def home_of(folder: Path, address: str, certificate: Path | None) -> Path:
 
 def flwr(on: list[str], home: Path, *words: str) -> tuple[bool, str]:
     """A `flwr` command on a host: whether it was obeyed, and all it said."""
-    command = [*on, launch.program("flwr"), *words, "--format", "json"]
-    env = {**launch.environment(home), "PYTHONPATH": str(ROOT)}
+    command = [*on, processes.program("flwr"), *words, "--format", "json"]
+    env = {**processes.environment(home), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     said = done.stdout + done.stderr
     return done.returncode == 0 and '"success": true' in said, said
@@ -145,7 +145,11 @@ def listening(made: Federation) -> None:
 
 def inner_port(process: "subprocess.Popen[bytes]") -> str:
     """Where the SuperLink itself listens."""
-    (line,) = [cmdline(pid) for pid in family(process.pid) if "focoop.flower.link" in cmdline(pid)]
+    (line,) = [
+        cmdline(pid)
+        for pid in family(process.pid)
+        if "focoop.flower.deploy.superlink" in cmdline(pid)
+    ]
     words = line.split()
     assert words[words.index("--host") + 1] == "127.0.0.1"
     return words[words.index("--port") + 1]
@@ -212,12 +216,14 @@ def test_sites_refuse_a_hostile_coordinators_app(tmp_path: Path, hosts: Federati
     app, on, keys = evil(tmp_path), hosts.network.on("coordinator"), tmp_path / "keys"
     home = home_of(tmp_path, hosts.address, keys / "ca.crt")
     command = [
-        *(*on, launch.program("flower-superlink"), "--enable-supernode-auth"),
+        *(*on, processes.program("flower-superlink"), "--enable-supernode-auth"),
         *("--host", hosts.address.partition(":")[0], "--port", str(PORT)),
         *("--ssl-ca-certfile", str(keys / "ca.crt"), "--ssl-certfile", str(keys / "server.pem")),
         *("--ssl-keyfile", str(keys / "server.key"), "--disable-runtime-dependency-installation"),
     ]
-    hosts.started.append(launch.begin(command, launch.environment(home), tmp_path / "link.log"))
+    hosts.started.append(
+        processes.begin(command, processes.environment(home), tmp_path / "link.log")
+    )
     until = time.monotonic() + 120
     while not flwr(on, home, "list", "them")[0]:
         assert time.monotonic() < until, (tmp_path / "link.log").read_text()

@@ -9,8 +9,8 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from flwr.app import Array, ArrayRecord, Message
 
-from focoop.flower import client_app
 from focoop.flower.records import UPDATE
+from focoop.flower.site import client_app
 from focoop.runs import RunFolder
 from tests.flower.federations import (
     CLIENTS,

@@ -17,10 +17,10 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 import yaml
 from typer.main import get_command
 
+from focoop.caching import cache_folder
 from focoop.cli import app
-from focoop.config import load
+from focoop.config.loading import load
 from focoop.flower.journal import events
-from focoop.tensorcache import cache_folder
 from tests.flower.processes import free_ports
 from tests.flower.test_runners import ROOT
 

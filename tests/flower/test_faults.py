@@ -20,10 +20,12 @@ from flwr.app import (
     RecordDict,
 )
 
-from focoop.config import to_flat
+from focoop.config.loading import to_flat
 from focoop.errors import FederationError
-from focoop.flower import client_app, inprocess, server_app
+from focoop.flower import in_process
 from focoop.flower.records import METRICS, STATS, UPDATE
+from focoop.flower.server import server_app
+from focoop.flower.site import client_app
 from focoop.runs import RunFolder
 from tests.flower.federations import CLIENTS, Answer, Tampered, federated, state, toy_config
 
@@ -177,7 +179,7 @@ def test_too_few_updates_end_the_run_and_resuming_goes_on(tmp_path: Path) -> Non
     assert lenient.manifest["rounds"][-1]["accepted"] == [0]
 
 
-class Noisy(inprocess.InProcessGrid):
+class Noisy(in_process.InProcessGrid):
     """Repeats every reply of this round and of the ones before, as a confused network might."""
 
     past: list[Message] = []
@@ -194,7 +196,7 @@ def test_late_and_repeated_replies_are_ignored(
 ) -> None:
     wanted = toy_config(tmp_path, "method.name=promptfl")
     quiet = federated(wanted, tmp_path / "quiet")
-    monkeypatch.setattr(inprocess, "InProcessGrid", Noisy)
+    monkeypatch.setattr(in_process, "InProcessGrid", Noisy)
     noisy = federated(wanted, tmp_path / "noisy")
     assert state(noisy) == state(quiet)
     assert noisy.metrics() == quiet.metrics()
@@ -203,7 +205,7 @@ def test_late_and_repeated_replies_are_ignored(
 def test_a_client_that_is_away_is_left_out_until_it_is_back(tmp_path: Path) -> None:
     wanted = toy_config(tmp_path, "method.name=promptfl", "federation.evaluate_every=0")
     flat = {**to_flat(wanted), "wait": 0.0, "out": str(tmp_path / "run")}
-    grid = inprocess.InProcessGrid([client_app.app] * CLIENTS, flat)
+    grid = in_process.InProcessGrid([client_app.app] * CLIENTS, flat)
 
     class Comes:
         """Client 0 unplugs client 2 in its first round."""
@@ -293,14 +295,14 @@ def test_a_site_does_not_grow_fifty_times_in_the_run(tmp_path: Path) -> None:
     assert "50 times the median" in run.manifest["rounds"][1]["refused"]["client 2"]
 
 
-class Undecodable(inprocess.InProcessGrid):
+class Undecodable(in_process.InProcessGrid):
     """Flower cannot decode client 2's replies, and hands out none of that request's."""
 
     def pull_messages(self, message_ids):  # type: ignore[no-untyped-def]
         replies = list(super().pull_messages(message_ids))
         for reply in replies:
             trains = reply.metadata.message_type == "train"
-            if trains and reply.metadata.src_node_id == inprocess.FIRST_NODE + 2:
+            if trains and reply.metadata.src_node_id == in_process.FIRST_NODE + 2:
                 raise ValueError("Unexpected format for object head.")
         return replies
 
@@ -310,14 +312,14 @@ def test_a_reply_that_flower_cannot_decode_is_its_senders_alone(
 ) -> None:
     folder, expected = without
     wanted = toy_config(folder, "method.name=promptfl", "federation.evaluate_every=0")
-    monkeypatch.setattr(inprocess, "InProcessGrid", Undecodable)
+    monkeypatch.setattr(in_process, "InProcessGrid", Undecodable)
     run = federated(wanted, tmp_path / "run")
     assert state(run) == expected
     reason = run.manifest["rounds"][1]["refused"]["client 2"]
     assert reason == "its reply cannot be read (ValueError)"
 
 
-class Down(inprocess.InProcessGrid):
+class Down(in_process.InProcessGrid):
     """The SuperLink itself is gone."""
 
     def pull_messages(self, message_ids):  # type: ignore[no-untyped-def]
@@ -327,6 +329,6 @@ class Down(inprocess.InProcessGrid):
 def test_a_lost_connection_is_nobodys_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inprocess, "InProcessGrid", Down)
+    monkeypatch.setattr(in_process, "InProcessGrid", Down)
     with pytest.raises(ConnectionRefusedError):
         federated(toy_config(tmp_path, "method.name=promptfl"), tmp_path / "run")

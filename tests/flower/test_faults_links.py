@@ -14,9 +14,10 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 
-from focoop.flower import client_app, launch
-from focoop.flower.keys import make_keys
+from focoop.flower.deploy import processes
+from focoop.flower.deploy.keys import make_keys
 from focoop.flower.records import METRICS, UPDATE, Order
+from focoop.flower.site import client_app
 from focoop.runs import RunFolder
 from tests.flower.federations import CLIENTS, federated, opened, simulated, state, toy_config
 from tests.flower.light import Answer, LightNode
@@ -100,7 +101,10 @@ def round_of(message: Message) -> int:
 
 
 def test_server_deaths_in_the_middle_of_a_round_change_no_bit(links: Links) -> None:
-    made, deaths = links.made, {2: "focoop.flower.worker", 3: "focoop.flower.link"}
+    made, deaths = (
+        links.made,
+        {2: "focoop.flower.deploy.worker", 3: "focoop.flower.deploy.superlink"},
+    )
     running: list[subprocess.Popen[bytes]] = []
 
     def kills(message: Message, context: Context) -> Message:
@@ -240,10 +244,10 @@ def strange_sites(links: Links) -> dict[str, "subprocess.Popen[bytes]"]:
         data = ("--data", "file:site-0.safetensors", "--state", f"state-{name}")
         arguments = ("site", "join", made.address, "--keys", str(keys), *data)
         found[name] = made.begin("coordinator", name, *arguments)
-    command = [launch.program("flower-supernode"), "--insecure", "--superlink", made.address]
+    command = [processes.program("flower-supernode"), "--insecure", "--superlink", made.address]
     command += ["--port", str(free_port())]
-    home = launch.environment(folder / "plain-home")
-    found["plain"] = launch.begin(command, home, folder / "plain.log")
+    home = processes.environment(folder / "plain-home")
+    found["plain"] = processes.begin(command, home, folder / "plain.log")
     made.started.append(found["plain"])
     return found
 

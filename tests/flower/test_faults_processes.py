@@ -16,11 +16,11 @@ from rich.console import Console
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from focoop.cli import coordinator
-from focoop.cli.live import Watch
+from focoop.cli.live_table import Watch
 from focoop.errors import FederationError
-from focoop.flower import keep
+from focoop.flower.deploy import supervise
+from focoop.flower.deploy.serving import Served
 from focoop.flower.journal import Journal, Tail
-from focoop.flower.serving import Served
 
 # A node that counts its lives in a file and then does as its argument says.
 NODE = """
@@ -56,7 +56,7 @@ def kept(tmp_path: Path, *words: str, lives: int) -> list[str]:
     thread.start()
     try:
         command = [sys.executable, "-c", NODE, str(counter), *words]
-        keep.keep(lambda: command, os.environ, tmp_path / "node.log", said.append)
+        supervise.keep(lambda: command, os.environ, tmp_path / "node.log", said.append)
     finally:
         thread.join()
         for name, handler in before.items():
@@ -67,8 +67,8 @@ def kept(tmp_path: Path, *words: str, lives: int) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keep, "FIRST_PAUSE", 0.05)
-    monkeypatch.setattr(keep, "POLL", 0.02)
+    monkeypatch.setattr(supervise, "FIRST_PAUSE", 0.05)
+    monkeypatch.setattr(supervise, "POLL", 0.02)
     monkeypatch.setattr(coordinator, "EVERY", 0.02)
 
 
@@ -112,7 +112,7 @@ def test_a_certificate_that_was_never_right_is_told_at_once(
     command = [sys.executable, "-c", NODE, str(tmp_path / "lives"), words, "never"]
     try:
         with pytest.raises(FederationError, match=reason):
-            keep.keep(lambda: command, os.environ, tmp_path / "node.log", lambda text: None)
+            supervise.keep(lambda: command, os.environ, tmp_path / "node.log", lambda text: None)
     finally:
         for name, handler in before.items():
             signal.signal(name, handler)

@@ -17,26 +17,28 @@ import torch
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 
-from focoop.config import RunConfig, to_flat
-from focoop.federation.round import sample_clients
-from focoop.flower import client_app, collect, inprocess, server_app
+from focoop.config.loading import RunConfig, to_flat
+from focoop.federation.rounds import sample_clients
+from focoop.flower import in_process
 from focoop.flower.journal import Journal, events, sentence
-from focoop.flower.spares import Draw, chosen, spare_clients
-from focoop.methods._base import ClientUpdate
+from focoop.flower.server import replies, server_app
+from focoop.flower.server.spares import Draw, chosen, spare_clients
+from focoop.flower.site import client_app
+from focoop.methods.base import ClientUpdate
 from focoop.runs import RunFolder
 from tests.flower.federations import CLIENTS, federated, state, toy_config
 
 LOST = 2  # the client that has trouble
-NODE = inprocess.FIRST_NODE + LOST
+NODE = in_process.FIRST_NODE + LOST
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Polls of a test are short."""
-    monkeypatch.setattr(collect, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(collect, "LONGEST_PAUSE", 0.02)
-    monkeypatch.setattr(collect, "LOOK_EVERY", 0.0)
-    monkeypatch.setattr(collect, "LEAST_TIME", 0.0)
+    monkeypatch.setattr(replies, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(replies, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(replies, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(replies, "LEAST_TIME", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,7 @@ class Trouble:
     sent: list[Message] = field(default_factory=list)
 
 
-class Grid(inprocess.InProcessGrid):
+class Grid(in_process.InProcessGrid):
     """The in-process grid with trouble for one client."""
 
     trouble = Trouble([])

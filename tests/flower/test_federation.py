@@ -15,18 +15,18 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from typer.testing import CliRunner
 
-from focoop import config as configuration
 from focoop.cli import app
-from focoop.config import RunConfig, to_flat, to_toml
+from focoop.config import loading as configuration
+from focoop.config.loading import RunConfig, to_flat, to_toml
 from focoop.errors import ConfigError, FederationError
-from focoop.flower import joinbundle, study
-from focoop.flower.enrolment import INVITATION, Enrolment, invite, key_print
-from focoop.flower.front import Front, open_front
+from focoop.experiments.grid import tuned
+from focoop.flower.deploy import join_bundle, study
+from focoop.flower.deploy.enrolment import INVITATION, Enrolment, invite, key_print
+from focoop.flower.deploy.keys import make_keys, make_site_key
+from focoop.flower.deploy.tls_front import Front, open_front
 from focoop.flower.identity import Registry, numbered, registered
-from focoop.flower.keys import make_keys, make_site_key
-from focoop.flower.policy import Policy
-from focoop.flower.rehearsal import check_keys
-from focoop.grid import tuned
+from focoop.flower.site.dry_run import check_keys
+from focoop.flower.site.policy import Policy
 from tests.flower.federations import toy_config
 from tests.toy_setting import CLASSES
 
@@ -54,11 +54,11 @@ def test_a_federation_is_made_whole_with_a_bundle_for_each_site(tmp_path: Path) 
     for name in SITES:
         path = folder / "bundles" / f"{name}.focoop"
         assert mode(path) == 0o600
-        files = joinbundle.unpack(path)
+        files = join_bundle.unpack(path)
         assert not any(b"PRIVATE KEY" in content for content in files.values())
         assert files["ca.crt"] == (folder / "keys" / "ca.crt").read_bytes()
         assert files["classes.txt"].decode().split() == list(CLASSES)
-        told = joinbundle.Invitation.read(files["join.toml"].decode())
+        told = join_bundle.Invitation.read(files["join.toml"].decode())
         assert told.server == "127.0.0.1:8000"
         kept = (folder / "keys" / "sites" / name / INVITATION).read_text()
         assert told.token not in kept  # a hash of it
@@ -127,7 +127,7 @@ def test_the_commands_make_it_and_a_site_checks_its_bundle(
 def test_a_site_unpacks_its_bundle_once_and_keeps_its_own_policy(tmp_path: Path) -> None:
     folder, state = made(tmp_path / "study"), tmp_path / "site"
     bundle = folder / "bundles" / "ghent.focoop"
-    keys = joinbundle.settle(bundle, state)
+    keys = join_bundle.settle(bundle, state)
     assert check_keys(keys) == "ghent" and mode(keys / "key") == mode(keys / "join.toml") == 0o600
     assert mode(state) == mode(keys) == 0o700
     allowed = Policy.read(keys / "policy.toml")
@@ -136,35 +136,35 @@ def test_a_site_unpacks_its_bundle_once_and_keeps_its_own_policy(tmp_path: Path)
         allowed.check(configuration.load(keys / "run.toml", ["federation.rounds=3"], own=True))
     before = (keys / "key").read_bytes()
     (keys / "policy.toml").write_text("epochs = 1\n")
-    joinbundle.settle(bundle, state)
+    join_bundle.settle(bundle, state)
     assert (keys / "key").read_bytes() == before
     assert (keys / "policy.toml").read_text() == "epochs = 1\n"
     with pytest.raises(ConfigError, match="of another site: choose another --state"):
-        joinbundle.settle(folder / "bundles" / "lille.focoop", state)
+        join_bundle.settle(folder / "bundles" / "lille.focoop", state)
     other = made(tmp_path / "other") / "bundles" / "ghent.focoop"
     with pytest.raises(ConfigError, match="of another federation: choose another --state"):
-        joinbundle.settle(other, state)
+        join_bundle.settle(other, state)
 
 
 def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.focoop"
     with pytest.raises(ConfigError, match="is no join bundle"):
-        joinbundle.unpack(path)
+        join_bundle.unpack(path)
     path.write_bytes(b"PK\x03\x04 no")
     with pytest.raises(ConfigError, match="is no join bundle"):
-        joinbundle.unpack(path)
+        join_bundle.unpack(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("join.toml", "a")
     with pytest.raises(ConfigError, match="is no join bundle"):
-        joinbundle.unpack(path)
-    files = joinbundle.unpack(made(tmp_path / "s") / "bundles" / "ghent.focoop")
-    joinbundle.pack(path, {**files, "run.toml": b"\0" * (joinbundle.LARGEST + 1)})
+        join_bundle.unpack(path)
+    files = join_bundle.unpack(made(tmp_path / "s") / "bundles" / "ghent.focoop")
+    join_bundle.pack(path, {**files, "run.toml": b"\0" * (join_bundle.LARGEST + 1)})
     with pytest.raises(ConfigError, match="too large"):
-        joinbundle.unpack(path)
+        join_bundle.unpack(path)
     changed = files["join.toml"].replace(b'focoop = "', b'focoop = "9')
-    joinbundle.pack(path, {**files, "join.toml": changed})
+    join_bundle.pack(path, {**files, "join.toml": changed})
     with pytest.warns(UserWarning, match="must have the same version"):
-        joinbundle.settle(path, tmp_path / "state")
+        join_bundle.settle(path, tmp_path / "state")
 
 
 @pytest.fixture(scope="module")
@@ -270,14 +270,14 @@ def test_a_site_sends_its_key_through_the_front(
     text = (folder / "federation.toml").read_text().replace("port = 8000", f"port = {port}")
     (folder / "federation.toml").write_text(text)
     bundle = study.invite_site(folder, "ghent")
-    keys = joinbundle.settle(bundle, tmp_path / "site")
-    assert joinbundle.send_key(keys) is True
+    keys = join_bundle.settle(bundle, tmp_path / "site")
+    assert join_bundle.send_key(keys) is True
     assert registered(folder / "keys")[0].public == (keys / "key.pub").read_bytes()
-    assert joinbundle.send_key(keys) is False  # it is known to be there
+    assert join_bundle.send_key(keys) is False  # it is known to be there
     # Who has copied the bundle comes too late, and the coordinator's people see it.
-    thief = joinbundle.settle(bundle, tmp_path / "thief")
+    thief = join_bundle.settle(bundle, tmp_path / "thief")
     with pytest.raises(FederationError, match="another key is known for ghent"):
-        joinbundle.send_key(thief)
+        join_bundle.send_key(thief)
     assert "second key for ghent" in said[-1]
     # A key is lost: another bundle, and the old key is nobody's at once.
     (old,) = enrolment.known
@@ -286,8 +286,8 @@ def test_a_site_sends_its_key_through_the_front(
     assert 0 not in Registry(folder / "keys") and enrolment.name(old) is None
     for path in (keys / "key", keys / "key.pub"):
         path.unlink()
-    joinbundle.settle(bundle, tmp_path / "site")
-    assert joinbundle.send_key(keys) and 0 in Registry(folder / "keys")
+    join_bundle.settle(bundle, tmp_path / "site")
+    assert join_bundle.send_key(keys) and 0 in Registry(folder / "keys")
     assert [enrolment.name(pem) for pem in enrolment.known] == [None, "ghent"]
     assert study.invite_site(folder, "namur").is_file()
     assert numbered(folder / "keys")[2] == "namur"
@@ -299,8 +299,8 @@ def test_a_server_that_is_another_or_away_is_told(
     other = made(tmp_path / "other")
     port = serve(other / "keys", Enrolment(other / "keys", lambda public, name: None, print))
     folder = made(tmp_path / "study", port=port)
-    keys = joinbundle.settle(folder / "bundles" / "ghent.focoop", tmp_path / "site")
+    keys = join_bundle.settle(folder / "bundles" / "ghent.focoop", tmp_path / "site")
     began = time.monotonic()
     with pytest.raises(FederationError, match="CERTIFICATE_VERIFY_FAILED"):
-        joinbundle.send_key(keys)
+        join_bundle.send_key(keys)
     assert time.monotonic() - began < 10 and not registered(other / "keys")

@@ -14,14 +14,14 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from focoop.errors import FederationError
-from focoop.flower.checks import read_row, read_update
-from focoop.flower.inprocess import identify
+from focoop.federation.updates.compression import Payload
+from focoop.flower.in_process import identify
 from focoop.flower.records import METRICS, STATS, UPDATE, Order, to_arrays, to_tensor, unflatten
-from focoop.flower.roster import identified
-from focoop.flower.secure import read_keys, read_masked, read_opened
-from focoop.flower.secure_site import SUM, to_keys
-from focoop.methods._base import ClientUpdate
-from focoop.payload import Payload
+from focoop.flower.server.reply_checks import read_row, read_update
+from focoop.flower.server.roster import identified
+from focoop.flower.server.secure_rounds import read_keys, read_masked, read_opened
+from focoop.flower.site.secure_rounds import SUM, to_keys
+from focoop.methods.base import ClientUpdate
 
 SENT = {"a": torch.zeros(2, 3), "words": torch.arange(2)}
 WHOLE = {"client": 1, "round": 1, "num-examples": 3, "loss": 0.5}

@@ -9,8 +9,9 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from flwr.app import Context, Message
 
-from focoop.flower import client_app, inprocess
+from focoop.flower import in_process
 from focoop.flower.records import Order
+from focoop.flower.site import client_app
 from focoop.runs import RunFolder
 from tests.flower.federations import state
 from tests.flower.light import SELF
@@ -62,7 +63,7 @@ def test_a_site_and_the_superlink_die_and_the_run_is_the_one_without_that_site(
         assert list(entry["refused"]) == [f"site-{k}" for k in lost], told
     # Nothing lost: bit for bit what comes of it when the site merely has nothing to say.
     answers = [absent if k == LOST else client_app.app for k in everybody]
-    inprocess.run(wanted, tmp_path / "alone", CLIENTS, answers=answers)
+    in_process.run(wanted, tmp_path / "alone", CLIENTS, answers=answers)
     assert state(run) == state(RunFolder.open(tmp_path / "alone"))
     plain, found = simulated(wanted, tmp_path / "plain"), run.metrics()[-1]
     assert [row["client"] for row in found["clients"]] == everybody

@@ -16,11 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from focoop.errors import ConfigError, FederationError
-from focoop.flower import client_app, inprocess
+from focoop.flower import in_process
+from focoop.flower.deploy.keys import add_sites, make_keys, make_site_key, renew_server
 from focoop.flower.identity import Site, prove, proves, read_site, registered
-from focoop.flower.keys import add_sites, make_keys, make_site_key, renew_server
 from focoop.flower.records import ABOUT, Order
-from focoop.flower.rehearsal import check_keys, check_state
+from focoop.flower.site import client_app
+from focoop.flower.site.dry_run import check_keys, check_state
 from focoop.runs import RunFolder
 from tests.flower.federations import CLIENTS, Answer, Tampered, toy_config
 
@@ -61,7 +62,7 @@ def federate(
     wanted = toy_config(tmp_path, "method.name=promptfl", "federation.rounds=1")
     nodes = [{"keys": str(folder), "name": "somebody"} for folder in folders]
     told = {"keys": str(keys), "sites": CLIENTS, "quorum": 0.3}
-    inprocess.run(wanted, tmp_path / "run", CLIENTS, nodes=nodes, answers=answers, **told)
+    in_process.run(wanted, tmp_path / "run", CLIENTS, nodes=nodes, answers=answers, **told)
     return RunFolder.open(tmp_path / "run")
 
 
@@ -122,7 +123,7 @@ def test_a_site_without_a_challenge_signs_nothing(tmp_path: Path, keys: Path) ->
             raise
 
     with pytest.raises(FederationError, match="without a challenge"):
-        inprocess.run(
+        in_process.run(
             wanted,
             tmp_path / "run",
             1,

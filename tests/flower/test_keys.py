@@ -33,11 +33,11 @@ from flwr.supercore.run import Run
 from typer.testing import CliRunner
 
 from focoop.cli import app
-from focoop.config import RunConfig, to_flat, to_toml
+from focoop.config.loading import RunConfig, to_flat, to_toml
 from focoop.errors import ConfigError, FederationError
-from focoop.flower import control, launch
-from focoop.flower.appbundle import fingerprint
-from focoop.flower.keys import add_sites, make_keys
+from focoop.flower.app_bundle import fingerprint
+from focoop.flower.deploy import control, processes
+from focoop.flower.deploy.keys import add_sites, make_keys
 from focoop.flower.settings import run_config, server_settings
 from tests.flower.federations import opened, toy_config
 from tests.toy_setting import CLASSES
@@ -81,7 +81,7 @@ def test_the_authority_signs_the_server_and_nothing_secret_is_readable(tmp_path:
 def test_flower_reads_a_sites_settings_as_they_were_meant(tmp_path: Path) -> None:
     node = {"partition-id": 3, "num-partitions": 9, "name": "St. Mary's ward 5", "report": True}
     node["data"] = "folder:/data/my images"
-    command = launch.supernode(tmp_path, "server:8000", 9000, node, tmp_path / "secret")
+    command = processes.supernode(tmp_path, "server:8000", 9000, node, tmp_path / "secret")
     assert parse_config_args([command[command.index("--node-config") + 1]]) == node
 
 
@@ -203,14 +203,14 @@ def test_what_flower_writes_is_nobody_elses_to_read(tmp_path: Path) -> None:
     home.mkdir(mode=0o755)
     (home / "superlink.db").write_bytes(b"old")
     (home / "superlink.db").chmod(0o644)
-    launch.own_folder(home)
+    processes.own_folder(home)
     assert stat.S_IMODE((home / "superlink.db").stat().st_mode) == 0o600
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
     code = f"open({str(home / 'new.db')!r}, 'w')"
-    process = launch.begin([sys.executable, "-c", code], os.environ, home / "log")
+    process = processes.begin([sys.executable, "-c", code], os.environ, home / "log")
     assert process.wait(30) == 0
     assert stat.S_IMODE((home / "new.db").stat().st_mode) == 0o600
-    secret = launch.new_secret(home)
+    secret = processes.new_secret(home)
     before = secret.read_text()
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600 and len(before) == 64
-    assert launch.new_secret(home).read_text() != before
+    assert processes.new_secret(home).read_text() != before

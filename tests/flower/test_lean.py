@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from focoop.config import to_toml
+from focoop.config.loading import to_toml
 from tests.flower.federations import toy_config
 from tests.flower.test_runners import ROOT
 
@@ -28,7 +28,7 @@ import flwr.app, flwr.clientapp, torch, safetensors.torch
 before = {name.split(".")[0] for name in sys.modules}
 from focoop.flower import client_app, inprocess, party
 new = {name.split(".")[0] for name in sys.modules} - before - set(sys.stdlib_module_names)
-from focoop.config import load
+from focoop.config.loading import load
 folder = Path(sys.argv[1])
 wanted = load(folder / "run.toml", [])
 inprocess.run(wanted, folder / "run", 3, state=folder / "state")

@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from focoop.config import to_toml
+from focoop.config.loading import to_toml
 from focoop.runs import RunFolder
-from focoop.split import make_split
+from focoop.scenario.assignment import make_split
 from tests.flower.federations import CLIENTS, toy_config
 from tests.flower.processes import SAID, Parties, Started, free_ports
 

@@ -14,16 +14,16 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from flwr.app import Context, RecordDict
 
-from focoop.config import RunConfig, to_flat
+from focoop.config.loading import RunConfig, to_flat
 from focoop.errors import ConfigError, DataError, FederationError
-from focoop.features import save_splits
-from focoop.flower import inprocess
-from focoop.flower.party import Party, own_scenario
+from focoop.features.lookup import save_splits
+from focoop.flower import in_process
 from focoop.flower.records import flatten
+from focoop.flower.site.client import Party, own_scenario
 from focoop.runs import RunFolder
-from focoop.scenario import Scenario, build
+from focoop.scenario.assignment import make_split
+from focoop.scenario.scenario import Scenario, build_scenario
 from focoop.seeds import numpy_generator
-from focoop.split import make_split
 from tests.flower.federations import CLIENTS, opened, simulated, state, toy_config
 from tests.toy_setting import CLASSES
 
@@ -50,7 +50,7 @@ def test_sites_with_their_own_files_give_the_simulators_bits(tmp_path: Path) -> 
     said = "; ".join(CLASSES)
     # Nobody but the sites has images: the run's own dataset is gone.
     (tmp_path / "setting" / "id.safetensors").unlink()
-    inprocess.run(wanted, tmp_path / "run", CLIENTS, nodes=nodes, classes=said)
+    in_process.run(wanted, tmp_path / "run", CLIENTS, nodes=nodes, classes=said)
     run = RunFolder.open(tmp_path / "run")
     assert state(run) == state(plain)
     for ours, theirs in zip(run.metrics(), plain.metrics(), strict=True):
@@ -63,7 +63,7 @@ def test_sites_with_their_own_files_give_the_simulators_bits(tmp_path: Path) -> 
     wanted = toy_config(tmp_path, "method.name=promptfl")
     # Which class it is may be known to the site alone.
     with pytest.raises(FederationError, match="images: its images cannot be used"):
-        inprocess.run(wanted, tmp_path / "no", CLIENTS, nodes=nodes, classes=fewer, quorum=1.0)
+        in_process.run(wanted, tmp_path / "no", CLIENTS, nodes=nodes, classes=fewer, quorum=1.0)
 
 
 def same_answers(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
@@ -125,7 +125,7 @@ def test_sites_with_folders_of_images_give_the_simulators_bits(tmp_path: Path) -
     policy = opened(tmp_path)
     nodes = [{"data": f"folder:{tmp_path}/sites/site-{k}", "policy": policy} for k in range(3)]
     wanted = image_config(tmp_path, "partition.shots=2")  # whose own dataset no site has
-    inprocess.run(wanted, tmp_path / "run", CLIENTS, nodes=nodes, classes="; ".join(names))
+    in_process.run(wanted, tmp_path / "run", CLIENTS, nodes=nodes, classes="; ".join(names))
     run = RunFolder.open(tmp_path / "run")
     assert state(run) == state(plain)
     same_answers(*(found.metrics()[-1]["clients"] for found in (run, plain)))
@@ -147,7 +147,7 @@ def test_a_site_divides_its_images_as_the_simulator_does(
     names = paint(tmp_path / "sites", 2, split=split)
     source = f"clients:{tmp_path}/sites"
     more = tuple(one.replace("SOURCE", source) for one in more)
-    whole = build(image_config(tmp_path, f"data.id={source}", *more))
+    whole = build_scenario(image_config(tmp_path, f"data.id={source}", *more))
     for k in range(2):
         data = f"folder:{tmp_path}/sites/site-{k}"
         own = own_scenario(image_config(tmp_path, *more), data, tuple(names), k, 2)
@@ -196,7 +196,7 @@ def test_a_csv_and_broken_images_are_read_as_a_run_reads_them(
     errors = []
     for open_ in (
         lambda config: own_scenario(config, f"folder:{folder}", names),
-        lambda config: build(
+        lambda config: build_scenario(
             replace(
                 config,
                 data=replace(config.data, id=f"folder:{folder}"),

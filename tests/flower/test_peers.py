@@ -10,17 +10,18 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from focoop.config import RunConfig
+from focoop.config.loading import RunConfig
 from focoop.errors import ConfigError, FederationError
-from focoop.flower import client_app, inprocess
-from focoop.flower.enrolment import key_print
+from focoop.flower import in_process
+from focoop.flower.deploy.enrolment import key_print
+from focoop.flower.deploy.keys import make_keys, make_site_key
 from focoop.flower.identity import read_site, sign
-from focoop.flower.keys import make_keys, make_site_key
 from focoop.flower.masking import Masker
-from focoop.flower.peers import accept, peers_file, read_peers
-from focoop.flower.policy import Policy
-from focoop.flower.secure_site import SUM, to_record
-from focoop.flower.site_privacy import privacy_facts, privacy_sentences
+from focoop.flower.site import client_app
+from focoop.flower.site.peers import accept, peers_file, read_peers
+from focoop.flower.site.policy import Policy
+from focoop.flower.site.privacy_summary import privacy_facts, privacy_sentences
+from focoop.flower.site.secure_rounds import SUM, to_record
 from focoop.runs import RunFolder
 from tests.flower.federations import CLIENTS, Answer, simulated, state, toy_config
 
@@ -60,7 +61,7 @@ def run(
     answers = [victim, *[client_app.app] * (CLIENTS - 1)]
     told = {"keys": str(keys), "sites": CLIENTS, "quorum": 1.0}
     wanted = wanted or toy_config(tmp_path, *SECURE)
-    inprocess.run(wanted, tmp_path / "run", CLIENTS, nodes=nodes, answers=answers, **told)  # type: ignore[arg-type]
+    in_process.run(wanted, tmp_path / "run", CLIENTS, nodes=nodes, answers=answers, **told)  # type: ignore[arg-type]
     return RunFolder.open(tmp_path / "run")
 
 

@@ -14,25 +14,19 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from focoop.config import config_hash, load, to_flat, to_toml
+from focoop.config.loading import config_hash, load, to_flat, to_toml
 from focoop.errors import ConfigError, DataError, FederationError, MethodError
-from focoop.features import save_splits
-from focoop.flower import client_app, guard, inprocess
-from focoop.flower.inprocess import identify
+from focoop.features.lookup import save_splits
+from focoop.flower.site import client_app, guard
+from focoop.flower import in_process
+from focoop.flower.in_process import identify
 from focoop.flower.journal import events
-from focoop.flower.policy import (
-    Policy,
-    PolicyFileError,
-    Refusal,
-    default_policy_toml,
-    parties_of,
-    policy_file,
-)
+from focoop.flower.site.policy import (Policy, PolicyFileError, Refusal, default_policy_toml, parties_of, policy_file)
 from focoop.flower.records import CONFIG, Order
 from focoop.flower.settings import SETTINGS as SETTINGS_TEXT
 from focoop.flower.settings import server_settings
 from focoop.runs import RunFolder
-from focoop.split import make_split
+from focoop.scenario.assignment import make_split
 from tests.flower.federations import CLIENTS, toy_config
 from tests.toy_setting import CLASSES
 
@@ -218,7 +212,7 @@ def test_both_sides_read_why_a_site_refuses(tmp_path: Path) -> None:
     wanted = toy_config(tmp_path, *SETTINGS)
     journal = tmp_path / "journal.jsonl"
     told = {"nodes": nodes, "classes": SAID, "journal": str(journal), "wait": 300.0, "rejoin": 0.0}
-    inprocess.run(wanted, tmp_path / "run", CLIENTS, **told)  # type: ignore[arg-type]
+    in_process.run(wanted, tmp_path / "run", CLIENTS, **told)  # type: ignore[arg-type]
     run = RunFolder.open(tmp_path / "run")
     assert run.manifest["rounds"][-1]["accepted"] == [0, 1]
     reason = "policy: privacy.noise = 0, 1 is the least"
@@ -245,7 +239,7 @@ def test_a_policy_that_changes_in_the_run_holds_from_the_next_message(tmp_path: 
     answers = [client_app.app, client_app.app, strict_later]
     journal = tmp_path / "journal.jsonl"
     told = {"nodes": nodes, "classes": SAID, "journal": str(journal), "answers": answers}
-    inprocess.run(wanted, tmp_path / "run", CLIENTS, **told)  # type: ignore[arg-type]
+    in_process.run(wanted, tmp_path / "run", CLIENTS, **told)  # type: ignore[arg-type]
     entries = RunFolder.open(tmp_path / "run").manifest["rounds"]
     assert [entry.get("accepted") for entry in entries[1:]] == [[0, 1, 2], [0, 1]]
     reason = entries[-1]["refused"]["site 2"]
@@ -282,7 +276,7 @@ def test_what_a_hostile_coordinator_asks_is_refused_before_an_image_is_read(
 ) -> None:
     """Privacy off, means of two images, a folder of the site, a million epochs, too many tokens."""
     identify()
-    monkeypatch.setattr("focoop.flower.party.build", None)  # whoever opens images fails
+    monkeypatch.setattr("focoop.flower.site.client.build", None)  # whoever opens images fails
     (tmp_path / "policy.toml").write_text(policy)
     node = {"partition-id": 0, "num-partitions": 3, "data": "folder:images"}
     node |= {"state": str(tmp_path / "state"), "policy": str(tmp_path / "policy.toml")}
@@ -370,10 +364,10 @@ def test_a_number_of_sites_that_would_fill_the_memory_is_refused() -> None:
 def test_rounds_beyond_the_runs_are_refused(tmp_path: Path) -> None:
     nodes = site_nodes(tmp_path, SETTINGS)
     wanted = toy_config(tmp_path, *SETTINGS)
-    grid = inprocess.InProcessGrid([client_app.app], {**to_flat(wanted), "classes": SAID})
+    grid = in_process.InProcessGrid([client_app.app], {**to_flat(wanted), "classes": SAID})
     grid.contexts[0].node_config.update(nodes[0])
     order = Order(3, "0123456789abcdef", config_hash(wanted))
-    message = Message(RecordDict({CONFIG: order.record()}), inprocess.FIRST_NODE, "train", ttl=60.0)
+    message = Message(RecordDict({CONFIG: order.record()}), in_process.FIRST_NODE, "train", ttl=60.0)
     (identifier,) = grid.push_messages([message])
     (reply,) = grid.pull_messages([identifier])
     assert reply.error.reason == "policy: round 3 of a run of 2 rounds"

@@ -18,9 +18,8 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 from flwr.app import Array, ConfigRecord, RecordDict
 from flwr.cli.build import build_fab_from_files
 
-from focoop.config import RunConfig, load, to_flat
+from focoop.config.loading import RunConfig, load, to_flat
 from focoop.errors import ConfigError
-from focoop.flower.checks import moved, suspects
 from focoop.flower.records import (
     CONFIG,
     FederationError,
@@ -31,8 +30,9 @@ from focoop.flower.records import (
     to_tensors,
     unflatten,
 )
+from focoop.flower.server.reply_checks import moved, suspects
 from focoop.flower.settings import NAMES, ServerSettings, run_config, server_settings
-from focoop.methods._base import ClientUpdate
+from focoop.methods.base import ClientUpdate
 
 ROOT = Path(__file__).resolve().parents[2]
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.bool)

@@ -12,22 +12,23 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 
-from focoop.config import RunConfig, config_hash, to_flat
+from focoop.config.loading import RunConfig, config_hash, to_flat
 from focoop.errors import FederationError
-from focoop.experiment import client_privacy
-from focoop.features import save_splits
-from focoop.flower import client_app, inprocess
-from focoop.flower.party import Party
-from focoop.flower.policy import Refusal
+from focoop.features.lookup import save_splits
+from focoop.federation.updates.differential_privacy import Privacy, clip_change, composed
+from focoop.flower import in_process
 from focoop.flower.records import UPDATE, Order
-from focoop.flower.releases import LEDGER, Releases, spent
-from focoop.flower.site_privacy import privacy_facts, privacy_sentences
-from focoop.flower.spares import Draw, secret_seed
-from focoop.methods._base import ClientUpdate, Params
-from focoop.privacy import Privacy, clip_change, composed
+from focoop.flower.server.spares import Draw, secret_seed
+from focoop.flower.site import client_app
+from focoop.flower.site.client import Party
+from focoop.flower.site.policy import Refusal
+from focoop.flower.site.privacy_summary import privacy_facts, privacy_sentences
+from focoop.flower.site.releases import LEDGER, Releases, spent
+from focoop.methods.base import ClientUpdate, Params
 from focoop.runs import RunFolder
+from focoop.scenario.assignment import make_split
+from focoop.scenario.schedule import client_privacy
 from focoop.seeds import torch_generator
-from focoop.split import make_split
 from tests.flower.federations import CLIENTS, opened, toy_config
 from tests.toy_setting import CLASSES
 
@@ -202,9 +203,9 @@ def test_a_resumed_run_gets_the_releases_it_had(tmp_path: Path) -> None:
 
     given = {"nodes": nodes, "classes": "; ".join(CLASSES), "answers": [site] * CLIENTS}
     with pytest.raises(FederationError, match="round 2 has 2 updates of 3 needed"):
-        inprocess.run(wanted, tmp_path / "run", CLIENTS, quorum=1.0, **given)  # type: ignore[arg-type]
+        in_process.run(wanted, tmp_path / "run", CLIENTS, quorum=1.0, **given)  # type: ignore[arg-type]
     broken.clear()
-    inprocess.run(wanted, tmp_path / "run", CLIENTS, resume=True, **given)  # type: ignore[arg-type]
+    in_process.run(wanted, tmp_path / "run", CLIENTS, resume=True, **given)  # type: ignore[arg-type]
     assert RunFolder.open(tmp_path / "run").last_round() == 2
     for (client, round_index), answers in sent.items():
         assert len(answers) == (2 if round_index == 2 and client != 2 else 1)
@@ -238,7 +239,7 @@ def test_a_run_draws_its_clients_secretly_and_tells_epsilon_outside(tmp_path: Pa
         "federation.rounds=4",
         "federation.evaluate_every=0",
     )
-    inprocess.run(wanted, tmp_path / "run", CLIENTS)
+    in_process.run(wanted, tmp_path / "run", CLIENTS)
     run = RunFolder.open(tmp_path / "run")
     drawn = Draw(CLIENTS, 0.4, 0.0, secret_seed(tmp_path / "run"))
     entries = run.manifest["rounds"][1:]

@@ -11,11 +11,11 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from focoop.config import to_toml
-from focoop.flower import launch
-from focoop.flower.keys import make_keys
+from focoop.config.loading import to_toml
+from focoop.flower.deploy import processes
+from focoop.flower.deploy.keys import make_keys
 from focoop.runs import RunFolder
-from focoop.split import make_split
+from focoop.scenario.assignment import make_split
 from tests.flower.federations import CLIENTS, lines, simulated, state, toy_config
 from tests.flower.processes import SAID, Parties, Started, free_ports
 
@@ -52,12 +52,12 @@ def test_ray_gives_the_simulators_bits(tmp_path: Path, monkeypatch: pytest.Monke
     plain = simulated(wanted, tmp_path / "sim")
     (tmp_path / "run.toml").write_text(to_toml(wanted))
     home = tmp_path / "home"
-    command = [launch.program("flwr"), "run", str(ROOT), "--stream"]
+    command = [processes.program("flwr"), "run", str(ROOT), "--stream"]
     command += ["-c", f"config='{tmp_path}/run.toml' out='{tmp_path}/run'"]
     command += ["--federation-config", f"num-supernodes={CLIENTS} client-resources-num-cpus=1"]
     try:
         done = subprocess.run(
-            command, env=launch.environment(home), capture_output=True, text=True, timeout=420
+            command, env=processes.environment(home), capture_output=True, text=True, timeout=420
         )
         assert done.returncode == 0, done.stdout + done.stderr
     finally:
@@ -105,11 +105,11 @@ def test_nobody_is_let_in_without_a_registered_key_or_tls(tmp_path: Path, starte
     port, own = free_ports(2)
     server = f"127.0.0.1:{port}"
     with open(tmp_path / "link.log", "wb") as log:
-        secret = launch.new_secret(tmp_path / "link")
-        command = launch.superlink(keys, port, tmp_path / "state.db", secret)
-        env = launch.environment(tmp_path / "link")
+        secret = processes.new_secret(tmp_path / "link")
+        command = processes.superlink(keys, port, tmp_path / "state.db", secret)
+        env = processes.environment(tmp_path / "link")
         started.append(subprocess.Popen(command, env=env, stdout=log, stderr=log))
-    launch.await_server(server, keys / "ca.crt", 90)
+    processes.await_server(server, keys / "ca.crt", 90)
     with pytest.raises((URLError, OSError)):
         urlopen(f"http://{server}/health", timeout=5)
     node = {"partition-id": 0, "num-partitions": 1}
@@ -117,9 +117,9 @@ def test_nobody_is_let_in_without_a_registered_key_or_tls(tmp_path: Path, starte
     for site in (keys / "sites" / "unknown", others / "sites" / "known"):
         # Not through a pipe: programs that the node has started would keep it open.
         with open(tmp_path / "node.log", "wb") as log:
-            secret = launch.new_secret(tmp_path / "node")
-            command = launch.supernode(site, server, own, node, secret)
-            env = launch.environment(tmp_path / "node")
+            secret = processes.new_secret(tmp_path / "node")
+            command = processes.supernode(site, server, own, node, secret)
+            env = processes.environment(tmp_path / "node")
             process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
         started.append(process)
         assert process.wait(120) != 0

@@ -13,9 +13,10 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from focoop.errors import FederationError
-from focoop.flower import client_app, inprocess
+from focoop.flower import in_process
 from focoop.flower.records import UPDATE
-from focoop.flower.secure_site import MASKED, SUM
+from focoop.flower.site import client_app
+from focoop.flower.site.secure_rounds import MASKED, SUM
 from focoop.runs import RunFolder
 from tests.flower.federations import Answer, lines, simulated, state, toy_config
 
@@ -29,7 +30,7 @@ STEPS = ("query.sum_keys", "query.sum_shares", "train", "query.sum_open")
 
 
 def federated(wanted: object, path: Path, answers: list[Answer], **settings: object) -> RunFolder:
-    inprocess.run(wanted, path, SITES, answers=answers, **settings)  # type: ignore[arg-type]
+    in_process.run(wanted, path, SITES, answers=answers, **settings)  # type: ignore[arg-type]
     return RunFolder.open(path)
 
 

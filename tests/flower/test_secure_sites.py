@@ -7,12 +7,12 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from focoop.config import to_toml
-from focoop.flower.enrolment import key_print
+from focoop.config.loading import to_toml
+from focoop.flower.deploy.enrolment import key_print
 from focoop.flower.identity import registered
-from focoop.flower.peers import known_peers
+from focoop.flower.site.peers import known_peers
 from focoop.runs import RunFolder
-from focoop.split import make_split
+from focoop.scenario.assignment import make_split
 from tests.flower.federations import simulated, state, toy_config
 from tests.flower.processes import Parties, Started
 

@@ -11,10 +11,11 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from focoop.cli import app
 from focoop.errors import FederationError, RunError
-from focoop.flower import inprocess, site_status
+from focoop.flower import in_process
 from focoop.flower.journal import Journal, Tail
-from focoop.flower.reach import Reach
-from focoop.flower.site_status import SiteWatch, read_status, sentences
+from focoop.flower.site import status
+from focoop.flower.site.connection import Reach
+from focoop.flower.site.status import SiteWatch, read_status, sentences
 from tests.flower.federations import CLIENTS, toy_config
 from tests.flower.test_policy import SAID, SETTINGS, site_nodes
 
@@ -28,7 +29,7 @@ class Said(list[str]):
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("FIRST_PAUSE", "LOOK_EVERY", "BEAT"):
-        monkeypatch.setattr(site_status, name, 0.0)
+        monkeypatch.setattr(status, name, 0.0)
 
 
 def watched(folder: Path, said: Said, *found: Reach) -> SiteWatch:
@@ -141,7 +142,7 @@ def test_a_run_as_its_site_sees_it(tmp_path: Path) -> None:
     (tmp_path / "policy2.toml").write_text("methods = ['focoop']")
     wanted = toy_config(tmp_path, *SETTINGS)
     told: dict[str, Any] = {"nodes": nodes, "classes": SAID}
-    inprocess.run(wanted, tmp_path / "run", CLIENTS, **told)
+    in_process.run(wanted, tmp_path / "run", CLIENTS, **told)
     watch.tick()
     other.tick()
     assert said[0] == "told the coordinator its name, classes and version"
@@ -194,7 +195,7 @@ def test_a_process_that_is_gone_is_not_called_connected(
 ) -> None:
     watch = watched(tmp_path, Said(), Reach(""))
     watch.connected()
-    monkeypatch.setattr(site_status, "SILENT", -1.0)
+    monkeypatch.setattr(status, "SILENT", -1.0)
     found = read_status(tmp_path)
     assert not found["running"]
     assert sentences(found)[0].startswith("ghent: not running (last seen")

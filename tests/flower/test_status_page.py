@@ -15,13 +15,13 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from rich.console import Console
 
-from focoop.cli.live import Watch
+from focoop.cli.live_table import Watch
 from focoop.cli.status_page import shown_page
 from focoop.errors import FederationError
-from focoop.flower import inprocess
-from focoop.flower.board import Board, LiveBoard
+from focoop.flower import in_process
 from focoop.flower.journal import events
-from focoop.flower.status_page import families, metrics, page_and_rules, status_page
+from focoop.flower.server.journal_summary import Board, LiveBoard
+from focoop.flower.server.status_page import families, metrics, page_and_rules, status_page
 from focoop.runs import RunFolder
 from tests.flower.federations import CLIENTS, Tampered, toy_config
 from tests.flower.processes import free_ports
@@ -39,7 +39,7 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     liar = Tampered(number("round", 9))
     answers = [*[liar.app] * (CLIENTS - 1), liar]
     path = folder / "journal.jsonl"
-    inprocess.run(wanted, folder / "run", CLIENTS, answers=answers, journal=str(path))
+    in_process.run(wanted, folder / "run", CLIENTS, answers=answers, journal=str(path))
     return path
 
 

@@ -26,10 +26,14 @@ def test_a_killed_worker_is_replaced_and_the_bits_stay(tmp_path: Path) -> None:
         server = made.coordinate("--deadline", "300", "--quorum", "1.0")
         sites = [made.join(k) for k in range(2)]
         made.wait("asked", round=2, step="train", seconds=300)
-        first = [pid for pid in family(sites[0].pid) if "focoop.flower.worker" in cmdline(pid)]
-        assert made.kill(sites[0], "focoop.flower.worker") >= 1
+        first = [
+            pid for pid in family(sites[0].pid) if "focoop.flower.deploy.worker" in cmdline(pid)
+        ]
+        assert made.kill(sites[0], "focoop.flower.deploy.worker") >= 1
         assert server.wait(400) == 0, made.told()
-        later = [pid for pid in family(sites[0].pid) if "focoop.flower.worker" in cmdline(pid)]
+        later = [
+            pid for pid in family(sites[0].pid) if "focoop.flower.deploy.worker" in cmdline(pid)
+        ]
         assert later and not set(later) & set(first)
     finally:
         made.close()

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from focoop.clip.text import Names
+from focoop.clip.text.tower import Names
 from focoop.federation.client import ClientData, LocalSettings
 from focoop.federation.simulator import (
     MemoryStore,
@@ -22,7 +22,7 @@ from focoop.federation.simulator import (
     simulate,
     start,
 )
-from focoop.methods._base import Batch, Method, Server, State, Task
+from focoop.methods.base import Batch, Method, Server, State, Task
 from focoop.seeds import torch_generator
 
 CLASSES = ("apple", "pear", "plum", "fig")

@@ -7,22 +7,23 @@ from pathlib import Path
 import pytest
 import torch
 
-from focoop import config
+from focoop.config import loading
 from focoop.errors import ConfigError
-from focoop.experiment import evaluate_run, run_experiment
-from focoop.manifest import collect
+from focoop.experiments.evaluation import evaluate_run
+from focoop.experiments.running import run_experiment
 from focoop.methods import create
-from focoop.methods._base import ClientUpdate, Server
+from focoop.methods.base import ClientUpdate, Server
 from focoop.methods.centralized import Centralized
 from focoop.runs import RunFolder, start
-from focoop.scenario import build
+from focoop.runs.manifest import collect
+from focoop.scenario.scenario import build_scenario
 from focoop.seeds import torch_generator
 from tests.methods.contract_toy import as_batch, federate, make_clients, make_task, same, spread
 from tests.toy_setting import write_setting
 
 
 def run(path: Path, setting: Path, *overrides: str) -> RunFolder:
-    settings = config.load(setting, list(overrides))
+    settings = loading.load(setting, list(overrides))
     with start(path, settings, collect(settings), resume=False) as folder:
         run_experiment(settings, folder)
         folder.finish("finished")
@@ -70,7 +71,7 @@ def test_it_is_promptfl_with_one_client_that_holds_everything() -> None:
 def test_all_clients_images_train_and_clients_are_tested_apart(tmp_path: Path) -> None:
     setting = write_setting(tmp_path / "setting", rounds=2)
     overrides = ["method.name=centralized", "federation.participation=0.5"]
-    scenario = build(config.load(setting, overrides))
+    scenario = build_scenario(loading.load(setting, overrides))
     (party,) = scenario.training_clients()
     rows = sorted(party().pooled[:, 0].tolist())
     parts = [scenario.client(k).pooled[:, 0].tolist() for k in range(scenario.num_clients)]
@@ -91,7 +92,7 @@ def test_how_images_are_divided_does_not_matter(tmp_path: Path) -> None:
     found = []
     for kind in ("pathological", "iid"):
         overrides = ["method.name=centralized", "partition.shots=0", f"partition.kind={kind}"]
-        scenario = build(config.load(setting, overrides))
+        scenario = build_scenario(loading.load(setting, overrides))
         (party,) = scenario.training_clients()
         found.append(sorted(map(tuple, party().pooled[:, :3].tolist())))
     assert found[0] == found[1] and len(found[0]) == 32
@@ -103,4 +104,4 @@ def test_how_images_are_divided_does_not_matter(tmp_path: Path) -> None:
 )
 def test_settings_out_of_range_are_refused(override: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        config.load(None, ["method.name=centralized", override])
+        loading.load(None, ["method.name=centralized", override])

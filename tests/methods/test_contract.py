@@ -12,13 +12,13 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from focoop.federation.client import ClientData, train, trains
-from focoop.federation.round import aggregate, num_bytes
+from focoop.federation.rounds import aggregate, num_bytes
 from focoop.federation.simulator import MemoryStore, start
+from focoop.fields import fields_of
 from focoop.methods import available, create
-from focoop.methods._base import ClientUpdate, Method, Server, Task
-from focoop.runstore import dump, read
+from focoop.methods.base import ClientUpdate, Method, Server, Task
+from focoop.runs.private_store import dump, read
 from focoop.seeds import torch_generator
-from focoop.settings import fields_of
 from tests.methods.contract_toy import (
     CLASSES,
     LOCAL,

@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop.clip.text import Names
-from focoop.config import load
+from focoop.clip.text.tower import Names
+from focoop.config.loading import load
 from focoop.errors import ConfigError, MethodError
+from focoop.federation.batched_training import train_together
 from focoop.federation.client import ClientData, LocalSettings, train
-from focoop.federation.together import train_together
-from focoop.methods._base import Batch, ClientUpdate, Server, State, Task
+from focoop.methods.base import Batch, ClientUpdate, Server, State, Task
 from focoop.methods.fedgallop import FedGalLoP
 from focoop.seeds import torch_generator
 from tests.helpers import toy_backbone

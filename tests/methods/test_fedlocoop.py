@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop.clip.text import Names
-from focoop.config import load
+from focoop.clip.text.tower import Names
+from focoop.config.loading import load
 from focoop.errors import ConfigError, MethodError
+from focoop.federation.batched_training import train_together
 from focoop.federation.client import ClientData, LocalSettings, train
-from focoop.federation.together import train_together
-from focoop.methods._base import Batch, ClientUpdate, Method, Server, State, Task
+from focoop.methods.base import Batch, ClientUpdate, Method, Server, State, Task
 from focoop.methods.fedlocoop import FedLoCoOp, ood_loss
 from focoop.seeds import torch_generator
 from tests.methods.toy import (

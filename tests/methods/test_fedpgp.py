@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from focoop.config import load
+from focoop.config.loading import load
 from focoop.errors import ConfigError
+from focoop.federation.batched_training import train_together
 from focoop.federation.client import ClientData, LocalSettings, train
-from focoop.federation.together import train_together
-from focoop.methods._base import ClientUpdate, Server, State, Text
+from focoop.methods.base import ClientUpdate, Server, State, Text
 from focoop.methods.fedpgp import FedPGP
 from focoop.methods.promptfl import PromptFL
 from focoop.seeds import torch_generator

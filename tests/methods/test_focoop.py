@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop.config import load
+from focoop.config.loading import load
 from focoop.errors import ConfigError, MethodError
-from focoop.methods._base import Batch, Text
-from focoop.methods._robust import Ascent, separation_loss, soft_maximum
+from focoop.methods._bos import Ascent, separation_loss, soft_maximum
+from focoop.methods.base import Batch, Text
 from focoop.methods.focoop import FOCoOp, FOCoOpConfig
 from focoop.seeds import torch_generator
 from tests.methods.toy import (

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from focoop.errors import MethodError
-from focoop.methods._base import Batch, ClientUpdate, Server, Task
 from focoop.methods._metric import whitening
+from focoop.methods.base import Batch, ClientUpdate, Server, Task
 from focoop.methods.focoop_plus import WEIGHT, FOCoOpPlus
 from focoop.seeds import torch_generator
 from tests.methods.toy import (

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from focoop.clip.text import Names
-from focoop.methods._base import Task, Text
-from focoop.methods._robust import separation_loss
+from focoop.clip.text.tower import Names
+from focoop.methods._bos import separation_loss
+from focoop.methods.base import Task, Text
 from focoop.methods.focoop import FOCoOp, FOCoOpConfig
 from focoop.seeds import torch_generator
 from tests.methods.toy import (

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from focoop.methods._base import ClientUpdate, Server
+from focoop.methods.base import ClientUpdate, Server
 from focoop.methods.focoop import FOCoOp, FOCoOpConfig
 from focoop.seeds import torch_generator
 from tests.methods.toy import C, U, make_params, make_task

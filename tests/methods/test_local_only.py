@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from focoop import config
+from focoop.config import loading
 from focoop.errors import ConfigError
-from focoop.experiment import evaluate_run, run_experiment
+from focoop.experiments.evaluation import evaluate_run
+from focoop.experiments.running import run_experiment
 from focoop.federation.client import train
-from focoop.federation.round import aggregate
-from focoop.manifest import collect
-from focoop.methods._base import ClientUpdate, Server, State
+from focoop.federation.rounds import aggregate
+from focoop.methods.base import ClientUpdate, Server, State
 from focoop.methods.local_only import LocalOnly
 from focoop.runs import RunFolder, start
+from focoop.runs.manifest import collect
 from focoop.seeds import torch_generator
 from tests.methods.contract_toy import (
     LOCAL,
@@ -31,7 +32,7 @@ from tests.toy_setting import write_setting
 
 def run(path: Path, setting: Path, *overrides: str, stop_after: int | None = None) -> RunFolder:
     """A run in `path`, continued where it is; `stop_after` kills it after that round's commit."""
-    settings = config.load(setting, ["method.name=local_only", *overrides])
+    settings = loading.load(setting, ["method.name=local_only", *overrides])
 
     class Killed(Exception):
         pass
@@ -125,4 +126,4 @@ def test_a_killed_run_goes_on_to_the_same_files(tmp_path: Path) -> None:
 )
 def test_settings_out_of_range_are_refused(override: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        config.load(None, ["method.name=local_only", override])
+        loading.load(None, ["method.name=local_only", override])

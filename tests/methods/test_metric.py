@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from focoop.federation.client import ClientData, LocalSettings, make_update, train
-from focoop.methods._base import Batch, ClientUpdate, Params, Server, State
 from focoop.methods._metric import seen, whitening
+from focoop.methods.base import Batch, ClientUpdate, Params, Server, State
 from focoop.methods.focoop_plus import WEIGHT, FOCoOpPlus
 from focoop.seeds import torch_generator
 from tests.methods.test_focoop_plus import PLAIN, make_task, params_of

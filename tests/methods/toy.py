@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop.clip.text import Names
+from focoop.clip.text.tower import Names
 from focoop.federation.client import trains
-from focoop.methods._base import Batch, Method, Task
+from focoop.methods.base import Batch, Method, Task
 from focoop.seeds import torch_generator
 
 C, U, N_TOKENS, WIDTH, DIM = 4, 5, 2, 3, 6

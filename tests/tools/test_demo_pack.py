@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from focoop.clip.base import Backbone
-from focoop.data import demo, read_folder
-from focoop.data.corruptions import corrupt
-from focoop.featurefile import load_split, read_file
-from focoop.features import open_features
+from focoop.data import read_folder
+from focoop.data.corruptions.apply import corrupt
+from focoop.features import demo
+from focoop.features.lookup import open_features
+from focoop.features.storage import load_split, read_file
 
 
 @pytest.fixture(scope="module")

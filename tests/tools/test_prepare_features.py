@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from focoop import config
-from focoop.data import ready
-from focoop.data.corruptions import SEVERITIES
-from focoop.data.rendered import shuffle
-from focoop.data.spec import NAMED, Source, expand
-from focoop.featurefile import load_split, read_file, write_file
-from focoop.featureset import FeatureSet
+from focoop.config import loading
+from focoop.data import ready_features
+from focoop.data.corruptions.apply import SEVERITIES
+from focoop.data.dataset_spec import NAMED, Source, expand
+from focoop.data.image_versions import shuffle
+from focoop.features.feature_set import FeatureSet
+from focoop.features.storage import load_split, read_file, write_file
+from focoop.scenario.assignment import make_split
 from focoop.seeds import numpy_generator
-from focoop.split import make_split
 from tests.helpers import toy_backbone
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,8 +92,8 @@ def test_a_slim_copy_gives_the_same_rows(tmp_path: Path, monkeypatch: pytest.Mon
     names += [made / "isun.safetensors", made / "texture.safetensors"]  # the last is not named
     for rows, path in enumerate(names, start=10):
         feature_file(path, rows)
-    monkeypatch.setenv(ready.VARIABLE, f"{shared}{os.pathsep}{made}")
-    told = config.load(
+    monkeypatch.setenv(ready_features.VARIABLE, f"{shared}{os.pathsep}{made}")
+    told = loading.load(
         None,
         [
             "data.id=svhn",
@@ -137,7 +137,7 @@ def test_a_setting_says_what_is_compared_on_and_nothing_of_the_method(path: Path
     assert extended in ("../base.toml", "cifar100.toml") or path.stem == f"{extended[:-5]}-patches"
     for section, values in stated.items():
         assert set(values) <= SAID[section]
-    told = config.load(path)
+    told = loading.load(path)
     tested = {spec.split(":")[-1].split("@")[0] for spec in told.data.ood}
     # Only one OOD set has patches and is not DTD.
     assert len(tested) > (path.stem != "dtd-patches") and told.data.validation_ood
@@ -153,8 +153,8 @@ def test_a_setting_says_what_is_compared_on_and_nothing_of_the_method(path: Path
 def test_a_setting_gives_every_client_images(
     path: Path, shared_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(ready.VARIABLE, str(shared_dir / "features"))
-    told = config.load(path)
+    monkeypatch.setenv(ready_features.VARIABLE, str(shared_dir / "features"))
+    told = loading.load(path)
     split = make_split(told)
     counts = split.counts()
     assert len(counts) == told.partition.clients and (counts.sum(1) > 0).all()

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from focoop import config
-from focoop.featurefile import read_file, write_file
+from focoop.config import loading
+from focoop.features.storage import read_file, write_file
 from focoop.seeds import torch_generator
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,12 +46,12 @@ def test_test_rows_and_the_kept_domain_are_gone(
         kept = before["split"] != gone
         assert 0 < len(after["split"]) < 12 and not (after["split"] == gone).any()
         assert all(torch.equal(after[key], before[key][kept]) for key in before)
-    dtd = config.load(out / "dtd.toml")
+    dtd = loading.load(out / "dtd.toml")
     assert dtd.data.validation == 2 and dtd.data.id == f"file:{out.resolve()}/dtd.safetensors"
-    assert dtd.data.ood == config.load(ROOT / "configs/settings/dtd.toml").data.validation_ood
+    assert dtd.data.ood == loading.load(ROOT / "configs/settings/dtd.toml").data.validation_ood
     assert dtd.data.drop_classes == ()  # caltech101 alone has a folder that is no class
     for domain in ("cartoon", "sketch"):
-        pacs = config.load(out / f"pacs-{domain}.toml")
+        pacs = loading.load(out / f"pacs-{domain}.toml")
         assert (pacs.partition.leave_out, pacs.partition.clients) == (domain, 2)
         assert not any("dtd" in spec or "sun" in spec for spec in pacs.data.ood)
 
@@ -60,7 +60,7 @@ def test_every_setting_and_domain_it_names_exists() -> None:
     for name in (*validation_settings.CLASSES, *validation_settings.DOMAINS):
         assert (validation_settings.SETTINGS / f"{name}.toml").exists()
     for base, (_, left_out) in validation_settings.DOMAINS.items():
-        assert config.load(validation_settings.SETTINGS / f"{base}.toml").partition.leave_out
+        assert loading.load(validation_settings.SETTINGS / f"{base}.toml").partition.leave_out
         assert all(
             (validation_settings.SETTINGS / f"{base.split('-')[0]}-{one}.toml").exists()
             for one in left_out

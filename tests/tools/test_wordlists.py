@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from focoop.words import WORDNET
+from focoop.scenario.wordnet import WORDNET
 
 ROOT = Path(__file__).resolve().parents[2]
 DATABASE = Path("/usr/share/wordnet")

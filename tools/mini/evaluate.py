@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from focoop.clip.mini import SHAPE, TOKEN_RANK, VOCABULARY, FactorisedEmbedding
-from focoop.clip.text import TextTower
+from focoop.clip.text.tower import TextTower
 from focoop.clip.tokenizer import Tokenizer
 from focoop.seeds import torch_generator
 

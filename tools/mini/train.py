@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from focoop.clip.mini import SHAPE, TOKEN_RANK, VOCABULARY, FactorisedEmbedding
-from focoop.clip.text import TextTower
+from focoop.clip.text.tower import TextTower
 from focoop.clip.tokenizer import EOT, SOT, Tokenizer
 
 TEMPLATES = (

@@ -1,0 +1,138 @@
+"""Caches: files written whole, tensors on disk between runs, and objects kept in one process.
+
+Run folders use `runs.durable` instead: one writer, and on the disk when a call returns.
+"""
+
+import hashlib
+import os
+import uuid
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def cache_folder(given: Path | None = None, name: str = "") -> Path:
+    """Return the folder of a cache.
+
+    Args:
+        given: A folder that the user chose; it is returned as it is.
+        name: The cache's name, a folder below the common one.
+
+    Returns:
+        `given`, or else `$FOCOOP_CACHE/name`, or else `~/.cache/focoop/name`.
+    """
+    if given is not None:
+        return given
+    chosen = os.environ.get("FOCOOP_CACHE")
+    return (Path(chosen) if chosen else Path.home() / ".cache" / "focoop") / name
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file in one step, so that a reader never sees a part of it.
+
+    Several processes may write the same file at once; the last one wins.
+
+    Args:
+        path: The file. Its folder is made where it is missing.
+        content: All of the file's bytes.
+
+    Raises:
+        OSError: The disk is full, or the folder cannot be written. No draft is left behind.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        draft.write_bytes(content)
+        os.replace(draft, path)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink()
+        raise
+
+
+def cached_tensor(path: Path, shape: tuple[int, ...], build: Callable[[], "Tensor"]) -> "Tensor":
+    """Read a tensor from disk, or compute it and keep it there.
+
+    Args:
+        path: The file. Its name must hold a hash of all that the tensor depends on, so that it is
+            never out of date.
+        shape: The shape the tensor must have; a file with another shape is made again.
+        build: Computes the tensor.
+
+    Returns:
+        The tensor. A file that is missing or damaged is written anew; where that fails, a warning
+        says so.
+    """
+    from safetensors import SafetensorError, safe_open
+    from safetensors.torch import save
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            values: Tensor = file.get_tensor("values")
+            checksum = (file.metadata() or {}).get("sha256")
+        if checksum == _checksum(values) and tuple(values.shape) == shape:
+            return values
+    except (OSError, SafetensorError):
+        pass
+    values = build()
+    content = save({"values": values.contiguous()}, {"sha256": _checksum(values)})
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        warnings.warn(f"{path.name} could not be kept for later: {error}", stacklevel=2)
+    return values
+
+
+def _checksum(values: "Tensor") -> str:
+    return hashlib.sha256(values.contiguous().numpy().tobytes()).hexdigest()
+
+
+class ProcessCache:
+    """Objects by key, kept in this process up to a total size; the least recently used go first.
+
+    A limit of 0 keeps nothing, which is the default: only a process that makes many runs raises it.
+
+    >>> cache = ProcessCache(limit=10)
+    >>> [cache.get("a", lambda: "made", size=4), cache.get("a", lambda: "made again", size=4)]
+    ['made', 'made']
+    """
+
+    def __init__(self, limit: int = 0) -> None:
+        self.limit = limit
+        self._entries: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], Any], size: int | Callable[[Any], int]) -> Any:
+        """Return the object of a key, made now if it is not in the cache.
+
+        Args:
+            key: What the object depends on.
+            make: Makes the object.
+            size: The object's size, or a function of the object that gives it.
+
+        Returns:
+            The object.
+        """
+        if self.limit <= 0:
+            return make()
+        if key not in self._entries:
+            made = make()
+            self._entries[key] = made, size(made) if callable(size) else size
+        self._entries.move_to_end(key)
+        value = self._entries[key][0]
+        while len(self._entries) > 1 and sum(s for _, s in self._entries.values()) > self.limit:
+            self._entries.popitem(last=False)
+        return value
+
+    def clear(self) -> None:
+        """Forget all objects."""
+        self._entries.clear()
+
+
+FEATURES = ProcessCache()  # sizes in bytes
+BACKBONES = ProcessCache()  # sizes in backbones

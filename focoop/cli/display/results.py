@@ -1,0 +1,99 @@
+"""Results as people read them: the numbers of an evaluation as tables and as one line."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from focoop.cli.display.sheet import Column, Sheet
+from focoop.experiments import DETECTION
+
+NOTE = (
+    "percent; fpr95: OOD accepted when 95% of ID is kept, alarm: other clients' ID images "
+    "flagged (both: lower is better)"
+)
+
+
+def percent(value: float | None) -> str:
+    """A share as a percentage with one decimal; a dash where there is none."""
+    return "-" if value is None or value != value else f"{100 * value:.1f}"
+
+
+def headline(summary: Mapping[str, Any]) -> dict[str, str]:
+    """The columns of a result, in the order of the tables, as text."""
+    columns = {
+        "own classes": percent(summary.get("accuracy_own")),
+        "all classes": percent(summary.get("accuracy_all")),
+        "corrupted": percent(summary.get("accuracy_corrupted")),
+    }
+    for name, values in summary.get("ood", {}).items():
+        columns[f"fpr95 {name}"] = percent(values.get("fpr95"))
+        columns[f"auroc {name}"] = percent(values.get("auroc"))
+    columns["cross-client alarm"] = percent(summary.get("cross_alarm"))
+    return columns
+
+
+def brief(summary: Mapping[str, Any]) -> dict[str, str]:
+    """The numbers of a result for one short line, the most important first.
+
+    Args:
+        summary: an evaluation's summary; fpr95 and auroc are means over its OOD sets.
+
+    Returns:
+        Short name -> percentage; what was not measured is left out.
+    """
+    found: dict[str, float | None] = {
+        "own": summary.get("accuracy_own"),
+        "all": summary.get("accuracy_all"),
+    }
+    for metric in ("auroc", "fpr95"):
+        values = [one.get(metric) for one in summary.get("ood", {}).values()]
+        known = [value for value in values if value is not None]
+        found[metric] = math.fsum(known) / len(known) if known else None
+    found["corrupted"] = summary.get("accuracy_corrupted")
+    found["alarm"] = summary.get("cross_alarm")
+    shown = {name: percent(value) for name, value in found.items()}
+    return {name: value for name, value in shown.items() if value != "-"}
+
+
+def results_table(rows: Sequence[tuple[str, Mapping[str, Any]]], title: str = "") -> Sheet:
+    """One line per metric and one column per (label, evaluation summary), in percent.
+
+    Metrics outnumber the runs that are compared: this way up the table fits 80 columns.
+    """
+    found = [headline(summary) for _, summary in rows]
+    names = dict.fromkeys(name for one in found for name in one)
+    return Sheet(
+        [Column(""), *(Column(label, right=True) for label, _ in rows)],
+        [[name, *(one.get(name, "-") for one in found)] for name in names],
+        title,
+    )
+
+
+def dataset_of(name: str) -> str:
+    """The OOD set of a column such as `fpr95 dtd`; empty for other columns."""
+    metric, _, dataset = name.partition(" ")
+    return dataset if metric in DETECTION else ""
+
+
+def clients_table(clients: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> Sheet:
+    """One row per client of an evaluation, under its name where `names` has one."""
+    rows = []
+    for row in clients:
+        corrupted = [entry["accuracy"] for entry in row.get("corrupted", {}).values()]
+        mean = sum(corrupted) / len(corrupted) if corrupted else None
+        found = headline({**row, "accuracy_corrupted": mean})
+        alarm = {"alarm": found.pop("cross-client alarm")}
+        ood = {name: value for name, value in found.items() if dataset_of(name)}
+        found = {**{name: found[name] for name in found if name not in ood}, **alarm, **ood}
+        number = int(row["client"])
+        shown = names[number] if number < len(names) else number
+        first = (shown, row["num_classes"], row["num_test"])
+        rows.append((list(map(str, first)), found))
+    columns = dict.fromkeys(name for _, found in rows for name in found)
+    return Sheet(
+        [
+            Column(name, right=True, group=dataset_of(name))
+            for name in ("client", "classes", "test images", *columns)
+        ],
+        [[*first, *(found.get(name, "-") for name in columns)] for first, found in rows],
+    )

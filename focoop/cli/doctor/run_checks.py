@@ -1,0 +1,119 @@
+"""What a run with given settings lacks: its backbone's weights, patch features, datasets."""
+
+from importlib import util
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from focoop.cli.doctor.check import FAIL, NOTE, OK, Check
+from focoop.errors import DataError
+
+if TYPE_CHECKING:
+    from focoop.config import RunConfig
+
+
+def run_backbone(config: "RunConfig") -> Check:
+    """Whether the weights of a run are here, or can be had."""
+    topic, name = "this run's backbone", config.backbone.name
+    if name == "mini":
+        return Check(topic, OK, "mini, packaged")
+    if util.find_spec("open_clip") is None:
+        return Check(topic, FAIL, f"{name} needs open_clip", "pip install 'focoop[openclip]'")
+    from focoop.clip import config_of, resolve_tag, weights
+
+    model, _, tag = name.partition(":")[2].replace("/", "-").partition(":")
+    config_of(model)
+    given = Path(config.backbone.weights) if config.backbone.weights else None
+    source = resolve_tag(model, tag, given)
+    if given is not None:
+        return Check(topic, OK, f"{name} in {weights.check_local(given, source)}")
+    if path := weights.find_cached(source):
+        return Check(topic, OK, f"{name} in {path}")
+    weights.reach(source)
+    return Check(topic, NOTE, f"{name} is not here, but on the hub", "focoop run fetches it")
+
+
+def run_method(config: "RunConfig") -> Check:
+    """Whether a run loads the patch features its method reads."""
+    from focoop.methods import lookup
+
+    topic, kind = "this run's method", lookup(config.method.name).patch_kind
+    if kind and not config.data.with_patches:
+        lacking = f"{config.method.name} reads patch features {kind}, which are not loaded"
+        return Check(topic, FAIL, lacking, "set data.with_patches to true")
+    return Check(topic, OK, f"{config.method.name}, patch features: {kind or 'none'}")
+
+
+def run_clients(config: "RunConfig") -> Check:
+    """Whether a run uses the clients that its images come divided into."""
+    from focoop.data import Source, clients_of
+
+    topic, kind = "this run's clients", config.partition.kind
+    source = Source.parse(config.data.id)
+    given = clients_of(source.kind, Path(source.target).expanduser())
+    if given and kind != "given":
+        found = (
+            f"{config.data.id} names {len(given)} clients, which partition.kind = {kind} ignores"
+        )
+        return Check(topic, NOTE, found, "--set partition.kind=given --set partition.clients=0")
+    return Check(topic, OK, f"partition.kind = {kind}")
+
+
+def run_dataset(spec: str, config: "RunConfig") -> Check:
+    """Whether a dataset of a run is here, or how it can be had."""
+    from focoop.data import NAMED, Source, ready_features, registry
+    from focoop.features import demo
+
+    topic = f"this run's {spec}"
+    source = Source.parse(spec)
+    if source.kind == "demo":
+        return Check(topic, OK, f"packaged, {demo.demo_path(source.target).name}")
+    if source.kind == "hf":
+        if util.find_spec("datasets") is None:
+            return Check(topic, FAIL, "needs the package datasets", "pip install datasets")
+        return Check(topic, NOTE, "comes from the hub", "its own cache keeps it")
+    if source.kind == NAMED:
+        name, root = source.name, config.data.root or None
+        if found := ready_features.find(source):
+            ready_features.require([spec], root, config.backbone.name)
+            return Check(topic, OK, f"ready features in {found.path}")
+        dataset = registry.lookup(name)
+        if base := dataset.find(registry.data_root(root)):
+            return Check(topic, OK, f"{dataset.title} in {base}")
+        if not config.data.fetch or dataset.by_hand or not dataset.downloads:
+            raise registry.missing(name, root)
+        size = f", {dataset.size / 2**20:.0f} MiB" if dataset.size else ""
+        return Check(topic, NOTE, f"{dataset.title} is not here{size}", "focoop run fetches it")
+    path = Path(source.target).expanduser()
+    if not path.exists():
+        raise DataError(f"there is no {path}: check {spec!r}")
+    return Check(topic, OK, f"{source.kind} {path}")
+
+
+def datasets_of(config: "RunConfig") -> list[str]:
+    """Names of all datasets a run opens, each once; corrupted ones by their clean images."""
+    from focoop.scenario import datasets_of as datasets_named
+
+    return list(dict.fromkeys(spec.partition("#")[0] for spec in datasets_named(config)))
+
+
+def run_data(config: "RunConfig") -> Check:
+    """Whether all datasets of a run are here, corrupted ones among them."""
+    from focoop.scenario import require_data
+
+    topic = "this run's data"
+    if config.data.fetch and (lacking := missing_datasets(config)):
+        return Check(topic, NOTE, f"not here: {', '.join(lacking)}", "focoop run fetches them")
+    require_data(config)
+    return Check(topic, OK, "all is here")
+
+
+def missing_datasets(config: "RunConfig") -> list[str]:
+    """Public datasets of a run that are not here; refused where one cannot be fetched."""
+    from focoop.data import ready_features, registry
+    from focoop.scenario import datasets_of
+
+    root = config.data.root or None
+    lacking = ready_features.lacking(datasets_of(config), root)
+    if any(not registry.lookup(name).fetched for name in lacking):
+        raise ready_features.missing(lacking, root)
+    return list(lacking)

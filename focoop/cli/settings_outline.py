@@ -1,0 +1,154 @@
+"""Settings as their source files declare them, for tab completion.
+
+A shell waits for a completion, and importing torch takes seconds. The source text of the settings
+is read instead: it says their names, their defaults and what they may be.
+"""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from focoop.lazy import imports_for_type_checkers
+
+PACKAGE = Path(__file__).resolve().parents[1]
+SETTING = "setting"  # the function that declares one
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What completion knows of one setting."""
+
+    key: str
+    default: Any
+    doc: str
+    choices: tuple[str, ...]
+
+
+def methods() -> list[str]:
+    """Names of the methods: the files of focoop/methods."""
+    return [name for name in _modules(PACKAGE / "methods") if name != "base"]
+
+
+def datasets() -> list[str]:
+    """Names of the public datasets: the files of focoop/data/datasets that declare one."""
+    folder = PACKAGE / "data" / "datasets"
+    return [
+        name
+        for name in _modules(folder)
+        if "\nDATASET" in (folder / f"{name}.py").read_text(encoding="utf-8")
+    ]
+
+
+def settings(method: str) -> dict[str, Outline]:
+    """Key -> what is known of it, for a run with this method; without the method's if unknown."""
+    found = []
+    for node in _tree("config.schema").body:
+        if isinstance(node, ast.ClassDef):
+            prefix = _assigned(node, "prefix")
+            if node.name in ("RunConfig", "MethodConfig") or prefix is not None:
+                start = "method." if node.name == "MethodConfig" else _text(prefix)
+                found += list(_declared("config.schema", node, start))
+    own = _config(f"methods.{method}") if method in methods() else None
+    if own is not None:
+        found += list(_declared(own[0], own[1], "method."))
+    return {one.key: one for one in found}
+
+
+def _modules(folder: Path) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*.py") if not path.name.startswith("_"))
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    """The syntax tree of a module of this package."""
+    path = PACKAGE.joinpath(*module.split(".")).with_suffix(".py")
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _config(module: str, name: str = "") -> tuple[str, ast.ClassDef] | None:
+    """The settings class of a method's class (the module's last one): its own or inherited."""
+    classes = {node.name: node for node in _tree(module).body if isinstance(node, ast.ClassDef)}
+    candidates = [node for node in classes.values() if not name or node.name == name]
+    for node in reversed(candidates):
+        inside = [
+            one for one in node.body if isinstance(one, ast.ClassDef) and one.name == "Config"
+        ]
+        named = _assigned(node, "Config")
+        if inside:
+            return module, inside[0]
+        if isinstance(named, ast.Name) and named.id in classes:
+            return module, classes[named.id]
+        for base in node.bases:
+            origin = _origin(module, ast.unparse(base))
+            if origin is not None and (found := _config(origin, ast.unparse(base))):
+                return found
+    return None
+
+
+def _declared(module: str, node: ast.ClassDef, prefix: str) -> Iterator[Outline]:
+    """The settings that a class declares."""
+    for one in node.body:
+        if not (isinstance(one, ast.AnnAssign) and isinstance(one.value, ast.Call)):
+            continue
+        if ast.unparse(one.value.func) == SETTING:
+            default, doc = (_value(module, argument) for argument in one.value.args[:2])
+            key = prefix + ast.unparse(one.target)
+            yield Outline(key, default, str(doc or ""), _choices(module, one, one.value))
+
+
+def _choices(module: str, one: ast.AnnAssign, call: ast.Call) -> tuple[str, ...]:
+    """The values a setting may have, where they can be counted."""
+    for keyword in call.keywords:
+        if keyword.arg == "choices":
+            return tuple(_value(module, keyword.value) or ())
+    kind = ast.unparse(one.annotation)
+    if kind == "bool":
+        return ("true", "false")
+    if kind.startswith("Literal[") and isinstance(one.annotation, ast.Subscript):
+        return tuple(_value(module, one.annotation.slice) or ())
+    return ()
+
+
+def _value(module: str, node: ast.expr) -> Any:
+    """A literal, or what a name stands for; None where it is computed."""
+    if isinstance(node, ast.Name):
+        for one in _tree(module).body:
+            if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == node.id:
+                return _value(module, one.value)
+        origin = _origin(module, node.id)
+        return None if origin is None else _value(origin, node)
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return None
+
+
+def _origin(module: str, name: str) -> str | None:
+    """The module of this package from which a name is imported."""
+    for node in _tree(module).body:
+        if not isinstance(node, ast.ImportFrom) or name not in [one.name for one in node.names]:
+            continue
+        package, _, inside = (node.module or "").partition(".")
+        if package != "focoop" or not inside:
+            return None
+        room = PACKAGE.joinpath(*inside.split(".")) / "__init__.py"
+        if room.is_file():  # a room names the module that holds what it offers
+            home, _ = imports_for_type_checkers(room.read_text(encoding="utf-8"))[name]
+            return home.partition(".")[2]
+        return inside
+    return None
+
+
+def _assigned(node: ast.ClassDef, name: str) -> ast.expr | None:
+    """The value of a class's plain assignment."""
+    for one in node.body:
+        if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == name:
+            return one.value
+    return None
+
+
+def _text(node: ast.expr | None) -> str:
+    return str(ast.literal_eval(node)) if node is not None else ""

@@ -1,0 +1,50 @@
+"""Load a backbone by its name."""
+
+from pathlib import Path
+
+import torch
+
+from focoop.clip.base import Backbone
+from focoop.errors import BackboneError, MissingExtra
+
+
+def load_backbone(name: str, *, weights: Path | None = None, device: str = "cpu") -> Backbone:
+    """Load `mini` or `openclip:<model>:<pretrained>` (for example `openclip:ViT-B-16:openai`).
+
+    `weights` is a local checkpoint for an open_clip model; `mini` is packaged and takes none.
+    """
+    check_device(device)
+    family, _, rest = name.partition(":")
+    if name == "mini":
+        if weights is not None:
+            raise BackboneError("the backbone 'mini' has its own packaged weights: drop --weights")
+        from focoop.clip.mini import load_mini
+
+        return load_mini(device)
+    model, _, pretrained = rest.partition(":")
+    if family == "openclip" and model and pretrained:
+        try:
+            from focoop.clip.openclip import load_openclip
+        except ModuleNotFoundError as error:
+            raise MissingExtra(
+                f"the backbone {name!r} needs open_clip (no module {error.name!r}): "
+                "pip install 'focoop[openclip]'"
+            ) from error
+
+        return load_openclip(model, pretrained, weights=weights, device=device)
+    raise BackboneError(
+        f"unknown backbone {name!r}: use 'mini' or 'openclip:<model>:<pretrained>', "
+        "for example 'openclip:ViT-B-16:openai'"
+    )
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that torch does not know or cannot reach."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise BackboneError(
+            f"the device {device!r} cannot be used: take 'cpu', or 'cuda' where torch sees a GPU "
+            f"(torch says: {reason})"
+        ) from error

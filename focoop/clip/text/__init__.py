@@ -1,0 +1,1 @@
+"""The prompt text engine: learnable contexts through a frozen text tower."""

@@ -1,0 +1,135 @@
+"""A backbone whose text side is ready at once; its image side is loaded when images are encoded.
+
+A Flower site starts a process for every message, with its images encoded long before. Loading an
+open_clip model takes seconds there, for towers that nobody asks. So its text tower is kept on disk
+in our own form, with what else is known of the model, and open_clip is not even imported.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from focoop import __version__
+from focoop.caching import cache_folder, write_whole
+from focoop.clip import load_backbone
+from focoop.clip.base import Backbone, ImageFeatures
+from focoop.clip.text.tower import TextShape, TextTower
+from focoop.clip.tokenizer import Tokenizer
+
+FORMAT = 1
+PROJECTION = "patch projection"
+PLAIN = ("name", "logit_scale", "fingerprint", "image_fingerprint", "patch_kinds", "image_size")
+# Our tokenizer must agree on these before it stands in for the model's own.
+PROBES = ("a photo of a cat.", "The nice St. Bernard's dog,", "it's 3,000 ft &amp; <b>up</b>!  x_y")
+
+
+class LightBackbone(Backbone):
+    """The text side of a model that was loaded whole before, with the rest on demand."""
+
+    def __init__(
+        self,
+        told: dict[str, Any],
+        tensors: dict[str, Tensor],
+        weights: Path | None,
+        device: str,
+    ) -> None:
+        projection = tensors.pop(PROJECTION, None)
+        self._projection = None if projection is None else projection.to(device)
+        self._weights, self._device = weights, device
+        self.name, self.logit_scale = told["name"], told["logit_scale"]
+        self.fingerprint = told["fingerprint"]
+        self.image_fingerprint = told["image_fingerprint"]
+        self.patch_kinds = tuple(told["patch_kinds"])
+        self.image_size = told["image_size"]
+        self.pixel_type = getattr(torch, told["pixel_type"])
+        shape = TextShape(**told["shape"])
+        rows, width = tensors["tok.weight"].shape
+        with torch.device("meta"):
+            tower = TextTower(shape, nn.Embedding(rows, width))
+        tower.load_state_dict(tensors, assign=True)
+        self.text = tower.freeze().to(device)
+        self._own = Tokenizer(shape.context_length)
+        self.tokenize = self._tokens
+
+    @cached_property
+    def whole(self) -> Backbone:
+        """The model itself."""
+        return load_backbone(self.name, weights=self._weights, device=self._device)
+
+    def _tokens(self, texts: Sequence[str]) -> Tensor:
+        # Beyond ASCII the released tokenizer repairs some texts that ours leaves alone.
+        plain = all(text.isascii() for text in texts)
+        return self._own(texts) if plain else self.whole.tokenize(texts)
+
+    @property
+    def patch_projection(self) -> Tensor | None:
+        """As the whole model's."""
+        return self._projection
+
+    def preprocess(self, image: Any) -> Tensor:
+        """As the whole model does."""
+        return self.whole.preprocess(image)
+
+    def prepare(self, image: Any) -> Tensor:
+        """As the whole model does."""
+        return self.whole.prepare(image)
+
+    def encode_images(self, batch: Tensor, patches: str | None = None) -> ImageFeatures:
+        """As the whole model does."""
+        return self.whole.encode_images(batch, patches)
+
+
+def load_light(
+    name: str, *, weights: Path | None = None, device: str = "cpu", cache_dir: Path | None = None
+) -> Backbone:
+    """`load_backbone`, without the image side where the model was loaded here before.
+
+    `mini` is packaged in our own form: it is as quick as can be.
+    """
+    if not name.startswith("openclip:"):
+        return load_backbone(name, weights=weights, device=device)
+    path = cache_folder(cache_dir, "text") / f"{_key(name, weights)}.safetensors"
+    try:
+        with safe_open(path, "pt") as file:
+            told = json.loads((file.metadata() or {})["told"])
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        return LightBackbone(told, tensors, weights, device)
+    except (OSError, SafetensorError, ValueError, KeyError, RuntimeError):
+        found = load_backbone(name, weights=weights, device=device)
+        _keep(found, path)
+        return found
+
+
+def _key(name: str, weights: Path | None) -> str:
+    """What the kept tower depends on; a tag's own weights are fixed by its name."""
+    parts: list[object] = [FORMAT, __version__, name]
+    if weights is not None and weights.is_file():
+        stat = weights.stat()
+        parts += [str(weights.resolve()), stat.st_size, stat.st_mtime_ns]
+    return sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def _keep(backbone: Backbone, path: Path) -> None:
+    """Write the text side, where our tokenizer agrees with the model's."""
+    shape = backbone.text.shape
+    own = Tokenizer(shape.context_length)
+    if not torch.equal(own(PROBES), backbone.tokenize(PROBES)):
+        return
+    told = {key: getattr(backbone, key) for key in PLAIN}
+    told |= {"shape": asdict(shape), "pixel_type": str(backbone.pixel_type).split(".")[-1]}
+    tensors = {key: value.cpu().contiguous() for key, value in backbone.text.state_dict().items()}
+    if backbone.patch_projection is not None:
+        tensors[PROJECTION] = backbone.patch_projection.detach().cpu().contiguous()
+    try:
+        write_whole(path, save(tensors, {"told": json.dumps(told)}))
+    except OSError:
+        return  # the next process loads the whole model again

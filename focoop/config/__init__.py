@@ -1,0 +1,52 @@
+"""The settings of a run: what they are, their checks, and TOML files that hold them.
+
+May import: errors, fields, data, methods, federation.
+"""
+
+from typing import TYPE_CHECKING
+
+from focoop.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from focoop.config.loading import (
+        TUNED,
+        config_hash,
+        differences,
+        from_dict,
+        from_flat,
+        load,
+        locate,
+        merge,
+        parse_override,
+        read_layers,
+        read_toml,
+        shipped,
+        to_dict,
+        to_flat,
+        to_toml,
+    )
+    from focoop.config.schema import DataConfig, MethodConfig, NegativesConfig, RunConfig
+
+__all__ = [
+    "TUNED",
+    "DataConfig",
+    "MethodConfig",
+    "NegativesConfig",
+    "RunConfig",
+    "config_hash",
+    "differences",
+    "from_dict",
+    "from_flat",
+    "load",
+    "locate",
+    "merge",
+    "parse_override",
+    "read_layers",
+    "read_toml",
+    "shipped",
+    "to_dict",
+    "to_flat",
+    "to_toml",
+]
+
+__getattr__ = lazy_names(__name__, __file__)

@@ -1,0 +1,342 @@
+"""What a run depends on, as nested frozen dataclasses; every field documented and checked."""
+
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, ClassVar
+
+from focoop.errors import ConfigError
+from focoop.federation import COUNTS, DOWN, LEAST_PARTIES, RULES, SCHEDULES, UP
+from focoop.fields import build, check, convert, fields_of, plain, setting
+from focoop.methods import lookup
+
+# Values that stand for what suits the data, in the place of a list of sets and of a number.
+AUTO_SETS = ("auto",)
+AUTO_SHOTS = -1
+PAPER_SHOTS = 8
+PACKAGED_CORRUPTED = ("demo:cifar100#brightness",)
+PACKAGED_OOD = ("demo:dtd_32px", "demo:sun_32px")
+TWO_THIRDS = 2 / 3
+PARTITIONS = ("dirichlet", "pathological", "overlap", "domain", "given", "iid")
+
+
+class Section:
+    """A table of the configuration, checked field by field however it is made."""
+
+    prefix: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        for one, kind in fields_of(type(self)):
+            if one.metadata:
+                key = self.prefix + one.name
+                value = convert(key, getattr(self, one.name), kind)
+                check(key, value, one)
+                object.__setattr__(self, one.name, value)  # 3 becomes 3.0 where a number is due
+
+
+@dataclass(frozen=True)
+class DataConfig(Section):
+    """What is learned and what it is tested on."""
+
+    prefix = "data."
+    id: str = setting(
+        "demo:cifar100",
+        "ID dataset: NAME (focoop data list), demo:NAME, file:PATH.safetensors, folder:PATH, "
+        "clients:PATH, csv:FILE, hf:NAME",
+    )
+    root: str = setting("", "folder of public datasets; empty: FOCOOP_DATA, then the cache")
+    strict: bool = setting(False, "refuse images of your own that cannot be read; else skip them")
+    fetch: bool = setting(False, "focoop run fetches public datasets that are not here yet")
+    test_share: float = setting(
+        0.2, "share of each class held out as test where images have no splits", above=0, high=0.9
+    )
+    corrupted: tuple[str, ...] = setting(
+        AUTO_SETS,
+        "corrupted ID test sets; without @SEVERITY all five severities; auto: the packaged ones "
+        "for CIFAR-100, none for other data",
+    )
+    ood: tuple[str, ...] = setting(
+        AUTO_SETS, "OOD test sets; auto: the packaged ones for CIFAR-100, none for other data"
+    )
+    drop_classes: tuple[str, ...] = setting((), "classes of the ID dataset to leave out")
+    template: str = setting("a photo of a {}.", "zero-shot prompt; {} stands for the class name")
+    validation: int = setting(
+        0, "tune on this many training images per class instead of the test split", low=0
+    )
+    validation_ood: tuple[str, ...] = setting(
+        (), "OOD sets in place of data.ood while data.validation is set; []: data.ood itself"
+    )
+    with_patches: bool = setting(False, "load patch features, for methods that use them")
+    views: int = setting(
+        0, "random crops of each training image, as further rows to train on (images only)", low=0
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.template.count("{}") != 1:
+            raise ConfigError(f"data.template = {self.template!r} must contain {{}} once")
+        for name in ("ood", "corrupted"):
+            given = getattr(self, name)
+            if AUTO_SETS[0] in given and len(given) > 1:
+                raise ConfigError(
+                    f"data.{name}: auto stands alone: name the sets, or write [] for none"
+                )
+
+
+@dataclass(frozen=True)
+class BackboneConfig(Section):
+    """The frozen vision-language model."""
+
+    prefix = "backbone."
+    name: str = setting("mini", "mini, or openclip:MODEL:PRETRAINED")
+    weights: str = setting("", "local weights file for openclip; empty: its hub")
+    device: str = setting("cpu", "torch device, such as cpu or cuda")
+    precision: str = setting(
+        "auto",
+        "products inside the text tower while training; auto: bfloat16 on a GPU, float32 on a "
+        "CPU; prefer_bfloat16: bfloat16 where it works, else float32",
+        choices=("auto", "float32", "bfloat16", "prefer_bfloat16"),
+    )
+    logit_scale: float = setting(0.0, "factor of cosines in losses; 0: the backbone's own", low=0)
+
+
+@dataclass(frozen=True)
+class PartitionConfig(Section):
+    """How the images are divided among clients."""
+
+    prefix = "partition."
+    kind: str = setting("pathological", "how classes are divided", choices=PARTITIONS)
+    clients: int = setting(10, "number of clients K; 0: one per domain or given client", low=0)
+    alpha: float = setting(0.1, "concentration of dirichlet; smaller is more uneven", above=0)
+    classes_per_client: int = setting(20, "classes of each client for overlap", low=1)
+    shots: int = setting(
+        AUTO_SHOTS,
+        "training images per class and client; 0: all; -1: all of your own data (folder:, csv:, "
+        "clients:, file:, hf:), 8 as in the paper of packaged and public data",
+        low=-1,
+    )
+    leave_out: str = setting(
+        "", "domain that all clients are tested on and none holds (kind domain); empty: none"
+    )
+    seed: int = setting(21, "seed of the partition, apart from the run's", low=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kind != "domain" and self.leave_out:
+            raise ConfigError(
+                f"partition.leave_out = {self.leave_out!r} needs partition.kind = domain, "
+                f"not {self.kind}"
+            )
+        if self.kind not in ("domain", "given") and not self.clients:
+            raise ConfigError(
+                "partition.clients = 0 means one client per domain: with partition.kind = "
+                f"{self.kind} it must be 1 or more"
+            )
+
+
+@dataclass(frozen=True)
+class FederationConfig(Section):
+    """Rounds and local training."""
+
+    prefix = "federation."
+    rounds: int = setting(25, "communication rounds T", low=0)
+    participation: float = setting(1.0, "share of clients per round", above=0, high=1)
+    epochs: int = setting(2, "local epochs E per round", low=1)
+    batch_size: int = setting(32, "images per step", low=1)
+    lr: float = setting(3.0, "learning rate of SGD", above=0)
+    lr_schedule: str = setting("constant", "rate over the rounds", choices=SCHEDULES)
+    momentum: float = setting(0.0, "momentum within a round", low=0, high=1)
+    weight_decay: float = setting(0.0, "weight decay of the prompts", low=0)
+    prox: float = setting(0.0, "mu of FedProx, mu/2 |shared - received|^2; 0: FedAvg", low=0)
+    together: int = setting(
+        0, "clients trained as one batch; 0: one at a time on a CPU, up to 50 on a GPU", low=0
+    )
+    evaluate_every: int = setting(1, "evaluate every so many rounds; 0: the last alone", low=0)
+    edges: int = setting(
+        0, "edge servers that combine their clients' updates for the root; 0: none", low=0
+    )
+    payload: str = setting("fp32", "how clients' changes travel up; fp32: uncoded", choices=UP)
+    payload_down: str = setting("fp32", "how shared tensors travel down", choices=DOWN)
+
+
+@dataclass(frozen=True)
+class NegativesConfig(Section):
+    """The words that name OOD prompts, for methods that have some."""
+
+    prefix = "negatives."
+    count: int = setting(100, "number U of words", low=0)
+    quantile: float = setting(0.95, "quantile of a word's cosines to the classes", low=0, high=1)
+    band: tuple[float, float] = setting(
+        (0.0, 0.0), "stretch of the ranking, farthest first, as two fractions", low=0, high=1
+    )
+    adjective_share: float = setting(
+        -1.0, "share of adjectives among the words; -1: as among the candidates", low=-1, high=1
+    )
+    words: str = setting("", "text file of candidates, one per line; empty: WordNet's")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if -1 < self.adjective_share < 0:
+            raise ConfigError(
+                f"negatives.adjective_share = {self.adjective_share} is not allowed: it must lie "
+                "in 0..1, or be -1 for the share among the candidates"
+            )
+
+
+@dataclass(frozen=True)
+class RobustConfig(Section):
+    """What the server does against hostile or broken clients."""
+
+    prefix = "robust."
+    rule: str = setting("none", "how updates are screened before they are used", choices=RULES)
+    hostile: float = setting(
+        0.2, "share of clients to withstand: trimmed, or left out by krum", low=0, high=0.5
+    )
+    clip: float = setting(2.0, "longest change under rule clip, in medians of a round", above=0)
+    count_cap: float = setting(
+        10.0, "largest image count under any rule, in medians of a round; 0: none", low=0
+    )
+
+
+@dataclass(frozen=True)
+class PrivacyConfig(Section):
+    """What clients do to their updates before they leave (docs/reliability/threat-model.md)."""
+
+    prefix = "privacy."
+    clip: float = setting(0.0, "longest change of the shared tensors in a round; 0: any", low=0)
+    noise: float = setting(0.0, "deviation of Gaussian noise, in units of privacy.clip", low=0)
+    delta: float = setting(1e-5, "delta of the epsilon that is reported", above=0, high=0.1)
+    counts: str = setting("exact", "class counts that are sent", choices=COUNTS)
+    count_step: int = setting(10, "rounded counts are multiples of this", low=1)
+    count_noise: float = setting(10.0, "deviation of noised counts, in images", above=0)
+    secret_draw: bool = setting(
+        False, "clients of a round are drawn secretly, not from the seed; tells epsilon_outside"
+    )
+    secure_sum: bool = setting(False, "the server sees sums over clients alone")
+    # A server that tells two groups of clients different stories needs this many in each of them.
+    threshold: float = setting(
+        TWO_THIRDS,
+        "a secure sum opens while more than this share of its clients is left",
+        low=TWO_THIRDS,
+        high=1,
+    )
+    parties: int = setting(
+        LEAST_PARTIES, "fewest clients in a secure sum; a site may ask for more", low=LEAST_PARTIES
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.noise and not self.clip:
+            raise ConfigError("privacy.noise is in units of privacy.clip: set privacy.clip too")
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """A method's name and its own settings; `settings` None means its defaults."""
+
+    name: str = setting("focoop", "method: a file of focoop/methods")
+    settings: Any = None
+
+    def __post_init__(self) -> None:
+        wanted = lookup(self.name).Config
+        given = wanted() if self.settings is None else self.settings
+        if type(given) is not wanted:
+            raise ConfigError(
+                f"method.name = {self.name!r} takes settings of its own class, "
+                f"not {type(given).__qualname__}"
+            )
+        object.__setattr__(self, "settings", build(wanted, plain(given), "method."))
+
+
+@dataclass(frozen=True)
+class RunConfig(Section):
+    """Everything a run depends on."""
+
+    seed: int = setting(0, "seed of initial prompts, batches and participation", low=0)
+    name: str = setting("", "name of the run folder; empty: made of data, method and seed")
+    data: DataConfig = field(default_factory=DataConfig)
+    backbone: BackboneConfig = field(default_factory=BackboneConfig)
+    partition: PartitionConfig = field(default_factory=PartitionConfig)
+    federation: FederationConfig = field(default_factory=FederationConfig)
+    negatives: NegativesConfig = field(default_factory=NegativesConfig)
+    robust: RobustConfig = field(default_factory=RobustConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    method: MethodConfig = field(default_factory=MethodConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._settle()
+        if not self.privacy.secure_sum:
+            return
+        if self.robust.rule != "none":
+            raise ConfigError(
+                f"robust.rule = {self.robust.rule!r} compares single updates, which "
+                "privacy.secure_sum hides: choose one of them (privacy.clip goes with both)"
+            )
+        if self.federation.payload != "fp32":
+            raise ConfigError(
+                f"federation.payload = {self.federation.payload!r} codes single updates, and "
+                "privacy.secure_sum sends numbers under masks, 8 bytes each: set it to fp32"
+            )
+        own = self.method.settings
+        if getattr(own, "goc", False) and getattr(own, "goc_pool", "mean") != "mean":
+            raise ConfigError(
+                "privacy.secure_sum hides single OOD prompts: set method.goc_pool to mean, "
+                "or method.goc to false"
+            )
+
+    def _settle(self) -> None:
+        """Replace `auto` and -1 by what they mean for this data, so that a run folder says it."""
+        meant = automatic(self.data.id, self.backbone.name)
+        for section, name in AUTOMATIC:
+            holder = getattr(self, section)
+            if getattr(holder, name) in (AUTO_SETS, AUTO_SHOTS):
+                changed = replace(holder, **{name: meant[section, name]})
+                object.__setattr__(self, section, changed)
+
+    @property
+    def title(self) -> str:
+        """`name`, or one made of what distinguishes runs."""
+        kind, colon, target = self.data.id.partition(":")
+        data = target.rsplit("/", 1)[-1] if colon else kind.replace("/", "-")
+        data = data.removesuffix(".safetensors").removesuffix(".csv")
+        return self.name or f"{data}-{self.partition.kind}-{self.method.name}-{self.seed}"
+
+
+# Section and name of the settings whose default depends on the data, with the value that says so.
+AUTOMATIC: dict[tuple[str, str], Any] = {
+    ("data", "corrupted"): AUTO_SETS,
+    ("data", "ood"): AUTO_SETS,
+    ("partition", "shots"): AUTO_SHOTS,
+}
+OWN_DATA = {("data", "corrupted"): (), ("data", "ood"): (), ("partition", "shots"): 0}
+
+
+def automatic(data_id: str, backbone: str = "mini") -> dict[tuple[str, str], Any]:
+    """Say what the settings of `AUTOMATIC` mean for a dataset.
+
+    Args:
+        data_id: the setting `data.id`.
+        backbone: the setting `backbone.name`; the packaged sets are features of `mini`.
+
+    Returns:
+        (section, name) -> value.
+
+    >>> automatic("folder:images")["partition", "shots"]
+    0
+    """
+    kind, colon, _ = data_id.partition(":")
+    if colon and kind != "demo":
+        return dict(OWN_DATA)
+    here = data_id == "demo:cifar100" or (data_id == "cifar100" and backbone == "mini")
+    return {
+        ("data", "corrupted"): PACKAGED_CORRUPTED if here else (),
+        ("data", "ood"): PACKAGED_OOD if here else (),
+        ("partition", "shots"): PAPER_SHOTS,
+    }
+
+
+SECTIONS: dict[str, type[Any]] = {
+    one.name: kind
+    for one, kind in fields_of(RunConfig)
+    if isinstance(kind, type) and is_dataclass(kind)
+}
+SCALARS = tuple(one.name for one in fields(RunConfig) if one.name not in SECTIONS)

@@ -1,0 +1,95 @@
+"""The content of images as one hash, the key of what is computed from them."""
+
+import hashlib
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+from focoop.caching import cache_folder, write_whole
+from focoop.data.decoding import plain_reason
+from focoop.data.formats import NotAFile
+from focoop.data.image_set import ImageSet
+from focoop.data.prefetch import cores, readers
+from focoop.errors import DataError
+from focoop.progress import tell
+
+TOLD = 100  # images between two reports of progress
+
+
+def data_hash(images: ImageSet, cache_dir: Path | None = None) -> str:
+    """Hash of names, labels and content of all files, and of how deep images are scaled.
+
+    Hashes of contents are remembered by (path, size, modification time), so that a second call
+    reads no image.
+    """
+    scaled = [images.whites] if images.whites else []
+    named = [images.classes, images.domain_names, *scaled]
+    whole = hashlib.sha256(json.dumps(named).encode())
+    domains = images.domains or (0,) * len(images)
+    if images.store is not None:
+        rows = [images.files, images.labels, domains, images.store.digest()]
+        whole.update(json.dumps(rows).encode())
+        return whole.hexdigest()
+    content = file_hashes(images, cache_dir)
+    for row in zip(images.files, images.labels, domains, content, strict=True):
+        whole.update(json.dumps(row).encode())
+    return whole.hexdigest()
+
+
+def file_hashes(images: ImageSet, cache_dir: Path | None = None) -> list[str]:
+    """The sha256 of every file's content, in order; remembered as `data_hash` says.
+
+    Raises:
+        DataError: a file that cannot be read, or a folder where nothing can be remembered.
+    """
+    root = images.root.resolve()
+    name = hashlib.sha256(str(root).encode()).hexdigest()[:32]
+    folder = None if cache_dir is None else cache_dir / "hashes"
+    memo_path = cache_folder(folder, "hashes") / f"{name}.json"
+    memo: dict[str, list[Any]] = _read_memo(memo_path)
+    fresh, found = False, []
+    with readers(cores()) as pool:  # hashing leaves the interpreter free
+        known = pool.map(lambda file: _content(root, file, memo.get(file)), images.files)
+        for done, (file, stamp) in enumerate(zip(images.files, known, strict=True)):
+            if fresh and done % TOLD == 0:
+                tell(f"hashing {root.name}", done, len(images))
+            fresh = fresh or memo.get(file) != stamp
+            memo[file] = stamp
+            found.append(stamp[2])
+    if fresh:
+        tell(f"hashing {root.name}", len(images), len(images))
+        try:
+            write_whole(memo_path, json.dumps(memo).encode())
+        except OSError as error:
+            raise DataError(
+                f"cannot write {memo_path} ({error.strerror}): make room or give write access "
+                "there, or choose another folder (environment variable FOCOOP_CACHE)"
+            ) from error
+    return found
+
+
+def _content(root: Path, file: str, known: list[Any] | None) -> list[Any]:
+    """Size, time and sha256 of a file; the latter as known where the others are."""
+    try:
+        found = (root / file).stat()
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe would wait for ever
+            raise NotAFile(root / file)
+        if known is not None and known[:2] == [found.st_size, found.st_mtime_ns]:
+            return known
+        content = hashlib.sha256((root / file).read_bytes()).hexdigest()
+    except OSError as error:
+        raise DataError(
+            f"image {root / file} cannot be read ({plain_reason(error)}): the dataset lists it; "
+            "put it there, or get the dataset again"
+        ) from error
+    return [found.st_size, found.st_mtime_ns, content]
+
+
+def _read_memo(path: Path) -> dict[str, list[Any]]:
+    """The remembered hashes; none when there is no sound file."""
+    try:
+        memo = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return memo if isinstance(memo, dict) else {}

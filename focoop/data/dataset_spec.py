@@ -1,0 +1,139 @@
+"""Names of datasets as settings write them, and the version of the images that they ask for.
+
+`KIND:TARGET` or NAME, with any of these behind it, in this order:
+
+    @train        the training images in place of the test images, for an OOD set
+    @32px         the centre square of every image, reduced to 32 px
+    @shuffled     every image cut into 16 blocks that are put together in random order
+    #fog@3        images corrupted at severity 3
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from focoop.data.corruptions import apply
+from focoop.data.registry import lookup
+from focoop.errors import DataError
+
+KINDS = ("demo", "file", "folder", "clients", "csv", "hf")
+NAMED = "name"  # the kind of a public dataset, written without one
+ALTERABLE = (NAMED, "folder", "clients", "csv")  # the kinds that take @train, @32px and @shuffled
+SMALLEST, LARGEST = 8, 1024  # sides in px that make sense
+
+
+@dataclass(frozen=True)
+class Source:
+    """A parsed dataset name.
+
+    Attributes:
+        kind: `name` for a public dataset, else what stands before the colon.
+        target: the dataset's name, or a path.
+        corruption: name of a corruption, or None for clean images.
+        severity: 1..5 of the corruption; 0 for clean images.
+        split: the split that is asked for in place of the test images; empty: none.
+        side: px that images are reduced to; 0: they stay as they are.
+        shuffled: whether blocks of every image are put together in random order.
+    """
+
+    kind: str
+    target: str
+    corruption: str | None = None
+    severity: int = 0
+    split: str = ""
+    side: int = 0
+    shuffled: bool = False
+
+    @classmethod
+    def parse(cls, spec: str) -> "Source":
+        """Read a dataset name.
+
+        >>> Source.parse("demo:cifar100#brightness@3").corruption
+        'brightness'
+        >>> Source.parse("oxford_pets@train@32px").side
+        32
+
+        Raises:
+            DataError: the name cannot be read, or names no known dataset or corruption.
+        """
+        before, colon, behind = spec.partition(":")
+        kind, rest = (before, behind) if colon else (NAMED, spec)
+        if (colon and kind not in KINDS) or not rest:
+            raise DataError(
+                f"cannot read dataset {spec!r}: write a name of focoop data list, demo:NAME, "
+                "file:PATH.safetensors, folder:PATH, clients:PATH, csv:FILE or hf:NAME"
+            )
+        match = re.fullmatch(r"(.+)#([A-Za-z_]\w*)(?:@(\S+))?", rest)
+        target, corruption, severity = match.groups() if match else (rest, None, None)
+        split, side, shuffled = "", 0, False
+        if kind in ALTERABLE:
+            target, split, side, shuffled = _version(spec, target)
+        if kind == NAMED:
+            lookup(target.partition("/")[0])
+        if corruption is None:
+            return cls(kind, target, None, 0, split, side, shuffled)
+        if severity is None or not severity.isdecimal():
+            base = spec.partition("#")[0]
+            raise DataError(f"dataset {spec!r} needs a severity from 1 to 5: {base}#{corruption}@3")
+        apply.check(corruption, int(severity))
+        return cls(kind, target, corruption, int(severity), split, side, shuffled)
+
+    @property
+    def name(self) -> str:
+        """The public dataset that is meant, without its variant."""
+        return self.target.partition("/")[0]
+
+    @property
+    def suffix(self) -> str:
+        """What a corrupted file's name has behind the clean one's."""
+        return f".{self.corruption}.{self.severity}" if self.corruption else ""
+
+    @property
+    def altered(self) -> bool:
+        """Whether another version of the images is meant than the one on disk."""
+        return bool(self.side or self.shuffled)
+
+    @property
+    def stem(self) -> str:
+        """The name of a file of ready features that stands in for a public dataset.
+
+        >>> Source.parse("oxford_pets@train@32px").stem
+        'oxford_pets_train_32px'
+        >>> Source.parse("cifar100#fog@2").stem
+        'cifar100.fog.2'
+        """
+        parts = [self.target.replace("/", "_"), self.split]
+        parts += [f"{self.side}px" if self.side else "", "shuffled" if self.shuffled else ""]
+        return "_".join(filter(None, parts)) + self.suffix
+
+    def split_of(self, asked: str) -> str:
+        """The split to open where `asked` is; a name with @train is for OOD sets alone."""
+        if self.split and asked != "test":
+            raise DataError(
+                f"@{self.split} behind {self.target!r} asks for one split: write it for OOD sets, "
+                "not for data.id"
+            )
+        return self.split or asked
+
+
+def _version(spec: str, target: str) -> tuple[str, str, int, bool]:
+    """A target without what is behind it: target, split, side and whether it is shuffled."""
+    match = re.fullmatch(r"(.+?)(?:@(train))?(?:@(\d+)px)?(@shuffled)?", target)
+    assert match is not None  # the target is not empty
+    plain, split, side, shuffled = match.groups()
+    if side is not None and not SMALLEST <= int(side) <= LARGEST:
+        raise DataError(f"dataset {spec!r}: a side is {SMALLEST} to {LARGEST} px, as in dtd@32px")
+    return plain, split or "", int(side or 0), shuffled is not None
+
+
+def expand(specs: Sequence[str]) -> list[str]:
+    """The names with a corruption but no severity written out for all five severities.
+
+    >>> expand(["dtd", "cifar100#fog"])[:3]
+    ['dtd', 'cifar100#fog@1', 'cifar100#fog@2']
+    """
+    found = []
+    for spec in specs:
+        whole = "#" not in spec or "@" in spec.rpartition("#")[2]
+        found += [spec] if whole else [f"{spec}@{s}" for s in apply.SEVERITIES]
+    return found

@@ -1,0 +1,202 @@
+"""What a look at every image file of a set finds: done once, remembered by size and time."""
+
+import hashlib
+import json
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from focoop.caching import cache_folder, write_whole
+from focoop.data.decoding import UnreadableImageError, decode
+from focoop.data.depth import Whites, bits, whites_of
+from focoop.data.image_set import ImageSet
+from focoop.errors import DataError, MissingExtra
+from focoop.progress import tell
+
+THREADS = 4  # decoding releases the interpreter
+SHOWN = 5
+TOLD = 100  # images between two reports of progress
+FORMAT = 2  # part of the name of what is remembered: raise it when a look finds something else
+DARK = 16  # a white that is so many times too large makes an image nearly black
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a look at one file finds.
+
+    Attributes:
+        reason: why it cannot be read; empty where it can.
+        format: name of its format, such as JPEG; empty where it cannot be read.
+        top: its largest value, where only the values of a set tell which of them is white.
+        remarks: what is done to it that its owner may want to know.
+        lasting: whether a later look finds the same while the file stays as it is.
+    """
+
+    reason: str = ""
+    format: str = ""
+    top: float | None = None
+    remarks: tuple[str, ...] = ()
+    lasting: bool = True
+
+
+def examine(images: ImageSet, cache_dir: Path | None = None) -> dict[str, Finding]:
+    """File -> what a look at it finds; nothing for images of a store.
+
+    Args:
+        images: the set. Every file is decoded once; a file of unchanged size and time is not
+            opened again.
+        cache_dir: where findings are remembered; None is the usual cache folder.
+    """
+    if images.store is not None:
+        return {}
+    root = images.root.resolve()
+    name = hashlib.sha256(f"{FORMAT} {root}".encode()).hexdigest()[:32]
+    folder = None if cache_dir is None else cache_dir / "checked"
+    path = cache_folder(folder, "checked") / f"{name}.json"
+    known = _remembered(path)
+    stamps = {file: _stamp(root / file) for file in images.files}
+    fresh = [file for file, stamp in stamps.items() if known.get(file, [])[:2] != stamp]
+    found: dict[str, Finding] = {}
+    with ThreadPoolExecutor(THREADS) as pool:
+        looked = pool.map(lambda file: look(root / file), fresh)
+        for done, (file, finding) in enumerate(zip(fresh, looked, strict=True)):
+            if done % TOLD == 0:
+                tell(f"checking {root.name}", done, len(fresh))
+            found[file] = finding
+        tell(f"checking {root.name}", len(fresh), len(fresh))
+    if fresh:
+        kept = {file: [*stamps[file], *_stored(one)] for file, one in found.items() if one.lasting}
+        try:
+            write_whole(path, json.dumps(known | kept).encode())
+        except OSError as error:
+            warnings.warn(f"the check of {root} could not be kept: {error}", stacklevel=2)
+    return {file: found.get(file) or _restored(known[file]) for file in images.files}
+
+
+def look(path: Path) -> Finding:
+    """What one image file holds, or why it cannot be read."""
+    try:
+        decoded = decode(path, small=True)
+    except UnreadableImageError as error:
+        return Finding(error.reason, lasting=not error.mendable)
+    return Finding("", decoded.format, decoded.top, decoded.remarks)
+
+
+def broken(images: ImageSet, cache_dir: Path | None = None) -> dict[str, str]:
+    """File -> why it cannot be read, for every such file; images of a store are sound."""
+    return {file: one.reason for file, one in examine(images, cache_dir).items() if one.reason}
+
+
+def sift(
+    images: ImageSet,
+    strict: bool = False,
+    cache_dir: Path | None = None,
+    whole: Callable[[], ImageSet] | None = None,
+) -> ImageSet:
+    """The readable images of a set; the others are counted and named, or refused if `strict`.
+
+    Args:
+        images: the set.
+        strict: refuse files that cannot be read.
+        cache_dir: where findings are remembered; None is the usual cache folder.
+        whole: gives all splits of the set: deep images of all of them share one scale.
+    """
+    found = examine(images, cache_dir)
+    bad = {file: one.reason for file, one in found.items() if one.reason}
+    if bad:
+        told = summary(images, bad)
+        # Files that stay unread for want of a package alone.
+        wanting = not any(one.reason and one.lasting for one in found.values())
+        refusal = MissingExtra if wanting else DataError
+        if strict:
+            raise refusal(f"{told}: replace or remove them, or set data.strict = false")
+        kept = [row for row, file in enumerate(images.files) if file not in bad]
+        if not kept:
+            raise refusal(f"{told}: no image is left")
+        warnings.warn(f"{told}: left out", stacklevel=2)
+        images = images.take(kept)
+    if all(one.top is None for one in found.values()):
+        return images
+    every = images if whole is None else whole()
+    return replace(images, whites=scales(every, examine(every, cache_dir)))
+
+
+def scales(images: ImageSet, found: Mapping[str, Finding]) -> tuple[Whites, ...]:
+    """Which values of deep images are white, for each domain or client, or once for the set.
+
+    Args:
+        images: all splits of a set.
+        found: what a look at its files found.
+    """
+    tops: list[list[float]] = [[] for _ in images.domain_names or ("",)]
+    for file, group in zip(images.files, images.domains or [0] * len(images), strict=True):
+        top = found[file].top
+        if top is not None:
+            tops[group].append(top)
+    for group, values in enumerate(tops):
+        dark = nearly_black(values)
+        if 2 * dark > len(values):
+            name = images.domain_names[group] if images.domain_names else images.root
+            warnings.warn(
+                f"{dark} of {len(values)} deep images of {name} come out nearly black: others hold "
+                f"values up to {max(values)}, and all share one scale (see focoop data check)",
+                stacklevel=2,
+            )
+    return tuple(whites_of(values) for values in tops)
+
+
+def nearly_black(tops: Sequence[float]) -> int:
+    """How many images of integers are far darker than their set's scale, given the top values."""
+    integers = [top for top in tops if isinstance(top, int)]
+    white = whites_of(integers).integers
+    return sum(whites_of([top]).integers * DARK <= white for top in integers)
+
+
+def depths(images: ImageSet, found: Mapping[str, Finding]) -> dict[str, Counter[str]]:
+    """Domain or client, else an empty name -> how many deep images hold how many bits."""
+    told: dict[str, Counter[str]] = {}
+    for file, group in zip(images.files, images.domains or [0] * len(images), strict=True):
+        top = found[file].top
+        if top is not None:
+            name = images.domain_names[group] if images.domain_names else ""
+            told.setdefault(name, Counter())[bits(max(whites_of([top])))] += 1
+    return told
+
+
+def summary(images: ImageSet, bad: Mapping[str, str]) -> str:
+    """One line on the files that cannot be read, the first few by name."""
+    named: Sequence[str] = [f"{file} ({reason})" for file, reason in bad.items()]
+    more = f" and {len(bad) - SHOWN} more" if len(bad) > SHOWN else ""
+    return (
+        f"{len(bad)} of {len(images)} images in {images.root} cannot be read: "
+        f"{', '.join(named[:SHOWN])}{more}"
+    )
+
+
+def _stored(finding: Finding) -> list[Any]:
+    return [finding.reason, finding.format, finding.top, list(finding.remarks)]
+
+
+def _restored(row: list[Any]) -> Finding:
+    return Finding(row[2], row[3], row[4], tuple(row[5]))
+
+
+def _stamp(path: Path) -> list[int]:
+    """Size and time of a file; zeros where it cannot be looked at."""
+    try:
+        found = path.stat()
+    except OSError:
+        return [0, 0]
+    return [found.st_size, found.st_mtime_ns]
+
+
+def _remembered(path: Path) -> dict[str, list[Any]]:
+    try:
+        known = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}

@@ -1,0 +1,66 @@
+"""Run, evaluate, compare and tune configurations.
+
+May import: every room but api, flower and cli.
+"""
+
+from typing import TYPE_CHECKING
+
+from focoop.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from focoop.experiments import comparison
+    from focoop.experiments.comparison import Outcome, grouped, line, row
+    from focoop.experiments.evaluation import evaluate_run, evaluate_state
+    from focoop.experiments.grid import Cell, parse_seeds, plan, tuned
+    from focoop.experiments.naming import (
+        PartitionView,
+        describe_partition,
+        names_of,
+        refuse_other_data,
+    )
+    from focoop.experiments.running import OnRound, run_experiment
+    from focoop.experiments.tables import DETECTION, Row, best
+    from focoop.experiments.tuning import studies, tune
+    from focoop.experiments.tuning_report import (
+        Choice,
+        Study,
+        choose,
+        parse_objective,
+        told,
+        write_choice,
+    )
+    from focoop.experiments.workers import default_jobs
+
+__all__ = [
+    "DETECTION",
+    "Cell",
+    "Choice",
+    "OnRound",
+    "Outcome",
+    "PartitionView",
+    "Row",
+    "Study",
+    "best",
+    "choose",
+    "comparison",
+    "default_jobs",
+    "describe_partition",
+    "evaluate_run",
+    "evaluate_state",
+    "grouped",
+    "line",
+    "names_of",
+    "parse_objective",
+    "parse_seeds",
+    "plan",
+    "refuse_other_data",
+    "row",
+    "run_experiment",
+    "studies",
+    "told",
+    "tune",
+    "tuned",
+    "write_choice",
+]
+
+__getattr__ = lazy_names(__name__, __file__)

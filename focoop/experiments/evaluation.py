@@ -1,0 +1,199 @@
+"""Evaluate a run's committed state again, after a check that its data is still the same.
+
+A run is checked as `--resume` checks it: classes, clients, image counts, then the hashes of all
+features. Training images are not needed for an evaluation. Where they are gone, or are not to be
+opened, the test images alone are opened under the names that the run folder keeps.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from focoop.config import RunConfig
+from focoop.errors import ConfigError, DataError, RunError
+from focoop.experiments.naming import checked, train_counts
+from focoop.federation import Evaluation, PrivateStore, client_state, evaluate, start
+from focoop.methods import Params, Server
+from focoop.runs import NAMES, RunFolder, anchored, anchored_spec
+from focoop.scenario import Scenario, build_scenario, make_split, tested_split, training_is_gone
+
+Counts = Callable[[int], Tensor]
+Fact = TypeVar("Fact")
+HINT = "\nor leave the training images closed, which alone differ: focoop evaluate --test-only"
+
+
+def evaluate_run(
+    folder: RunFolder, device: str | None = None, *, test_only: bool = False
+) -> Evaluation:
+    """Evaluate the last committed state of a run on the data its configuration names.
+
+    Args:
+        folder: the run.
+        device: the torch device; by default the run's.
+        test_only: do not open the training images, and do not check them.
+
+    Raises:
+        RunError: nothing is committed, or the data is not what the run was trained on; the message
+            names the classes, clients or sets that differ.
+        DataError: the test images or an OOD set cannot be opened.
+    """
+    committed = folder.resume_point()
+    if committed is None:
+        raise RunError(f"{folder.path} has no committed round yet: run it first")
+    scenario = _checked(folder, device, test_only)
+    names = folder.names
+    server = Server(on_device(committed.shared, scenario))
+    counts = None if names is None or not names.counted else partial(train_counts, names)
+    return evaluate_state(scenario, server, folder.private, folder.config.seed, counts)
+
+
+def _checked(folder: RunFolder, device: str | None, test_only: bool) -> Scenario:
+    """The run's scenario, its data known to be the run's as far as the folder tells."""
+    names, config = folder.names, placed(folder.config, folder)
+    if names is None:
+        return _as_far_as_known(folder, device, test_only)
+    apart = names.tested == "test"
+    if not test_only:
+        try:
+            divide = checked(folder, make_split, ("train", "test"), hint=HINT if apart else "")
+            scenario = build_scenario(config, device=device, divide=divide, words=names.words)
+            _agree(folder, scenario, hint=HINT if apart else "")
+            return scenario
+        except (ConfigError, DataError, RunError):
+            if not apart or not training_is_gone(config):
+                raise
+    if not apart:
+        raise RunError(
+            f"{folder.path} was tested on images held out of its training images, so these are "
+            "needed: evaluate it without --test-only"
+        )
+    alone = partial(tested_split, classes=names.classes, clients=folder.client_names)
+    divide = checked(folder, alone, ("test",))
+    scenario = build_scenario(config, device=device, divide=divide, words=names.words)
+    _agree(folder, scenario, {"train": folder.manifest.get("data_hashes", {}).get("train")})
+    if not test_only:
+        warnings.warn(
+            f"the training images of {config.data.id} cannot be opened: the test images alone were "
+            "checked and evaluated",
+            stacklevel=2,
+        )
+    return scenario
+
+
+def _as_far_as_known(folder: RunFolder, device: str | None, test_only: bool) -> Scenario:
+    """The scenario of a run folder without names; what is not checked is said."""
+    if test_only:
+        raise RunError(f"--test-only needs the {NAMES} of a run, and {folder.path} has none")
+    known = "its data_hashes were" if "data_hashes" in folder.manifest else "nothing was"
+    warnings.warn(
+        f"{folder.path} has no {NAMES} (an earlier focoop made it): class and client names were "
+        f"not checked, {known}",
+        stacklevel=2,
+    )
+    scenario = build_scenario(placed(folder.config, folder), device=device)
+    _agree(folder, scenario)
+    return scenario
+
+
+def _agree(
+    folder: RunFolder,
+    scenario: Scenario,
+    unopened: Mapping[str, Any] | None = None,
+    hint: str = "",
+) -> None:
+    """Refuse a backbone or features that are not the run's.
+
+    Args:
+        folder: the run.
+        scenario: what was opened.
+        unopened: hashes of what was not opened, as the run has them.
+        hint: what else the user may do where nothing but training images differ.
+    """
+    folder.agree("backbone_fingerprint", scenario.backbone.fingerprint)
+    hashes = {**as_written(scenario.hashes, folder.config, folder), **(unopened or {})}
+    then = folder.manifest.get("data_hashes", hashes)
+    differing = [name for name in {**then, **hashes} if then.get(name) != hashes.get(name)]
+    told = HINT if hint and differing == ["train"] else ""
+    folder.agree("data_hashes", hashes, told + _served(folder, scenario))
+
+
+def _served(folder: RunFolder, scenario: Scenario) -> str:
+    """Sets that come from elsewhere than then, such as from images instead of ready features."""
+    then = folder.manifest.get("data_sources", {})
+    now = as_written(scenario.sources, folder.config, folder)
+    pairs = {name: [one[name]["served by"] for one in (then, now)] for name in now if name in then}
+    lines = [f"\n{name}: then {a}, now {b}" for name, (a, b) in pairs.items() if a != b]
+    return "".join(lines)
+
+
+def placed(config: RunConfig, folder: RunFolder) -> RunConfig:
+    """The configuration with paths that lead where they led when the run was started."""
+    return config if folder.base == Path.cwd() else anchored(config, folder.base)
+
+
+def as_written(facts: Mapping[str, Fact], config: RunConfig, folder: RunFolder) -> dict[str, Fact]:
+    """Facts about datasets under the names that the configuration gives these."""
+    written = {anchored_spec(spec, folder.base): spec for spec in _specs(config)}
+    found = {}
+    for name, value in facts.items():
+        whole, mark, corruption = name.partition("#")
+        found[f"{written.get(whole, whole)}{mark}{corruption}"] = value
+    return found
+
+
+def _specs(config: RunConfig) -> list[str]:
+    data = config.data
+    return [
+        spec.partition("#")[0]
+        for spec in (data.id, *data.corrupted, *data.ood, *data.validation_ood)
+    ]
+
+
+def evaluate_state(
+    scenario: Scenario,
+    server: Server,
+    store: PrivateStore,
+    seed: int,
+    counts: Counts | None = None,
+) -> Evaluation:
+    """Evaluate every client's model as the server and its private tensors now make it.
+
+    Args:
+        scenario: the method, its task and the sets to evaluate on.
+        server: the shared tensors.
+        store: the clients' private tensors.
+        seed: the run's seed.
+        counts: gives (C,) training images of each class at a client; by default counted.
+    """
+    initial = start(scenario.method, scenario.task, seed)
+
+    def counted(client: int) -> Tensor:
+        if counts is not None:
+            return counts(client)
+        return scenario.client(client).counts(len(scenario.task.classes))
+
+    def params(client: int) -> Params:
+        # A client of pooled data has no model of its own, but its labels may shape the answer.
+        kept = store.load(0 if scenario.method.pools_data else client) if initial.private else None
+        state = client_state(
+            scenario.method,
+            scenario.task,
+            initial,
+            server,
+            kept,
+            lambda: counted(client),
+        )
+        return {**state.shared, **state.private}
+
+    return evaluate(
+        scenario.method, scenario.task, params, scenario.sets, same_for_all=not initial.private
+    )
+
+
+def on_device(params: Params, scenario: Scenario) -> Params:
+    """The same tensors on the scenario's device."""
+    return {name: value.to(scenario.task.device) for name, value in params.items()}

@@ -1,0 +1,121 @@
+"""What a run's data is called and who holds how much of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from focoop.clip import Backbone
+from focoop.config import RunConfig
+from focoop.runs import Client, Names, RunFolder
+from focoop.scenario import Divide, Split, make_split
+
+
+@dataclass(frozen=True)
+class PartitionView:
+    """Class-by-client counts of a configuration: (K, C) train after shots, (K, C) test."""
+
+    train: np.ndarray
+    test: np.ndarray
+    classes: tuple[str, ...]
+    repeated: int
+    names: tuple[str, ...] = ()  # of the clients, where each is a domain or was given
+
+
+def describe_partition(config: RunConfig) -> PartitionView:
+    """The label-by-client picture of a run with these settings."""
+    split = make_split(config)
+    return PartitionView(
+        split.counts(),
+        split.counts(of_test=True),
+        split.classes,
+        split.repeated,
+        client_names(config, split),
+    )
+
+
+def client_names(config: RunConfig, split: Split) -> tuple[str, ...]:
+    """Names of the clients where each is a domain or was given; empty where they have only numbers.
+
+    Args:
+        config: the run's settings.
+        split: its images, divided among the clients.
+
+    Returns:
+        One name per client, or none at all.
+    """
+    if config.partition.kind not in ("domain", "given"):
+        return ()
+    features = split.train if len(split.train) else split.test
+    names: Sequence[str] = features.domain_names
+    if config.partition.kind == "domain" and features.domains is not None:
+        present = np.unique(features.domains.numpy())  # client k has the k-th domain that is there
+        names = [names[place] for place in present]
+    return tuple(names) if len(names) == len(split.test_index) else ()
+
+
+def names_of(config: RunConfig, split: Split, words: Sequence[str] = ()) -> Names:
+    """The names that a run of these images keeps in its folder.
+
+    Args:
+        config: the run's settings.
+        split: its images, divided among the clients; their features are not looked at.
+        words: its mined words.
+    """
+    train = _counts(split.train.labels, split.classes, split.train_index, 1 + split.views)
+    test = _counts(split.test.labels, split.classes, split.test_index)
+    names = client_names(config, split) or tuple(map(str, range(len(test))))
+    tested = "" if config.data.validation else split.tested.split
+    clients = tuple(Client(*one) for one in zip(names, train, test, strict=True))
+    return Names(split.classes, clients, tuple(words), tested)
+
+
+def checked(folder: RunFolder, divide: Divide, of: tuple[str, ...], hint: str = "") -> Divide:
+    """`divide`, which refuses other images than those of a run, before any image is encoded.
+
+    Args:
+        folder: the run.
+        divide: divides images among clients.
+        of: the images that it opens, of `train` and `test`.
+        hint: what else the user may do where nothing but training images differ.
+    """
+
+    def found(config: RunConfig, backbone: Backbone | None, cache_dir: Path | None) -> Split:
+        split, known = divide(config, backbone, cache_dir), folder.names
+        names = names_of(config, split, () if known is None else known.words)
+        folder.agree_names(names, of=of, hint=hint)
+        return split
+
+    return found
+
+
+def refuse_other_data(folder: RunFolder, config: RunConfig) -> None:
+    """Refuse a run whose classes, clients or image counts have changed; no image is encoded.
+
+    Args:
+        folder: the run.
+        config: its settings, with paths that lead to its data from here.
+
+    Raises:
+        RunError: what differs, line by line.
+    """
+    checked(folder, make_split, ("train", "test"))(config, None, None)
+
+
+def train_counts(names: Names, client: int) -> torch.Tensor:
+    """(C,) training images of each class at a client, as the run folder has them."""
+    held = names.clients[client].train
+    return torch.tensor([held.get(name, 0) for name in names.classes])
+
+
+def _counts(
+    labels: torch.Tensor, classes: Sequence[str], index: Sequence[np.ndarray], copies: int = 1
+) -> list[dict[str, int]]:
+    """Images of each class at each client; each image is there `copies` times, with its views."""
+    found = []
+    for rows in index:
+        held = np.bincount(labels.numpy()[rows[: len(rows) // copies]])
+        found.append({classes[int(k)]: int(held[k]) for k in np.flatnonzero(held)})
+    return found

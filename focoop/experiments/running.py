@@ -1,0 +1,141 @@
+"""Run or resume a configuration in its run folder."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from focoop.config import RunConfig
+from focoop.experiments.evaluation import as_written, evaluate_state, on_device, placed
+from focoop.experiments.naming import checked, names_of
+from focoop.federation import RoundResult, Schedule, Train, rounded, simulate, start
+from focoop.methods import Server
+from focoop.runs import RunFolder, is_due, run_log, versions
+from focoop.scenario import Scenario, build_scenario, make_split, schedule_of
+
+OnRound = Callable[[int, float | None, dict[str, Any] | None], None]
+
+
+def run_experiment(
+    config: RunConfig,
+    folder: RunFolder,
+    on_round: OnRound | None = None,
+    train: Train | None = None,
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Train from the folder's last committed round to the end, and log it in the folder.
+
+    Args:
+        config: the run's settings, those of the folder.
+        folder: the run folder, open for writing.
+        on_round: called with (round, loss, evaluation or None) after each commit; round 0 is the
+            state before training.
+        train: a `Meeting`'s where other runs train beside this one.
+        notes: what the user was told before the run began, for its log.
+
+    Returns:
+        The last evaluation.
+    """
+    with run_log(folder.path, folder.log):
+        folder.log.info("%s", _opening(config, folder))
+        for note in (*notes, *filter(None, [folder.note])):
+            folder.log.info("note: %s", note)
+        line = _rounds(config, folder, on_round, train)
+        folder.log.info("all rounds are done")
+    return line
+
+
+def _opening(config: RunConfig, folder: RunFolder) -> str:
+    """The first line of a log: what runs, by which code, and from where it goes on."""
+    done, found = folder.last_round(), versions()
+    point = "begins" if done < 0 else f"goes on after round {done}"
+    return (
+        f"{config.title} {point}, {config.federation.rounds} rounds; method {config.method.name}, "
+        f"focoop {found['focoop']}, torch {found['torch']}, device {config.backbone.device}"
+    )
+
+
+def _rounds(
+    config: RunConfig, folder: RunFolder, on_round: OnRound | None, train: Train | None
+) -> dict[str, Any]:
+    divide = checked(folder, make_split, ("train", "test"))
+    scenario = build_scenario(placed(config, folder), divide=divide)
+    names = names_of(config, scenario.split, scenario.words)
+    folder.pin("backbone_fingerprint", scenario.backbone.fingerprint)
+    folder.pin("data_hashes", as_written(scenario.hashes, config, folder))
+    folder.pin("repeated_shots", scenario.split.repeated)
+    folder.remember(data_sources=as_written(scenario.sources, config, folder))
+    folder.keep_names(names)
+    schedule = schedule_of(config, scenario)
+    committed = folder.resume_point()
+    if committed is None:
+        first = start(scenario.method, scenario.task, config.seed).shared
+        server = Server(rounded(first, schedule.down))
+        _commit(folder, scenario, config, schedule, 0, server, None, on_round)
+        done = 0
+    else:
+        done = committed.round_index
+        server = Server(
+            on_device(committed.shared, scenario), on_device(committed.memory, scenario)
+        )
+    rounds = simulate(
+        scenario.method,
+        scenario.task,
+        scenario.training_clients(),
+        schedule,
+        folder.private,
+        seed=config.seed,
+        resume=(done, server),
+        train=train,
+    )
+    for result in rounds:
+        _commit(
+            folder, scenario, config, schedule, result.round_index, result.server, result, on_round
+        )
+    return folder.metrics()[-1]
+
+
+def _commit(
+    folder: RunFolder,
+    scenario: Scenario,
+    config: RunConfig,
+    schedule: Schedule,
+    round_index: int,
+    server: Server,
+    result: RoundResult | None,
+    on_round: OnRound | None,
+) -> None:
+    """Evaluate where it is due, then commit the round."""
+    line: dict[str, Any] | None = None
+    if is_due(round_index, schedule.rounds, config.federation.evaluate_every):
+        found = evaluate_state(scenario, server, folder.private, config.seed)
+        line = {**found.summary, "clients": found.clients}
+        if result is not None:
+            line |= {"loss": result.loss, "server": dict(server.report)}
+    traffic: dict[str, Any] = {}
+    if result is not None:
+        traffic = {
+            "participants": list(result.participants),
+            "bytes_up": result.bytes_up,
+            "bytes_down": result.bytes_down,
+            "seconds": round(result.seconds, 3),
+        }
+        if schedule.privacy is not None or schedule.screen is not None:
+            traffic["server"] = dict(server.report)  # epsilon of rounds without evaluation too
+    folder.commit(round_index, server.shared, line, traffic, server.memory)
+    folder.log.info("%s", _told(round_index, schedule.rounds, result, line))
+    if on_round is not None:
+        on_round(round_index, None if result is None else result.loss, line)
+
+
+def _told(
+    round_index: int, rounds: int, result: RoundResult | None, line: Mapping[str, Any] | None
+) -> str:
+    """A committed round as a line of the log."""
+    parts = [f"round {round_index} of {rounds}"]
+    if result is not None:
+        parts.append(f"loss {result.loss:.4f}, {len(result.participants)} clients")
+        parts.append(f"{result.seconds:.2f} s")
+    if line is not None:
+        parts.append(f"own classes {100 * line['accuracy_own']:.2f}")
+        parts.append(f"all classes {100 * line['accuracy_all']:.2f}")
+        parts += [f"auroc {name} {100 * one['auroc']:.2f}" for name, one in line["ood"].items()]
+    return ", ".join(parts)

@@ -1,0 +1,172 @@
+"""Choose a method's settings on validation images: the same number of trials for every method.
+
+A method's space is the product of the common grids (learning rate, logit scale) and of the grids
+its own settings declare, `setting(default, doc, grid=(...))`. The first trial is the default point,
+the others a seeded sample of the space without repetition. A trial is one run in which images cut
+from the training split stand in for the test images; the test split is not opened.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from focoop.config import (
+    RunConfig,
+    config_hash,
+    from_dict,
+    locate,
+    merge,
+    parse_override,
+    read_toml,
+)
+from focoop.errors import ConfigError
+from focoop.experiments.comparison import Watch, run
+from focoop.experiments.grid import Cell, Variant, configured, parse_methods, safe, variants_for
+from focoop.experiments.tuning_report import Choice, Point, Study, choose
+from focoop.fields import grids
+from focoop.methods import lookup
+from focoop.seeds import numpy_generator
+
+LR_GRID = (0.1, 0.3, 1.0, 3.0, 6.0, 10.0, 30.0)
+LOGIT_SCALE_GRID = (0.0, 10.0, 20.0, 50.0)  # 0: the backbone's own
+VALIDATION = 30  # images per class
+
+
+def space(config: RunConfig, fixed: Sequence[str] = ()) -> dict[str, tuple[Any, ...]]:
+    """Dotted key -> grid of what varies for a configuration's method, less what is `fixed`."""
+    kind = lookup(config.method.name)
+    found: dict[str, tuple[Any, ...]] = {}
+    if kind.trains:
+        found["federation.lr"] = tuple(getattr(kind, "lr_grid", ()) or LR_GRID)
+    found["backbone.logit_scale"] = LOGIT_SCALE_GRID
+    found |= {f"method.{name}": grid for name, grid in grids(kind.Config).items()}
+    return {key: grid for key, grid in found.items() if key not in fixed}
+
+
+def studies(
+    setting: Path,
+    methods: str,
+    budget: int,
+    out: Path,
+    *,
+    validation: int | None = None,
+    ood: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    seed: int = 0,
+) -> list[Study]:
+    """The trials of every method on one setting."""
+    if budget < 1:
+        raise ConfigError(f"--budget {budget} is not allowed: the least is 1")
+    setting = locate(setting)
+    tree = validated(read_toml(setting), setting, validation, ood)
+    found = []
+    for variant in variants_for(parse_methods(methods), tree):
+        base = configured(tree, setting.stem, variant, None)
+        for text in (*overrides, f"seed={seed}"):
+            base = merge(base, parse_override(text))
+        found.append(_study(setting.stem, variant, base, overrides, budget, out, seed))
+    if len({study.label for study in found}) != len(found):
+        raise ConfigError(f"--methods {methods!r} names a method twice")
+    return found
+
+
+def validated(
+    tree: dict[str, Any], path: Path, validation: int | None, ood: Sequence[str]
+) -> dict[str, Any]:
+    """A setting with validation images and OOD sets in the place of those of the test."""
+    data = from_dict(tree).data
+    # A file that is about validation images itself names no test sets.
+    sets = tuple(ood) or data.validation_ood or (data.ood if data.validation else ())
+    if not sets:
+        raise ConfigError(
+            f"{path} names no validation OOD sets, and test sets must not choose settings: add "
+            "data.validation_ood to it, or name some with --ood"
+        )
+    if not data.validation and (taken := [name for name in sets if name in data.ood]):
+        raise ConfigError(f"{taken[0]} is a test OOD set of {path}: choose settings on another")
+    count = validation if validation is not None else data.validation or VALIDATION
+    changes = {"validation": count, "validation_ood": list(sets), "ood": [], "corrupted": []}
+    return merge(merge(tree, {"data": changes}), {"federation": {"evaluate_every": 0}})
+
+
+def _study(
+    setting: str,
+    variant: Variant,
+    base: dict[str, Any],
+    overrides: Sequence[str],
+    budget: int,
+    out: Path,
+    seed: int,
+) -> Study:
+    default = from_dict(base)
+    fixed = [text.partition("=")[0].strip() for text in (*overrides, *variant.overrides)]
+    grid = space(default, fixed)
+    size = math.prod(map(len, grid.values()))
+    draw = numpy_generator(seed, "tune", variant.label)
+    configs, seen = [default], set[int]()
+    while len(configs) < budget and len(seen) < size:
+        index = int(draw.integers(size))
+        if index in seen:
+            continue
+        seen.add(index)
+        try:
+            config = from_dict(placed(base, decode(index, grid)))
+        except ConfigError:  # grids are given one by one; a method may refuse a combination
+            continue
+        if config not in configs:
+            configs.append(config)
+    for config in configs:
+        _refuse_test_data(config)
+    # Folders are named by content: a larger budget or a changed grid reuses what is there.
+    cells = tuple(
+        Cell(setting, variant.label, config, out / safe(variant.label) / config_hash(config))
+        for config in configs
+    )
+    return Study(variant.label, tuple(grid), size, cells)
+
+
+def decode(index: int, grid: Mapping[str, Sequence[Any]]) -> Point:
+    """Point number `index` of the product, the last key varying fastest."""
+    point = {}
+    for key in reversed(list(grid)):
+        index, place = divmod(index, len(grid[key]))
+        point[key] = grid[key][place]
+    return {key: point[key] for key in grid}
+
+
+def placed(base: Mapping[str, Any], point: Point) -> dict[str, Any]:
+    """A configuration tree at a point."""
+    tree = dict(base)
+    for key, value in point.items():
+        section, _, name = key.partition(".")
+        tree = merge(tree, {section: {name: list(value) if isinstance(value, tuple) else value}})
+    return tree
+
+
+def _refuse_test_data(config: RunConfig) -> None:
+    data = config.data
+    if data.validation <= 0:
+        raise ConfigError("data.validation must be > 0: settings are not chosen on test images")
+    if data.corrupted or data.ood or not data.validation_ood:
+        raise ConfigError(
+            "settings are not chosen on test sets: data.corrupted and data.ood must be [] here, "
+            "and data.validation_ood must name a set"
+        )
+
+
+def tune(
+    found: Sequence[Study],
+    weights: Mapping[str, float],
+    *,
+    jobs: int,
+    together: int = 1,
+    watch: Watch,
+) -> list[Choice]:
+    """Run all trials of all methods in one pool, then choose."""
+    cells = [cell for study in found for cell in study.cells]
+    outcomes = run(cells, watch, jobs=jobs, together=together)
+    by_cell = {outcome.cell.folder: outcome for outcome in outcomes}
+    return [
+        choose(study, [by_cell[cell.folder] for cell in study.cells], weights) for study in found
+    ]

@@ -1,0 +1,293 @@
+"""Many runs in few processes: a worker makes one run after the other and keeps features open.
+
+It may also make a few at once, whose clients train as one batch (`federation/meeting.py`): a GPU's
+time is used better, a run's numbers are those of a run alone up to rounding.
+
+Workers are spawned once, so that imports and a GPU's start are paid once each. A worker that dies
+(out of memory, kill -9) fails the run it was at; a fresh one takes its place. Runs live in run
+folders, so whatever is stopped here goes on with the same command.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from focoop import caching
+from focoop.config import RunConfig, from_dict, to_dict
+from focoop.errors import ConfigError, FocoopError
+from focoop.experiments.running import run_experiment
+from focoop.federation import Meeting, Train
+from focoop.runs import collect, start
+from focoop.scenario import TOGETHER
+
+PATIENCE = 20.0  # seconds a stopped worker has to note where it is before it is killed
+GPU_JOBS = 4  # runs at a time on one GPU, unless told otherwise
+KEPT_SHARE = 0.25  # of the machine's memory, for features that all workers together keep open
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to make or to finish: a configuration and its folder."""
+
+    config: RunConfig
+    folder: Path
+
+
+@dataclass(frozen=True)
+class News:
+    """What happened to a job, by its number: a `round` committed, `finished` or `failed`.
+
+    `summary` is the last evaluation without its rows per client.
+    """
+
+    job: int
+    kind: str
+    round: int = 0
+    summary: dict[str, Any] | None = None
+    error: str = ""
+    exit_code: int = 0
+
+
+Report = Callable[[News], None]
+Numbered = tuple[int, Job]
+
+
+def cores() -> int:
+    """CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def default_jobs(devices: Sequence[str]) -> int:
+    """Runs at a time: one per core on the CPU, a few on a GPU."""
+    return cores() if all(one == "cpu" for one in devices) else min(GPU_JOBS, cores())
+
+
+def run_jobs(jobs: Sequence[Job], report: Report, *, workers: int, together: int = 1) -> None:
+    """Make all runs, `workers` at a time, in the order given; 0 makes them in this process.
+
+    A worker makes up to `together` runs as one batch. `report` is called in this process with all
+    news. A job that fails does not stop the others.
+    """
+    if workers < 0:
+        raise ConfigError(f"--jobs {workers} is not allowed: the least is 0 (in this process)")
+    if together < 1:
+        raise ConfigError(f"--together {together} is not allowed: the least is 1 (each run alone)")
+    waiting = bundles(jobs, together)
+    if workers == 0:
+        for bundle in waiting:
+            execute_all(bundle, report)
+        return
+    crew = _Crew(deque(waiting), min(workers, len(waiting)))
+    try:
+        crew.fill()
+        while crew.members:
+            for connection in wait(list(crew.members)):
+                for news in crew.listen(connection):  # type: ignore[arg-type]
+                    report(news)
+    finally:
+        crew.dismiss()
+
+
+def bundles(jobs: Sequence[Job], size: int) -> list[list[Numbered]]:
+    """Numbered jobs, up to `size` that one tower and one data set serve; a method's seeds first."""
+    if size == 1:
+        return [[numbered] for numbered in enumerate(jobs)]
+    groups: dict[str, list[Numbered]] = {}
+    for number, job in enumerate(jobs):
+        key = repr((replace(job.config.backbone, logit_scale=0.0), job.config.data))
+        groups.setdefault(key, []).append((number, job))
+    found = []
+    for group in groups.values():
+        group.sort(key=lambda numbered: repr(numbered[1].config.method))
+        found += [group[first : first + size] for first in range(0, len(group), size)]
+    return found
+
+
+def execute_all(jobs: Sequence[Numbered], report: Report) -> None:
+    """Make the runs of a bundle, their clients as one batch, and report how each ended."""
+
+    def make(number: int, job: Job, train: Train | None = None) -> None:
+        report(execute(number, job, report, train))
+
+    if len(jobs) == 1:
+        make(*jobs[0])
+        return
+    caching.BACKBONES.limit = max(caching.BACKBONES.limit, 1)  # one tower for all of them
+    limit = max(job.config.federation.together or TOGETHER for _, job in jobs)
+    Meeting[None](limit).run([partial(make, number, job) for number, job in jobs])
+
+
+def execute(number: int, job: Job, report: Report, train: Train | None = None) -> News:
+    """Make, resume or find finished one run; what goes wrong becomes news, not an error."""
+
+    def committed(round_index: int, loss: float | None, line: dict[str, Any] | None) -> None:
+        report(News(number, "round", round_index, short(line)))
+
+    try:
+        with start(job.folder, job.config, collect(job.config), resume=True) as folder:
+            if folder.status != "finished":
+                run_experiment(job.config, folder, committed, train)
+                folder.finish("finished")
+            return News(number, "finished", folder.last_round(), short(folder.metrics()[-1]))
+    except FocoopError as error:
+        return News(number, "failed", error=str(error), exit_code=error.exit_code)
+    except Exception:
+        return News(number, "failed", error=traceback.format_exc().strip(), exit_code=1)
+
+
+def short(line: dict[str, Any] | None) -> dict[str, Any] | None:
+    """An evaluation without its rows per client, which may be many."""
+    return None if line is None else {key: line[key] for key in line if key != "clients"}
+
+
+@dataclass
+class _Worker:
+    process: SpawnProcess
+    jobs: set[int]
+
+
+class _Crew:
+    """The processes at work and the jobs that wait for one."""
+
+    def __init__(self, waiting: deque[list[Numbered]], size: int) -> None:
+        self.members: dict[Connection, _Worker] = {}
+        self._waiting = waiting
+        self._size = size
+
+    def fill(self) -> None:
+        """Start workers until there are enough of them or nothing waits."""
+        while self._waiting and len(self.members) < self._size:
+            context = multiprocessing.get_context("spawn")
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, self._size), daemon=True)
+            with _surroundings(max(1, cores() // self._size)):
+                process.start()
+            theirs.close()  # else the pipe would not end with the worker
+            self.members[ours] = _Worker(process, set())
+            self._give(ours)
+
+    def listen(self, connection: Connection) -> Iterator[News]:
+        """What a worker has to say; then its next job, or a fresh worker if it is dead."""
+        worker = self.members[connection]
+        try:
+            news: News = connection.recv()
+        except (EOFError, OSError):
+            del self.members[connection]
+            connection.close()
+            worker.process.join()
+            for job in sorted(worker.jobs):
+                yield News(job, "failed", error=_obituary(worker.process), exit_code=1)
+            self.fill()
+            return
+        yield news
+        if news.kind != "round":
+            worker.jobs.discard(news.job)
+        if worker.jobs:
+            return
+        if self._waiting:
+            self._give(connection)
+        else:
+            del self.members[connection]
+            connection.close()  # the worker reads the end of the pipe and leaves
+            worker.process.join()
+
+    def dismiss(self) -> None:
+        """Stop who is still at work; the run folders say how far they came."""
+        for worker in self.members.values():
+            worker.process.terminate()
+        for connection, worker in self.members.items():
+            worker.process.join(PATIENCE)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+            connection.close()
+        self.members.clear()
+
+    def _give(self, connection: Connection) -> None:
+        bundle = self._waiting.popleft()
+        self.members[connection].jobs = {number for number, _ in bundle}
+        with contextlib.suppress(OSError):  # a dead worker is met by the next `listen`
+            connection.send([(n, to_dict(job.config), str(job.folder)) for n, job in bundle])
+
+
+@contextlib.contextmanager
+def _surroundings(threads: int) -> Iterator[None]:
+    """What a worker is born with: its threads, and Ctrl-C blocked.
+
+    OpenMP reads its variables when torch is loaded. Ctrl-C reaches all processes of a terminal; the
+    parent alone acts on it and tells the workers, so that each is told once.
+    """
+    wanted = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(threads)}
+    before = {name: os.environ.get(name) for name in wanted}
+    resource_tracker.ensure_running()  # started later it would unblock Ctrl-C again
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _obituary(process: SpawnProcess) -> str:
+    code = process.exitcode or 0
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    advice = "; if memory ran out, use fewer --jobs" if code == -signal.SIGKILL else ""
+    return f"the worker process {how}{advice}; the same command goes on where it stopped"
+
+
+def _serve(connection: Connection, size: int) -> None:
+    """A worker's life: jobs until the pipe ends."""
+    told: list[int] = []
+
+    def leave(signum: int, frame: FrameType | None) -> None:
+        told.append(signum)
+        raise SystemExit(128 + signum)
+
+    signal.signal(signal.SIGTERM, leave)
+    torch.set_num_threads(max(1, cores() // size))
+    keep_open(int(KEPT_SHARE * _memory() / size))
+    while True:
+        try:
+            bundle = connection.recv()
+        except (EOFError, OSError):
+            return
+
+        def report(news: News) -> None:
+            if told:  # the exit was raised in code that swallows it, as some imports do
+                raise SystemExit(128 + told[0])
+            try:
+                connection.send(news)
+            except OSError as error:  # the parent is gone: nobody waits for this run
+                raise SystemExit(1) from error
+
+        execute_all([(n, Job(from_dict(tree), Path(where))) for n, tree, where in bundle], report)
+
+
+def keep_open(limit: int) -> None:
+    """Let all runs of this process share feature files (up to `limit` bytes) and the backbone."""
+    caching.FEATURES.limit = limit
+    caching.BACKBONES.limit = 1
+
+
+def _memory() -> int:
+    """Physical memory in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

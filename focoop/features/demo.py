@@ -1,0 +1,75 @@
+"""The packaged demo features: CIFAR-100, its brightness-corrupted test images, and OOD sets."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from focoop.errors import DataError, nearest
+
+FOLDER = Path(__file__).resolve().parent.parent / "assets" / "demo"
+
+
+@dataclass(frozen=True)
+class DemoFile:
+    """One packaged feature file as its manifest describes it."""
+
+    name: str
+    path: Path
+    sha256: str
+    size: int
+    details: dict[str, Any]
+
+
+@cache
+def manifest() -> dict[str, Any]:
+    """The manifest written by `tools/make_demo_pack.py`: provenance, counts, errors, hashes."""
+    path = FOLDER / "manifest.json"
+    try:
+        content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"the demo pack is missing or damaged ({path}): reinstall focoop"
+        ) from error
+    return content
+
+
+def files() -> dict[str, DemoFile]:
+    """All files of the pack by name; corrupted ones are called `cifar100.brightness.3`."""
+    return {
+        name: DemoFile(name, FOLDER / entry["file"], entry["sha256"], entry["bytes"], entry)
+        for name, entry in manifest()["files"].items()
+    }
+
+
+def names() -> tuple[str, ...]:
+    """The datasets of the pack, without corrupted variants."""
+    return tuple(name for name in files() if "." not in name)
+
+
+def fingerprint() -> str:
+    """Image fingerprint of the backbone whose joint space the pack lives in."""
+    return str(manifest()["backbone"]["fingerprint"])
+
+
+def demo_path(name: str) -> Path:
+    """The feature file of a packaged dataset."""
+    known = files()
+    if name not in known:
+        raise DataError(
+            f"no demo dataset {name!r}{nearest(name, known)} (all: {', '.join(names())})"
+        )
+    return known[name].path
+
+
+def verify() -> list[str]:
+    """What is wrong with the installed pack, one line per file; empty when all hashes agree."""
+    problems = []
+    for name, entry in files().items():
+        if not entry.path.is_file():
+            problems.append(f"demo file {entry.path} ({name}) is missing: reinstall focoop")
+        elif hashlib.sha256(entry.path.read_bytes()).hexdigest() != entry.sha256:
+            problems.append(f"demo file {entry.path} ({name}) is damaged: reinstall focoop")
+    return problems

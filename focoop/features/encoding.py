@@ -1,0 +1,256 @@
+"""Images -> features through a frozen backbone, once: a disk cache that survives kills.
+
+A set's key is a hash of the backbone's fingerprint (its preprocessing included), the patch kind,
+the corruption, the augmented view and the content of every image. Features are written in shards,
+each atomically; an interrupted run goes on after its last finished shard. The last step joins the
+shards into one feature file. While a batch is encoded, threads read the next ones.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Generator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from safetensors.torch import save as dump_tensors
+from torch import Tensor
+
+from focoop.caching import cache_folder
+from focoop.clip import Backbone
+from focoop.data import CORRUPTIONS, RECIPE, ImageSet, altered, check, data_hash, read_ahead
+from focoop.errors import ConfigError, DataError
+from focoop.features.feature_set import FeatureSet
+from focoop.features.storage import ALL, load_split, quantise, read_file, write_atomic, write_file
+from focoop.progress import tell
+
+FORMAT = 2  # part of every key: raise it when the same inputs give other features
+BATCH, BATCH_ON_GPU = 32, 256
+# Images through the tower at once on a CPU: tensors of more are too large for the C library to
+# keep, and taking new memory for each costs up to as much as computing (docs/notebook/speed.md).
+PIECE = 8
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class View:
+    """What is done to an image and what is kept of it: with the data, all that features depend on.
+
+    Attributes:
+        patches: the backbone's patch kind, or None for pooled features alone.
+        corruption: name of a corruption, or None for clean images.
+        severity: 1..5 of the corruption; 0 for clean images.
+        augmented: number of the random view of each image; 0 for the image itself.
+    """
+
+    patches: str | None = None
+    corruption: str | None = None
+    severity: int = 0
+    augmented: int = 0
+
+    def __post_init__(self) -> None:
+        if self.corruption is not None:
+            check(self.corruption, self.severity)
+
+    def named(self, images: ImageSet) -> str:
+        """The images and what is done to them, in words."""
+        kind = f"{self.corruption}@{self.severity}" if self.corruption else ""
+        view = f"view {self.augmented}" if self.augmented else ""
+        return " ".join(filter(None, (images.root.resolve().name, images.split, kind, view)))
+
+    def key(self, backbone: Backbone, data: str) -> str:
+        """Name of the cached file."""
+        strength = None
+        if self.corruption is not None:
+            strength = CORRUPTIONS[self.corruption].record(self.severity)
+        parts = [FORMAT, backbone.image_fingerprint, self.patches]
+        parts += [self.corruption, self.severity, strength, data]
+        if self.augmented:
+            parts += [RECIPE, self.augmented]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def encode(
+    images: ImageSet,
+    backbone: Backbone,
+    *,
+    patches: str | None = None,
+    corruption: str | None = None,
+    severity: int = 0,
+    views: int = 0,
+    cache_dir: Path | None = None,
+    progress: Progress | None = None,
+    batch_size: int = 0,
+    shard_size: int = 512,
+) -> FeatureSet:
+    """Features of all images, from the cache where it has them.
+
+    `progress(done, total)`, else who watches (`focoop/progress.py`), is told at the start and after
+    every batch. A corruption is applied
+    at the image's own resolution, before the backbone's preprocessing. With `views`, the set has
+    that many random views of every image beside the images themselves. `batch_size` 0 is 32, or
+    256 on a GPU.
+    """
+    batch_size = batch_size or (BATCH if backbone.device.type == "cpu" else BATCH_ON_GPU)
+    if patches is not None and patches not in backbone.patch_kinds:
+        raise ConfigError(
+            f"backbone {backbone.name} has no patch features {patches!r}: "
+            f"it has {', '.join(backbone.patch_kinds) or 'none'}"
+        )
+    cache = cache_folder(cache_dir) / "features"
+    data = data_hash(images, cache_dir)
+    origin = {"source": str(images.root), "split": images.split}
+    found = []
+    for number in range(views + 1):
+        view = View(patches, corruption, severity, number)
+        final = _stored(cache, view, backbone, data)
+        report = progress or partial(tell, f"encoding {view.named(images)}")
+        if final.exists():
+            report(len(images), len(images))
+        else:
+            _Job(images, backbone, view, final, batch_size, shard_size).run(report)
+        found.append(load_split(final, ALL, with_patches=patches is not None, provenance=origin))
+    return replace(found[0], views=tuple(found[1:])) if views else found[0]
+
+
+def _stored(cache: Path, view: View, backbone: Backbone, data: str) -> Path:
+    """The file of a view; where it needs no patches, one that is there and has some will do."""
+    kinds = backbone.patch_kinds if view.patches is None else ()
+    keys = [replace(view, patches=kind).key(backbone, data) for kind in (view.patches, *kinds)]
+    paths = [cache / f"{key}.safetensors" for key in keys]
+    return next((path for path in paths if path.exists()), paths[0])
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One set on its way into the cache."""
+
+    images: ImageSet
+    backbone: Backbone
+    view: View
+    final: Path
+    batch_size: int
+    shard_size: int
+
+    @property
+    def folder(self) -> Path:
+        """Where the shards wait; its name holds their size, which may change between runs."""
+        return self.final.with_name(f"{self.final.stem}.{self.shard_size}.parts")
+
+    def run(self, progress: Progress) -> None:
+        """Encode what is missing and join the shards, unless another process was quicker."""
+        starts = range(0, len(self.images), self.shard_size)
+        shards = {start: self.folder / f"{start:08d}.safetensors" for start in starts}
+        missing = [start for start in starts if not _sound(shards[start])]
+        todo = sum(len(self.rows(start)) for start in missing)
+        done = len(self.images) - todo
+        progress(done, len(self.images))
+        with closing(self.pixels(missing)) as coming:
+            for start in missing:
+                if self.final.exists():
+                    break
+                parts = []
+                for rows in self.batches(start):
+                    parts.append(self.features(next(coming)))
+                    done += len(rows)
+                    progress(done, len(self.images))
+                if not self.store(shards[start], _joined(parts)):
+                    break
+        if not self.final.exists():
+            self.join(list(shards.values()))
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def store(self, shard: Path, tensors: dict[str, Tensor]) -> bool:
+        """Write one shard; False when another process has finished the set and cleared up."""
+        try:
+            write_atomic(shard, dump_tensors(tensors))
+        except FileNotFoundError:
+            if not self.final.exists():
+                raise
+            return False
+        return True
+
+    def rows(self, start: int) -> range:
+        """Row numbers of the shard that begins at `start`."""
+        return range(start, min(start + self.shard_size, len(self.images)))
+
+    def batches(self, start: int) -> list[range]:
+        """Row numbers of the shard that begins at `start`, batch by batch."""
+        rows = self.rows(start)
+        return [rows[i : i + self.batch_size] for i in range(0, len(rows), self.batch_size)]
+
+    def pixels(self, starts: list[int]) -> Generator[Tensor]:
+        """The batches of these shards in turn, ready for the backbone, read ahead by threads."""
+        batches = [rows for start in starts for rows in self.batches(start)]
+        side, kind = self.backbone.image_size, self.backbone.pixel_type
+        pinned = self.backbone.device.type == "cuda"
+        return read_ahead(batches, self.fill, (3, side, side), kind, pinned=pinned)
+
+    def fill(self, rows: range, into: Tensor) -> None:
+        """Put some images, corrupted or cropped where asked for, into the first rows of `into`."""
+        view, side = self.view, self.backbone.image_size
+        found = altered(self.images, rows, view.corruption, view.severity, view.augmented, side)
+        for place, image in zip(into, found, strict=False):
+            place.copy_(self.backbone.prepare(image))
+
+    def features(self, pixels: Tensor) -> dict[str, Tensor]:
+        """Stored form of a batch's features; they are on the CPU, so that its buffer is free."""
+        where, parts = self.backbone.device, []
+        size = PIECE if where.type == "cpu" else len(pixels)
+        for piece in torch.split(pixels, size):
+            count = len(piece)
+            if count < size:  # other shapes, other last bits: they must not tell a set's size
+                piece = torch.cat([piece, piece[-1:].expand(size - count, -1, -1, -1)])
+            with torch.no_grad():
+                piece = piece.to(where, non_blocking=True)
+                features = self.backbone.encode_images(piece, patches=self.view.patches)
+            part = {"pooled": features.pooled[:count].half()}
+            if features.patches is not None:
+                patches = quantise(features.patches[:count])
+                part["patches_q"], part["patches_scale"] = patches
+            parts.append(part)
+        return _joined(parts)
+
+    def join(self, shards: list[Path]) -> None:
+        """One feature file from all shards."""
+        try:
+            tensors = _joined([read_file(path)[0] for path in shards])
+        except DataError:
+            if self.final.exists():  # another process has joined and removed them
+                return
+            raise
+        images, view = self.images, self.view
+        tensors["labels"] = torch.tensor(images.labels, dtype=torch.int32)
+        tensors["split"] = torch.tensor(images.domains or [0] * len(images), dtype=torch.int32)
+        if view.patches is not None:
+            tensors["patches_index"] = torch.arange(len(images), dtype=torch.int32)
+        metadata = {
+            "classes": json.dumps(images.classes),
+            "domains" if images.domains else "splits": json.dumps(
+                images.domain_names or [images.split]
+            ),
+            "backbone": self.backbone.name,
+            "fingerprint": self.backbone.image_fingerprint,
+            "patches": view.patches or "none",
+            "corruption": f"{view.corruption}@{view.severity}" if view.corruption else "none",
+            "source": str(images.root),
+        }
+        if view.augmented:
+            metadata["view"] = f"{view.augmented}: {RECIPE}"
+        write_file(self.final, tensors, metadata)
+
+
+def _sound(path: Path) -> bool:
+    """Whether a shard is there and whole; a damaged one is made again."""
+    try:
+        read_file(path)
+    except DataError:
+        return False
+    return True
+
+
+def _joined(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}

@@ -1,0 +1,117 @@
+"""Images as frozen features in memory."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from focoop.data import plain
+from focoop.errors import DataError, nearest
+
+
+@dataclass(frozen=True)
+class FeatureSet:
+    """Images as frozen features.
+
+    Attributes:
+        pooled: (N, D) float32 unit vectors.
+        patches: (N, P, D) float32 unit vectors, or None.
+        labels: (N,) int64 into `classes`.
+        classes: class names, in the order of the labels.
+        domains: (N,) int64 into `domain_names`, or None.
+        domain_names: names of the domains; empty without domains.
+        provenance: where the rows come from.
+        views: random views of the same images in the same order, for training.
+    """
+
+    pooled: Tensor
+    patches: Tensor | None
+    labels: Tensor
+    classes: tuple[str, ...]
+    domains: Tensor | None = None
+    domain_names: tuple[str, ...] = ()
+    provenance: dict[str, str] = field(default_factory=dict)
+    views: "tuple[FeatureSet, ...]" = ()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def dim(self) -> int:
+        """Width D of the joint space."""
+        return self.pooled.shape[1]
+
+    def sha256(self) -> str:
+        """Hash of the content, for a run's manifest; provenance is no part of it."""
+        whole = hashlib.sha256(json.dumps([self.classes, self.domain_names]).encode())
+        for tensor in (self.pooled, self.patches, self.labels, self.domains):
+            if tensor is not None:
+                whole.update(tensor.contiguous().numpy().tobytes())
+        for view in self.views:
+            whole.update(view.sha256().encode())
+        return whole.hexdigest()
+
+    def select(self, index: Tensor | Sequence[int]) -> "FeatureSet":
+        """The rows at `index` (integers, or a boolean mask); classes stay as they are."""
+        rows = torch.as_tensor(index)
+        rows = rows.nonzero()[:, 0] if rows.dtype == torch.bool else rows.long()
+        return replace(
+            self,
+            pooled=self.pooled[rows],
+            patches=None if self.patches is None else self.patches[rows],
+            labels=self.labels[rows],
+            domains=None if self.domains is None else self.domains[rows],
+            views=tuple(view.select(rows) for view in self.views),
+        )
+
+    def with_view_rows(self) -> "FeatureSet":
+        """All images, then all of view 1, and so on: row i of N has its views at N + i, 2 N + i."""
+        if not self.views:
+            return self
+        every = (self, *self.views)
+        patches = [one.patches for one in every if one.patches is not None]
+        domains = [one.domains for one in every if one.domains is not None]
+        return replace(
+            self,
+            pooled=torch.cat([one.pooled for one in every]),
+            patches=torch.cat(patches) if patches else None,
+            labels=torch.cat([one.labels for one in every]),
+            domains=torch.cat(domains) if domains else None,
+            views=(),
+        )
+
+    def drop_classes(self, names: Sequence[str]) -> "FeatureSet":
+        """Without these classes and their rows; the others are renumbered in their order."""
+        for name in names:
+            if name not in self.classes:
+                raise DataError(
+                    f"cannot drop class {name!r}: it is no class{nearest(name, self.classes)}"
+                )
+        kept = tuple(name for name in self.classes if name not in names)
+        stays = torch.tensor([name in kept for name in self.classes])
+        return self.select(stays[self.labels]).with_classes(kept)
+
+    def with_classes(self, classes: Sequence[str]) -> "FeatureSet":
+        """The same rows numbered by `classes`, matched by name (underscores read as spaces).
+
+        Use it to give a test or corrupted set the class order of the training set. A name that is
+        there letter by letter comes first: `Mug` and `mug` stay apart where both are classes.
+        """
+        exact = {name: i for i, name in enumerate(classes)}
+        place = {plain(name): i for i, name in enumerate(classes)}
+        used = set(self.labels.tolist())
+        strangers = [
+            name for i, name in enumerate(self.classes) if i in used and plain(name) not in place
+        ]
+        if strangers:
+            raise DataError(
+                f"{len(strangers)} classes have images but are not among the {len(classes)} "
+                f"expected ones, first {strangers[0]!r}{nearest(strangers[0], classes)}: "
+                "compare the class names of the two sets, or drop the extra classes"
+            )
+        table = torch.tensor([exact.get(name, place.get(plain(name), -1)) for name in self.classes])
+        views = tuple(view.with_classes(classes) for view in self.views)
+        return replace(self, labels=table[self.labels], classes=tuple(classes), views=views)

@@ -1,0 +1,150 @@
+"""CUDA graphs: a step of fixed shapes is recorded once and replayed, without the launches.
+
+A step is a pure function of named tensors. On a CPU, and until a shape has come up often enough, it
+runs as written; what cannot be recorded (it waits for the device) goes on running as written. All
+graphs of a run share their memory: a step's intermediates are dead when the next one begins.
+"""
+
+import gc
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from focoop.methods import Params
+
+Found = TypeVar("Found")
+Step = Callable[[Params], Params]
+Key = tuple[tuple[object, ...], ...]
+
+# Recording costs about as much as three steps: shapes seen less often are not worth it.
+WORTH_RECORDING = 3
+# Constants that take more values than this are inputs: each value would need a graph of its own.
+CHANGES = 3
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    graph: torch.cuda.CUDAGraph
+    inputs: Params
+    outputs: Params
+
+
+class Pool:
+    """Memory that graphs share; none before the first of them."""
+
+    handle: object = None
+
+
+class Graphs:
+    """The recordings of one step, by the shapes of its inputs."""
+
+    def __init__(self, step: Step, pool: Pool | None = None) -> None:
+        self.step = step
+        self.pool = pool or Pool()
+        self.values: set[Key] = set()
+        self.seen: Counter[Key] = Counter()
+        self.recorded: dict[Key, _Recorded | None] = {}
+
+    def __call__(self, inputs: Params, constants: Params | None = None) -> Params:
+        """The step's outputs, valid until the next call of the same shapes.
+
+        `constants` stay on the host, where the step may look at them; it is recorded anew for
+        other values, until there were too many: then they are inputs like all others.
+        """
+        device = next(iter(inputs.values())).device
+        constants = constants or {}
+        if device.type != "cuda":
+            return self.step({**inputs, **constants})
+        fixed: Key = tuple((name, *v.tolist()) for name, v in sorted(constants.items()))
+        if len(self.values) <= CHANGES:
+            self.values.add(fixed)
+        if len(self.values) > CHANGES:
+            inputs |= {name: value.to(device) for name, value in constants.items()}
+            constants, fixed = {}, ()
+        shapes: Key = tuple((name, v.shape, v.dtype) for name, v in sorted(inputs.items()))
+        key = shapes + fixed
+        self.seen[key] += 1
+        if self.seen[key] < WORTH_RECORDING:
+            return self.step({**inputs, **constants})
+        if key not in self.recorded:
+            self.recorded[key] = self._record(inputs, constants)
+        found = self.recorded[key]
+        if found is None:
+            return self.step({**inputs, **constants})
+        for name, value in inputs.items():
+            found.inputs[name].copy_(value)
+        found.graph.replay()
+        return found.outputs
+
+    def _record(self, inputs: Params, constants: Params) -> _Recorded | None:
+        still = {name: value.clone() for name, value in inputs.items()}
+        graph = torch.cuda.CUDAGraph()
+        collecting = gc.isenabled()
+        gc.disable()  # another run's graphs, freed while this one records, would spoil it
+        if self.pool.handle is None:
+            self.pool.handle = torch.cuda.graph_pool_handle()
+        try:
+            # The step has run on the default stream before, but recording uses another.
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                self.step({**still, **constants})
+            torch.cuda.current_stream().wait_stream(side)
+            with torch.cuda.graph(
+                graph,
+                pool=self.pool.handle,  # type: ignore[arg-type]
+                capture_error_mode="thread_local",
+            ):
+                outputs = self.step({**still, **constants})
+        except torch.OutOfMemoryError:
+            raise  # fewer clients may still be recorded
+        except RuntimeError:
+            torch.cuda.synchronize()
+            return None
+        finally:
+            if collecting:
+                gc.enable()
+        return _Recorded(graph, still, outputs)
+
+
+def branches(jobs: Sequence[Callable[[], Found]], device: torch.device) -> list[Found]:
+    """The jobs' results; on a GPU each job has a stream, so that one fills what others leave idle.
+
+    Jobs do not read each other's tensors. Gradients take the same streams as what they belong to.
+    """
+    if device.type != "cuda" or len(jobs) < 2:
+        return [job() for job in jobs]
+    main = torch.cuda.current_stream()
+    found = []
+    streams = [_stream(device, place) for place in range(len(jobs))]
+    for job, stream in zip(jobs, streams, strict=True):
+        stream.wait_stream(main)
+        with torch.cuda.stream(stream):
+            found.append(job())
+    for stream in streams:
+        main.wait_stream(stream)
+    return found
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on the device: it travels beside what the device does, unwaited for."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    there = tensor if tensor.is_pinned() else tensor.pin_memory()
+    main, aside = torch.cuda.current_stream(), _stream(device, -1)
+    with torch.cuda.stream(aside):
+        found = there.to(device, non_blocking=True)
+    main.wait_stream(aside)
+    found.record_stream(main)
+    return found
+
+
+@cache
+def _stream(device: torch.device, place: int) -> torch.cuda.Stream:
+    """The same for the same place: a stream's freed memory serves that stream alone."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

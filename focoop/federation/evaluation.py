@@ -1,0 +1,240 @@
+"""Evaluation of every client's model: own classes, all classes, shifted images and detection.
+
+For each client: accuracy on its own test images over all C classes (the paper's ACC), accuracy on
+everybody's test images, accuracy under corruption, detection of each OOD set, and the cross-client
+alarm, the share of other clients' ID images it flags when it keeps 95% of its own.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from focoop.errors import DataError
+from focoop.functional import metrics
+from focoop.methods import Method, Params, Task, Text
+from focoop.threads import side_by_side
+
+# Images at a time and core, and cells of logits, scores and patches that these may take together.
+CHUNK = 4096
+CELLS = 2**24
+# Scores hold a few copies of each logit in float64.
+_WIDENED = 8
+
+
+@dataclass(frozen=True)
+class Images:
+    """Features to evaluate on: pooled (N, D), patches (N, P, D) or None, labels (N,)."""
+
+    pooled: Tensor
+    patches: Tensor | None
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Owned:
+    """A labelled set and which of its rows each client owns."""
+
+    images: Images
+    index: Sequence[np.ndarray]
+
+
+@dataclass(frozen=True)
+class EvaluationSets:
+    """All sets a run is measured on; `corrupted` is keyed by `type@severity`, `ood` by name."""
+
+    test: Owned
+    corrupted: Mapping[str, Owned] = field(default_factory=dict)
+    ood: Mapping[str, Images] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """A model's answers on one set: predicted classes and OOD scores (higher: more OOD)."""
+
+    predicted: np.ndarray
+    score: np.ndarray
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """`summary` for tables and logs, `clients` one row per client with test images."""
+
+    summary: dict[str, Any]
+    clients: list[dict[str, Any]]
+
+
+def answers(method: Method, text: Text, images: Images, task: Task) -> Outputs:
+    """Predict and score a set in chunks; predictions run over all C classes.
+
+    Of an image only its class and score are kept, on the device until the set is done.
+    """
+    count, device = len(images), task.device
+    predicted = torch.empty(count, dtype=torch.int32, device=device)
+    scored = torch.empty(count, dtype=torch.float64, device=device)
+    size = chunk_size(text, images)
+
+    @torch.no_grad()
+    def answer(chunk: int) -> None:
+        rows = slice(chunk * size, (chunk + 1) * size)
+        pooled = images.pooled[rows].to(device)
+        patches = None if images.patches is None else images.patches[rows].to(device)
+        logits = method.logits(text, pooled, patches)
+        predicted[rows] = logits.id.argmax(dim=1)
+        scored[rows] = method.score(logits, task)
+
+    side_by_side(answer, -(-count // size), device)
+    return Outputs(predicted.cpu().numpy(), scored.cpu().numpy())
+
+
+def chunk_size(text: Text, images: Images) -> int:
+    """Images whose cosines with all prompts, and with all their patches, stay within ``CELLS``."""
+    sides = (text.id, *text.parts.values())
+    prompts = sum(side.numel() // max(1, side.shape[-1]) for side in sides if side.dim() > 1)
+    cells = _WIDENED * (prompts + (0 if text.ood is None else len(text.ood)))
+    if images.patches is not None:
+        cells += images.patches.shape[1] * (prompts + images.patches.shape[2])
+    return max(1, min(CHUNK, CELLS // max(1, cells)))
+
+
+def evaluate(
+    method: Method,
+    task: Task,
+    params: Callable[[int], Params],
+    sets: EvaluationSets,
+    *,
+    same_for_all: bool = False,
+) -> Evaluation:
+    """Evaluate all clients; `params(k)` gives client k's model.
+
+    `same_for_all` says that clients have no private tensors, so one pass answers for all.
+    """
+    rows: list[dict[str, Any]] = []
+    own_scores: list[np.ndarray] = []
+    ood_scores: dict[str, list[np.ndarray]] = {name: [] for name in sets.ood}
+    for client, found in _per_client(method, task, params, sets, same_for_all):
+        own = sets.test.index[client]
+        rows.append(_client_row(client, own, found, sets))
+        own_scores.append(found[""].score[own])
+        for name, kept in ood_scores.items():
+            if not same_for_all or not kept:
+                kept.append(found[f"ood/{name}"].score)
+    if not rows:
+        raise DataError("no client has a test image: check the partition and the test split")
+    everyone = np.concatenate(own_scores)
+    copies = len(rows) if same_for_all else 1
+    pooled = {}
+    for name in sets.ood:
+        scores = np.concatenate(ood_scores.pop(name))
+        scores.sort()  # in place: all clients' scores are the largest array of an evaluation
+        pooled[name] = metrics.detection(everyone, scores, copies)
+    return Evaluation(summary_of(rows, pooled, sets), rows)
+
+
+def _per_client(
+    method: Method,
+    task: Task,
+    params: Callable[[int], Params],
+    sets: EvaluationSets,
+    same_for_all: bool,
+) -> Iterator[tuple[int, dict[str, Outputs]]]:
+    """Answers of every client that has test images."""
+    clients = [client for client, own in enumerate(sets.test.index) if len(own)]
+    asked = clients[:1] if same_for_all else clients
+    ahead = torch.get_num_threads() if task.device.type == "cpu" else 1
+    found: dict[str, Outputs] = {}
+    for first in range(0, len(asked), ahead):
+        group = asked[first : first + ahead]
+        texts = encoded(method, [params(client) for client in group], task)
+        for client, text in zip(group, texts, strict=True):
+            found = {"": answers(method, text, sets.test.images, task)}
+            for name, owned in sets.corrupted.items():
+                found[f"corrupted/{name}"] = answers(method, text, owned.images, task)
+            for name, images in sets.ood.items():
+                found[f"ood/{name}"] = answers(method, text, images, task)
+                # Which image has which score is not asked again: sorted once for all clients.
+                found[f"ood/{name}"].score.sort()
+            yield client, found
+    for client in clients[len(asked) :]:
+        yield client, found
+
+
+def encoded(method: Method, models: Sequence[Params], task: Task) -> list[Text]:
+    """The text side of several clients' models."""
+
+    @torch.no_grad()
+    def encode(place: int) -> Text:
+        return method.encode(models[place], task)
+
+    return side_by_side(encode, len(models), task.device)
+
+
+def _client_row(
+    client: int, own: np.ndarray, found: Mapping[str, Outputs], sets: EvaluationSets
+) -> dict[str, Any]:
+    test = found[""]
+    labels = sets.test.images.labels
+    own_scores = test.score[own]
+    others = np.ones(len(labels), dtype=bool)
+    others[own] = False
+    row: dict[str, Any] = {
+        "client": client,
+        "num_test": len(own),
+        "num_classes": len(np.unique(labels[own])),
+        "accuracy_own": metrics.accuracy(test.predicted[own], labels[own]),
+        "accuracy_all": metrics.accuracy(test.predicted, labels),
+        "threshold": metrics.threshold_at(own_scores),
+        "cross_alarm": metrics.alarm(own_scores, test.score[others]) if others.any() else None,
+        "corrupted": {},
+        "ood": {},
+    }
+    for name, owned in sets.corrupted.items():
+        index = owned.index[client]
+        if len(index):
+            predicted = found[f"corrupted/{name}"].predicted[index]
+            value = metrics.accuracy(predicted, owned.images.labels[index])
+            row["corrupted"][name] = {"accuracy": value, "count": len(index)}
+    for name in sets.ood:
+        row["ood"][name] = metrics.detection(own_scores, found[f"ood/{name}"].score)
+    return row
+
+
+def summary_of(
+    rows: Sequence[Mapping[str, Any]],
+    pooled: Mapping[str, Mapping[str, float]],
+    sets: EvaluationSets,
+) -> dict[str, Any]:
+    """Own-class accuracies weighted by samples; everything else the plain mean over clients."""
+    weights = [float(row["num_test"]) for row in rows]
+    corrupted = {
+        name: metrics.average(
+            [row["corrupted"][name]["accuracy"] for row in rows if name in row["corrupted"]],
+            [row["corrupted"][name]["count"] for row in rows if name in row["corrupted"]],
+        )
+        for name in sets.corrupted
+    }
+    by_type: dict[str, list[float]] = {}
+    for name, value in corrupted.items():
+        by_type.setdefault(name.split("@")[0], []).append(value)
+    alarms = [row["cross_alarm"] for row in rows if row["cross_alarm"] is not None]
+    ood: dict[str, Any] = {}
+    for name, together in pooled.items():
+        macro = {key: metrics.average([row["ood"][name][key] for row in rows]) for key in together}
+        ood[name] = {**macro, "pooled": together}
+    return {
+        "num_clients": len(rows),
+        "accuracy_own": metrics.average([row["accuracy_own"] for row in rows], weights),
+        "accuracy_own_macro": metrics.average([row["accuracy_own"] for row in rows]),
+        "accuracy_all": metrics.average([row["accuracy_all"] for row in rows]),
+        "accuracy_corrupted": metrics.average(list(corrupted.values())) if corrupted else None,
+        "corrupted_by_type": {name: metrics.average(values) for name, values in by_type.items()},
+        "corrupted": corrupted,
+        "cross_alarm": metrics.average(alarms) if alarms else None,
+        "ood": ood,
+    }

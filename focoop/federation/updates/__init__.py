@@ -1,0 +1,1 @@
+"""What happens to a client's update on its way to the server."""

@@ -1,0 +1,67 @@
+"""Edge servers between clients and the root: each sends the root one update for all its clients.
+
+Client k belongs to edge k mod m. An edge takes the means every method takes, by class and by
+images, and passes on the summed counts, so that the root's means are those of all clients:
+sum_e N_ec (sum_{k in e} n_kc t_kc / N_ec) / sum_e N_ec, the same for all m but for rounding. What
+a method does beyond means it does with m updates: FOCoOp's pool then holds m averaged sets of OOD
+prompts in place of one per client. A rule or a secure sum happens at the edges.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from focoop.federation.rounds import Screen, num_bytes
+from focoop.methods import (
+    ClientUpdate,
+    Method,
+    Params,
+    Server,
+    Task,
+    class_weighted_mean,
+    weighted_mean,
+)
+
+
+@dataclass(frozen=True)
+class Edges:
+    """`count` edge servers; `inner` is what each does first with its own clients' updates."""
+
+    count: int
+    inner: Screen | None = None
+
+    def screen(
+        self, method: Method, server: Server, updates: Sequence[ClientUpdate], task: Task
+    ) -> tuple[list[ClientUpdate], dict[str, float]]:
+        """One update per edge that has any, numbered by edge, and what reaches the root."""
+        combined: list[ClientUpdate] = []
+        report: dict[str, float] = {}
+        for edge in range(self.count):
+            group = [update for update in updates if update.client % self.count == edge]
+            if group and self.inner is not None:
+                group, found = self.inner(method, server, group, task)
+                report |= {n: report.get(n, 0.0) + v for n, v in found.items()}
+            if group:
+                combined.append(combine(edge, group, server.shared, method.by_class))
+        sent = num_bytes(server.shared) + 8 * len(task.classes)
+        return combined, report | {"edges": len(combined), "root_bytes_up": len(combined) * sent}
+
+
+def combine(
+    edge: int, updates: Sequence[ClientUpdate], received: Params, by_class: Sequence[str]
+) -> ClientUpdate:
+    """Updates as one: means of their tensors, sums of their counts."""
+    shared: Params = {}
+    for name, value in received.items():
+        if not value.is_floating_point():
+            shared[name] = value
+        elif name in by_class:
+            shared[name] = class_weighted_mean(updates, name, value)
+        else:
+            shared[name] = weighted_mean(updates, name)
+    images = sum(update.num_examples for update in updates)
+    loss = math.fsum(update.loss * update.num_examples for update in updates) / images
+    counts = torch.stack([update.class_counts for update in updates]).sum(dim=0)
+    return ClientUpdate(edge, shared, images, counts, loss)

@@ -1,0 +1,130 @@
+"""Updates as vectors that can be summed, and the sum as one update: all a server needs to see.
+
+Numbers are fixed-point in the ring of whole numbers modulo 2^64. `flower/masking.py` holds the
+protocol that shows a server the total alone; masks cancel exactly, so that a simulation adds the
+packed updates as they are and ends with the same bits (`summed`).
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from focoop.errors import MethodError
+from focoop.methods import ClientUpdate, Method, Params, Server, Task
+
+FRACTION = 24  # bits after the point
+# A sum of two tells each of them, and the server with its help, the other's update.
+LEAST_PARTIES = 3
+# Bytes on the wire: keys and hashes, Shamir's shares, two of them sealed, a site's signature and
+# the public key by which others check it.
+KEY_BYTES, HASH_BYTES, SHARE_BYTES, TAG_BYTES = 32, 32, 66, 16
+PACKAGE_BYTES = 2 * SHARE_BYTES + TAG_BYTES
+SIGNATURE_BYTES, IDENTITY_BYTES = 104, 216
+Words = NDArray[np.uint64]
+EXTRA = 3  # words after the class counts: images, images whose loss is told, sum of their losses
+
+
+def pack(update: ClientUpdate, by_class: Sequence[str], parties: int) -> Words:
+    """A client's summands (uint64): n_kc t_kc of class rows, n_k t_k of the rest, n_kc, n_k.
+
+    Then n_k and n_k times the mean loss, both 0 where the loss is not told.
+    """
+    parts = []
+    for name in sorted(update.shared):
+        value = update.shared[name].double().cpu()
+        if update.shared[name].is_floating_point():
+            weighted = value * _weights(update, value, name in by_class)
+            parts.append(_fixed(weighted.flatten(), parties))
+    told = update.num_examples if math.isfinite(update.loss) else 0
+    counts = [*update.class_counts.tolist(), update.num_examples, told]
+    parts.append(np.array(counts, dtype=np.int64).view(np.uint64))
+    loss = update.loss * told if told else 0.0
+    parts.append(_fixed(torch.tensor([loss], dtype=torch.float64), parties))
+    return np.concatenate(parts)
+
+
+def unpack(total: Words, received: Params, by_class: Sequence[str], classes: int) -> ClientUpdate:
+    """The sum of packed updates as one update that holds the means; nobody's classes stay."""
+    whole = total.view(np.int64)
+    counts = torch.from_numpy(whole[-EXTRA - classes : -EXTRA].copy())
+    images, told, losses = (int(word) for word in whole[-EXTRA:])
+    if images < 0 or bool((counts < 0).any()) or sum(counts.tolist()) != images:
+        raise MethodError(
+            "the sum is none of updates, its counts do not add up: a client sent numbers of "
+            "another kind, and nobody can tell which"
+        )
+    loss = losses / 2**FRACTION / told if told > 0 else math.nan
+    mean = ClientUpdate(0, {}, images, counts, loss)
+    shared, at = dict(received), 0
+    for name in sorted(received):
+        value = received[name]
+        if not value.is_floating_point():
+            continue
+        flat = torch.from_numpy(whole[at : at + value.numel()].astype(np.float64))
+        weights = _weights(mean, value.cpu(), name in by_class)
+        row = flat.view(value.shape) / 2**FRACTION / weights.clamp(min=1)
+        found = row.to(value.dtype).to(value.device)
+        shared[name] = torch.where((weights > 0).to(value.device), found, value)
+        at += value.numel()
+    return ClientUpdate(0, shared, images, counts, loss)
+
+
+def summed(
+    method: Method, server: Server, updates: Sequence[ClientUpdate], task: Task
+) -> tuple[list[ClientUpdate], dict[str, float]]:
+    """All a server learns under secure sums: one update with the means, and how many sent one."""
+    total = np.add.reduce([pack(update, method.by_class, len(updates)) for update in updates])
+    mean = unpack(total, server.shared, method.by_class, len(task.classes))
+    return [mean], {"summed": float(len(updates))}
+
+
+def threshold_of(clients: int, share: float) -> int:
+    """Clients that must stay for a sum of `clients` to open: more than this share of them.
+
+    >>> threshold_of(4, 2 / 3), threshold_of(6, 2 / 3), threshold_of(3, 1.0)
+    (3, 5, 3)
+    """
+    return min(clients, math.floor(share * clients) + 1)
+
+
+def num_words(shared: Params, classes: int) -> int:
+    """Length of a packed update."""
+    return sum(v.numel() for v in shared.values() if v.is_floating_point()) + classes + EXTRA
+
+
+def sum_bytes(
+    keys: int, shares: int, masked: int, opened: int, words: int, down: int
+) -> tuple[int, int]:
+    """Bytes up and down of one sum, by how many clients answered each of the four messages.
+
+    `words` is the length of a vector, `down` are the bytes of the shared tensors. Keys are counted
+    as those of sites that sign them.
+    """
+    told = 2 * KEY_BYTES + HASH_BYTES + SIGNATURE_BYTES
+    up = keys * told + shares * (keys - 1) * PACKAGE_BYTES
+    up += masked * 8 * words + opened * shares * SHARE_BYTES
+    sent = keys * keys * (told + IDENTITY_BYTES) + shares * (shares - 1) * PACKAGE_BYTES
+    return up, sent + shares * down + masked * masked * 8
+
+
+def _weights(update: ClientUpdate, value: Tensor, by_class: bool) -> Tensor:
+    """What a tensor's rows are weighted by, in the shape to multiply with."""
+    if by_class:
+        counts = update.class_counts.double().cpu()
+        return counts.view(-1, *[1] * (value.dim() - 1))
+    return torch.tensor(float(update.num_examples), dtype=torch.float64)
+
+
+def _fixed(values: Tensor, parties: int) -> Words:
+    scaled = (values * 2**FRACTION).round().numpy()
+    limit = 2.0**62 / parties
+    if not bool(np.isfinite(scaled).all()) or (len(scaled) and np.abs(scaled).max() > limit):
+        raise MethodError(
+            "an update is too large for a secure sum: set privacy.clip, or lower federation.lr"
+        )
+    fixed: Words = scaled.astype(np.int64).view(np.uint64)
+    return fixed

@@ -1,0 +1,1 @@
+"""Processes of a federation: keys, join bundles, the TLS port, SuperLink and SuperNode."""

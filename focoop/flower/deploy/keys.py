@@ -1,0 +1,240 @@
+"""Keys of a federation: its own certificate authority, the server's certificate, one key per site.
+
+ca.crt, ca.key           the authority; ca.key signs, and leaves this folder never
+server.pem, server.key   for the SuperLink
+sites/NAME/              what site NAME is given: key, key.pub, ca.crt, site.toml (name and number)
+
+A site may make its key itself (`make_site_key`): then no private key of it is ever here.
+"""
+
+import datetime
+import ipaddress
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from focoop.errors import ConfigError
+from focoop.fields import toml_value
+from focoop.flower.identity import SITE, read_name
+
+DAYS = 365
+AUTHORITY_DAYS = 3650  # every site holds a copy: it outlives the server's certificates
+ISSUER = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "focoop federation")])
+
+
+def make_keys(
+    folder: Path,
+    hosts: Sequence[str],
+    sites: Sequence[str],
+    publics: Mapping[str, Path] | None = None,
+    days: int = DAYS,
+    *,
+    keyed: bool = True,
+) -> None:
+    """Write all keys of a federation, or nothing.
+
+    Args:
+        folder: Where to; it must not be there or be empty.
+        hosts: Names and addresses by which sites reach the server.
+        sites: Names of the sites, numbered in this order.
+        publics: Public keys of sites that made their own.
+        days: How long the server's certificate is valid.
+        keyed: Whether the other sites' keys are made here; without, they send them later.
+
+    Raises:
+        ConfigError: A name or a key cannot be used, or there are keys already.
+    """
+    if not hosts or not sites:
+        raise ConfigError("name at least one host and one site")
+    _check_names(sites)
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(
+            f"{folder} is not empty: keys are never overwritten (--add adds sites to it)"
+        )
+    with _whole(folder) as draft:
+        authority = ec.generate_private_key(ec.SECP256R1())
+        ca = _certificate(ISSUER, authority.public_key(), authority, AUTHORITY_DAYS, None)
+        _write(draft / "ca.key", _pem(authority), secret=True)
+        _write(draft / "ca.crt", ca)
+        renew_server(draft, hosts, days)
+        add_sites(draft, sites, publics, keyed=keyed)
+
+
+@contextmanager
+def _whole(folder: Path) -> Iterator[Path]:
+    """A folder to fill, which becomes `folder` if all goes well and is removed if not."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        yield draft
+        os.replace(draft, folder)  # an empty folder may be there, nothing else
+    except BaseException:
+        shutil.rmtree(draft)
+        raise
+
+
+def renew_server(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
+    """A new certificate and key of the server, signed by the same authority: sites keep theirs."""
+    try:
+        authority = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder} holds no authority's key ({error})") from error
+    if not isinstance(authority, ec.EllipticCurvePrivateKey):
+        raise ConfigError(f"{folder / 'ca.key'} is not a key that `focoop keys` made")
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
+    # A server that listens on all addresses is reached by its own programs through this one.
+    names = list(dict.fromkeys([*hosts, "127.0.0.1"]))
+    certificate = _certificate(subject, key.public_key(), authority, days, names)
+    for name in ("server.key", "server.pem"):
+        (folder / name).unlink(missing_ok=True)
+    _write(folder / "server.key", _pem(key), secret=True)
+    _write(folder / "server.pem", certificate)
+
+
+def add_sites(
+    folder: Path,
+    names: Sequence[str],
+    publics: Mapping[str, Path] | None = None,
+    *,
+    keyed: bool = True,
+) -> None:
+    """Folders of more sites, each with the lowest number that is free."""
+    _check_names(names)
+    if not (folder / "ca.crt").is_file():
+        raise ConfigError(f"{folder} is no folder of keys: make one first (without --add)")
+    for name in names:
+        place = folder / "sites" / name
+        if place.exists():
+            raise ConfigError(f"{place} is there already: keys are never overwritten")
+        given = (publics or {}).get(name)
+        taken = {read_name(path.parent)[1] for path in folder.glob(f"sites/*/{SITE}")}
+        number = next(k for k in range(len(taken) + 1) if k not in taken)
+        with _whole(place) as draft:
+            if given is not None:
+                _write(draft / "key.pub", _public(given))
+            elif keyed:
+                make_site_key(draft, name)
+            _write(draft / "ca.crt", (folder / "ca.crt").read_bytes())
+            told = f"name = {toml_value(name)}\nclient = {number}\n"
+            _write(draft / SITE, told.encode())
+
+
+def make_site_key(folder: Path, name: str) -> bytes:
+    """A site's key, of the kind Flower's node authentication takes; returns its public part."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.OpenSSH,
+        serialization.NoEncryption(),
+    )
+    public = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    line = public + f" {name}\n".encode()
+    try:
+        _write(folder / "key", private, secret=True)
+        _write(folder / "key.pub", line)
+    except FileExistsError as error:
+        raise ConfigError(f"{folder} has a key already: keys are never overwritten") from error
+    return line
+
+
+def _public(path: Path) -> bytes:
+    """A site's own public key, if Flower will take it."""
+    try:
+        content = path.read_bytes()
+        key = serialization.load_ssh_public_key(content)
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"{path} is not a public key ({error})") from error
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise ConfigError(f"{path} is not of an elliptic curve: make one with focoop site key")
+    return content
+
+
+def _check_names(names: Sequence[str]) -> None:
+    for name in names:
+        if not name.replace("-", "").replace("_", "").isalnum():
+            raise ConfigError(f"a site cannot be called {name!r}: use letters, digits, - and _")
+    if len(set(names)) < len(names):
+        raise ConfigError("two sites have the same name")
+
+
+def _certificate(
+    subject: x509.Name,
+    public: ec.EllipticCurvePublicKey,
+    signer: ec.EllipticCurvePrivateKey,
+    days: int,
+    hosts: Sequence[str] | None,
+) -> bytes:
+    """A certificate as PEM: the authority's own without hosts, else a server's."""
+    now = datetime.datetime.now(datetime.UTC)
+    usage = dict.fromkeys(
+        (
+            "content_commitment",
+            "key_encipherment",
+            "data_encipherment",
+            "key_agreement",
+            "encipher_only",
+            "decipher_only",
+        ),
+        False,
+    )
+    signs = hosts is None
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(ISSUER)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=signs, path_length=None), critical=True)
+        .add_extension(
+            x509.KeyUsage(
+                digital_signature=not signs, key_cert_sign=signs, crl_sign=signs, **usage
+            ),
+            critical=True,
+        )
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
+        )
+    )
+    if hosts is not None:
+        names = x509.SubjectAlternativeName([_name(host) for host in hosts])
+        server = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+        made = made.add_extension(names, critical=False).add_extension(server, critical=False)
+    return made.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def _name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def _write(path: Path, content: bytes, *, secret: bool = False) -> None:
+    """A new file; a secret one is never readable by others, not even for a moment."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)

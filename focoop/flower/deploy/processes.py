@@ -1,0 +1,196 @@
+"""Commands of a federation's processes, and how they are started, watched and ended."""
+
+import ctypes
+import os
+import secrets
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.request import urlopen
+
+from focoop.errors import FederationError, MissingExtra
+from focoop.fields import toml_value
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+# Threads of torch that wait for each other leave the processor to the other processes of the
+# federation: spinning, which is the default, costs sites on one machine most of their time.
+CALM = {"OMP_WAIT_POLICY": "PASSIVE"}
+LOOPBACK = "127.0.0.1"
+SECRET = "secret"
+KEEP_ALIVE = 120  # seconds the SuperLink keeps a connection that nobody uses
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
+
+
+def environment(home: Path) -> dict[str, str]:
+    """No calls to anybody, no installation per run, and a home of its own for each party."""
+    home.mkdir(parents=True, exist_ok=True)
+    # Flower's programs start each other by name: they must find those of this environment.
+    paths = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+    found = {**CALM, **os.environ, **QUIET, "FLWR_HOME": str(home.resolve())}
+    return {**found, "PATH": os.pathsep.join(paths)}
+
+
+def program(name: str) -> str:
+    """A program of flwr, from the environment this Python is of."""
+    path = Path(sys.executable).parent / name
+    if not path.exists():
+        raise MissingExtra(f"no program {name}: pip install 'focoop[flower]'")
+    return str(path)
+
+
+def python(module: str, *arguments: str) -> list[str]:
+    """A module of this package as a program of this Python."""
+    # -P: a file of the folder we are started in must not be imported instead of a package.
+    return [sys.executable, "-P", "-m", f"focoop.flower.{module}", *arguments]
+
+
+def superlink(keys: Path, port: int, database: Path, secret: Path) -> list[str]:
+    """The SuperLink's command: TLS on loopback, registered nodes alone, runs kept in a file."""
+    return [
+        *python("link", str(secret), "--host", LOOPBACK, "--port", str(port)),
+        *("--ssl-ca-certfile", str(keys / "ca.crt")),
+        *("--ssl-certfile", str(keys / "server.pem"), "--ssl-keyfile", str(keys / "server.key")),
+        *("--enable-supernode-auth", "--database", str(database)),
+        "--disable-runtime-dependency-installation",
+    ]
+
+
+def worker(
+    kind: str, address: str, secret: str | Path, certificate: Path | None = None
+) -> list[str]:
+    """The command that runs the apps of a SuperLink (`server`) or a SuperNode (`client`)."""
+    certificates = [str(certificate)] if certificate else []
+    return python("worker", kind, address, str(secret), *certificates)
+
+
+def supernode(
+    keys: Path, server: str, port: int, node: Mapping[str, str | int | bool], secret: Path
+) -> list[str]:
+    """A site's command; `port` is its own, for the apps it starts on this machine."""
+    settings = " ".join(f"{key}={toml_value(value)}" for key, value in node.items())
+    return [
+        *python("node", str(secret), f"{LOOPBACK}:{port}", "--superlink", server),
+        *("--root-certificates", str(keys / "ca.crt")),
+        *("--auth-supernode-private-key", str(keys / "key")),
+        *("--node-config", settings),
+    ]
+
+
+def new_secret(home: Path) -> Path:
+    """Write a fresh secret to a file in `home` that its owner alone can read; its path."""
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = home / SECRET
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secrets.token_hex(32))
+    return path.resolve()
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.socket() as one:
+        one.bind((LOOPBACK, 0))
+        return int(one.getsockname()[1])
+
+
+def own_folder(home: Path) -> None:
+    """Make a folder for Flower's files that other users cannot look into, with all it holds."""
+    home.mkdir(parents=True, exist_ok=True)
+    home.chmod(0o700)
+    for path in home.glob("*.db*"):  # of a version that left them readable
+        path.chmod(0o600)
+
+
+def replaced(module: ModuleType, name: str, value: Any) -> None:
+    """Give `module` another value for a name it must have.
+
+    Raises:
+        FederationError: Flower has changed, and what we would guard is elsewhere.
+    """
+    if not hasattr(module, name):
+        raise FederationError(
+            f"this version of flwr has no {module.__name__}.{name}: install 'focoop[flower]' anew"
+        )
+    setattr(module, name, value)
+
+
+def begin(
+    command: Sequence[str], environment: Mapping[str, str], log: Path
+) -> "subprocess.Popen[bytes]":
+    """Start a program of Flower's that ends with this process, however it ends (on Linux)."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "ab") as file:
+        # Not through a pipe: the programs it starts in turn would keep that open.
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdout=file,
+            stderr=file,
+            preexec_fn=end_with_parent(),
+            umask=0o077,  # what Flower writes is nobody else's to read
+        )
+
+
+def end_with_parent() -> Callable[[], None] | None:
+    """For `preexec_fn`: have the system stop a process when the one that started it ends."""
+    if sys.platform != "linux":
+        return None
+    library = ctypes.CDLL(None, use_errno=True)  # loaded here: between fork and exec is no time
+    return lambda: library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM) and None
+
+
+def ended(process: "subprocess.Popen[bytes]") -> str:
+    """How a process ended, in words."""
+    code = process.poll()
+    if code is None:
+        return "still running"
+    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def await_server(
+    server: str,
+    certificate: Path,
+    seconds: float,
+    process: "subprocess.Popen[bytes] | None" = None,
+    log: Path | None = None,
+) -> None:
+    """Wait until the SuperLink answers over TLS; if it is our own, it must be alive."""
+    context = ssl.create_default_context(cafile=str(certificate))
+    until = time.monotonic() + seconds
+    while True:
+        if process is not None and process.poll() is not None:
+            raise FederationError(
+                f"the SuperLink did not start ({ended(process)}): see {log}; is another program "
+                f"listening on {server}?"
+            )
+        try:
+            with urlopen(f"https://{server}/health", timeout=5, context=context):
+                return
+        except OSError as error:
+            if time.monotonic() > until:
+                raise FederationError(f"no SuperLink answers at {server}: {error}") from error
+        time.sleep(1.0)
+
+
+def stop(processes: Sequence["subprocess.Popen[bytes]"], patience: float = 20.0) -> None:
+    """End processes started here, gently, then not."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,88 @@
+"""A coordinator's server while it runs: the SuperLink, the worker of its app, and the front."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import Popen
+
+from focoop.errors import FederationError
+from focoop.flower.deploy import processes
+from focoop.flower.deploy.control import Control
+from focoop.flower.deploy.enrolment import Enrolment
+from focoop.flower.deploy.tls_front import Front, open_front
+from focoop.flower.identity import registered
+
+START_SECONDS = 120.0
+LINK_LOG, WORKER_LOG = "superlink.log", "server.log"
+
+
+@dataclass(frozen=True)
+class Served:
+    """The parts of a server that runs."""
+
+    control: Control
+    link: "Popen[bytes]"
+    worker: "Popen[bytes]"
+    front: Front
+    home: Path
+    again: str = "continue with --resume"
+
+    def check(self) -> None:
+        """Raise if a part has ended."""
+        parts = {"the SuperLink": (self.link, LINK_LOG), "the worker": (self.worker, WORKER_LOG)}
+        for name, (process, log) in parts.items():
+            if process.poll() is not None:
+                raise FederationError(
+                    f"{name} ended ({processes.ended(process)}, see {self.home / log}): "
+                    f"{self.again}; sites come back by themselves"
+                )
+        if not self.front.alive:
+            raise FederationError(f"the front ended: {self.again}")
+
+
+@contextmanager
+def serving(
+    keys: Path, host: str, port: int, home: Path, say: Callable[[str], None]
+) -> Iterator[Served]:
+    """Serve the sites of `keys` at `host`:`port`; Flower's files are in `home`.
+
+    Args:
+        keys: The coordinator's own folder of keys.
+        host: Address to listen on.
+        port: Port to listen on.
+        home: Folder of Flower's files, made private.
+        say: Told what a person should know.
+
+    Raises:
+        FederationError: The port is taken, or the SuperLink does not start.
+    """
+    processes.own_folder(home)
+    keys, home = keys.resolve(), home.resolve()
+    inner, secret = processes.free_port(), processes.new_secret(home)
+    authority, environment = keys / "ca.crt", processes.environment(home)
+    certificate = str(authority), str(keys / "server.pem"), str(keys / "server.key")
+    with ExitStack() as stack:
+        front = open_front(host, port, certificate, inner, lambda pem: None, _closed, say)
+        stack.callback(front.listener.close)
+        command = processes.superlink(keys, inner, home / "superlink.db", secret)
+        link = processes.begin(command, environment, home / LINK_LOG)
+        stack.callback(processes.stop, [link])
+        address = f"{processes.LOOPBACK}:{inner}"
+        processes.await_server(address, authority, START_SECONDS, link, home / LINK_LOG)
+        control = Control(address, authority, home)
+        stack.callback(control.close)
+        control.end_runs()  # of a server that was killed: sites must not go on with their orders
+        control.admit_all({site.name: site.public for site in registered(keys).values()})
+        enrolment = Enrolment(keys, control.admit, say)
+        command = processes.worker("server", address, secret, authority)
+        worker = processes.begin(command, environment, home / WORKER_LOG)
+        stack.callback(processes.stop, [worker])
+        front.names, front.enrol = enrolment.name, enrolment
+        front.start()
+        stack.callback(front.stop)
+        yield Served(control, link, worker, front, home)
+
+
+def _closed(body: bytes) -> tuple[int, dict[str, object]]:
+    return 503, {}

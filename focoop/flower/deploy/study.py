@@ -1,0 +1,161 @@
+"""A federation's folder at the coordinator: keys, study, one join bundle a site, and the run.
+
+federation.toml   where it listens, and how it deals with its sites
+run.toml          all settings of the study
+classes.txt       its classes, one a line
+keys/             the federation's keys (`keys.py`)
+bundles/          NAME.focoop for each site (`joinbundle.py`)
+run, run-flower   the run folder, and Flower's files
+"""
+
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from focoop import __version__
+from focoop.config import RunConfig, to_toml
+from focoop.errors import ConfigError
+from focoop.fields import build, setting, toml_value
+from focoop.flower.deploy.enrolment import invite
+from focoop.flower.deploy.join_bundle import AUTHORITY, CLASSES, JOIN, RUN, SUFFIX, Invitation, pack
+from focoop.flower.deploy.keys import add_sites, make_keys
+from focoop.flower.identity import SITE, numbered
+from focoop.flower.site.policy import FILE as POLICY
+from focoop.flower.site.policy import default_policy_toml
+
+FILE = "federation.toml"
+DEFAULT_PORT = 8000
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What `federation.toml` says."""
+
+    hosts: tuple[str, ...] = setting((), "names and addresses by which sites reach the server")
+    port: int = setting(DEFAULT_PORT, "its port", low=1, high=65535)
+    listen: str = setting("0.0.0.0", "address to listen on")
+    quorum: float = setting(
+        0.5, "share of a round's clients whose updates it needs", above=0, high=1
+    )
+    spare: float = setting(0.0, "share of clients asked beyond those a round needs", low=0)
+    deadline: float = setting(3600.0, "seconds a site has to answer", above=0)
+    wait: float = setting(86400.0, "seconds to wait for all sites at the start", low=0)
+    rejoin: float = setting(60.0, "seconds a round waits for a site that has gone", low=0)
+
+    @property
+    def server(self) -> str:
+        """HOST:PORT as sites call it."""
+        host = self.hosts[0]
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    def text(self) -> str:
+        """As TOML, each value with its meaning."""
+        lines = [
+            f"# {one.metadata['doc']}\n{one.name} = {toml_value(_plain(getattr(self, one.name)))}"
+            for one in fields(self)
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def read(folder: Path) -> Federation:
+    """The federation of a folder.
+
+    Raises:
+        ConfigError: There is none, or its file cannot be used.
+    """
+    try:
+        told = tomllib.loads((folder / FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{folder} is no federation ({error}): make one with focoop federation create"
+        ) from error
+    found = build(Federation, told, "")
+    if not found.hosts:
+        raise ConfigError(f"{folder / FILE} names no hosts")
+    return found
+
+
+def host_port(text: str) -> tuple[str, int]:
+    """(host, port) of HOST[:PORT].
+
+    >>> host_port("fl.example.org"), host_port("10.0.0.7:9000"), host_port("[::1]:9000")
+    (('fl.example.org', 8000), ('10.0.0.7', 9000), ('::1', 9000))
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or (":" in host and not host.startswith("[")):
+        return text.strip("[]"), DEFAULT_PORT
+    if not port.isdigit() or not 1 <= int(port) <= 65535 or not host:
+        raise ConfigError(f"{text!r} is no HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def create(
+    folder: Path, federation: Federation, sites: Sequence[str], config: RunConfig, classes: str
+) -> list[Path]:
+    """Make a federation's folder, whole or not at all; the sites' bundles.
+
+    Args:
+        folder: A new folder.
+        federation: Where it listens, and how it deals with its sites.
+        sites: Names of the sites, numbered in this order.
+        config: The study's settings.
+        classes: Its class names, as `cat; dog`.
+
+    Returns:
+        The bundles' paths, in the order of the sites.
+
+    Raises:
+        ConfigError: The folder is there already, or a name cannot be used.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} is there already: choose another name")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        make_keys(draft / "keys", federation.hosts, sites, keyed=False)
+        (draft / FILE).write_text(federation.text(), encoding="utf-8")
+        (draft / RUN).write_text(to_toml(config), encoding="utf-8")
+        lines = [part.strip() for part in classes.split(";") if part.strip()]
+        (draft / CLASSES).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        for name in sites:
+            bundle(draft, name)
+        draft.replace(folder)
+    except BaseException:
+        shutil.rmtree(draft)
+        raise
+    return [folder / "bundles" / f"{name}{SUFFIX}" for name in sites]
+
+
+def bundle(folder: Path, name: str) -> Path:
+    """A join bundle for a site, with a new invitation; an earlier one is not valid any more."""
+    place = folder / "keys" / "sites" / name
+    token = invite(folder / "keys", name)
+    path = folder / "bundles" / f"{name}{SUFFIX}"
+    files = {
+        JOIN: Invitation(read(folder).server, token, __version__).text().encode(),
+        SITE: (place / SITE).read_bytes(),
+        AUTHORITY: (folder / "keys" / AUTHORITY).read_bytes(),
+        RUN: (folder / RUN).read_bytes(),
+        CLASSES: (folder / CLASSES).read_bytes(),
+        POLICY: default_policy_toml(run=RUN).encode(),
+    }
+    pack(path, files)
+    return path
+
+
+def invite_site(folder: Path, name: str) -> Path:
+    """A new bundle for a site that is new, or whose key is lost: then its old key is forgotten."""
+    read(folder)
+    keys = folder / "keys"
+    if name in numbered(keys).values():
+        (keys / "sites" / name / "key.pub").unlink(missing_ok=True)
+    else:
+        add_sites(keys, [name], keyed=False)
+    return bundle(folder, name)

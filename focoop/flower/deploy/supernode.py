@@ -1,0 +1,158 @@
+"""Flower's SuperNode that takes the app of the installed focoop and refuses all others.
+
+The fingerprint of an app bundle is checked before the bundle is fetched, and its bytes before they
+are opened. Who sent another one is told so. The tasks of the node are run by `worker.py`, which is
+started again whenever it dies.
+
+`python -m focoop.flower.deploy.supernode SECRET ADDRESS OPTION...` takes the options of `flower-supernode`;
+ADDRESS is where the node serves its worker.
+"""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import uvicorn
+from flwr.app import Error
+from flwr.common.constant import ErrorCode
+from flwr.supercore.fab import Fab
+
+from focoop.flower.app_bundle import fingerprint, is_ours, refusal
+from focoop.flower.held import Held, Hold
+from focoop.flower.deploy.processes import end_with_parent, replaced, worker
+from focoop.flower.patience import Clock, soon
+
+loop = import_module("flwr.supernode.start_client_internal")
+program = import_module("flwr.supernode.cli.flower_supernode")
+LICENSE = "valid_license"  # Flower asks for it before it asks `_verify_fab`
+ACQUIRE, REPLIES = "/v1/runtime/acquire-task", "replies"
+HOLDS = {
+    ACQUIRE: Hold(1.0),
+    REPLIES: Hold(0.0, until=("/v1/runtime/push-messages", "/v1/runtime/push-object")),
+}
+PAUSE = 2.0  # seconds before a worker that died is started again
+RECEIVE, SEND, GET_FAB, CONFIRM = 1, 2, 4, 7  # places in the tuple that Flower's connection is
+
+
+def only_ours(get_fab: Callable[[str, int], Fab]) -> Callable[[str, int], Fab]:
+    """Fetch an app bundle only if it is ours; any other one comes without content and license."""
+
+    def get(fab_hash: str, run_id: int) -> Fab:
+        if fab_hash != fingerprint():
+            return Fab(fab_hash, b"", {})
+        found = get_fab(fab_hash, run_id)
+        if not is_ours(found.content):
+            return Fab(fab_hash, b"", {})
+        return Fab(fab_hash, found.content, {LICENSE: "focoop"})
+
+    return get
+
+
+def noted(act: Callable[..., Any], clock: Clock) -> Callable[..., Any]:
+    """Note on the clock how long a look took and whether a message came or went.
+
+    Args:
+        act: Receives or sends a message; None if there was none.
+        clock: That of the node's loop.
+
+    Returns:
+        The same function, noted.
+    """
+
+    def acted(*given: Any) -> Any:
+        began = time.monotonic()
+        found = act(*given)
+        clock.looked(time.monotonic() - began, found is not None)
+        return found
+
+    return acted
+
+
+class Runtime:
+    """uvicorn, as Flower's node calls it for its own tasks: a worker without a task is held.
+
+    Args:
+        clock: That of the node's loop, rung when a task has left its answer.
+    """
+
+    Server = uvicorn.Server
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.held: Held | None = None
+
+    def Config(self, app: Any, **options: Any) -> uvicorn.Config:
+        """The settings of a server of `app`."""
+        self.held = Held(app, HOLDS, lambda _: self.clock.ring())
+        return uvicorn.Config(self.held, **options)
+
+    def offering(self, confirm: Callable[..., Any]) -> Callable[..., Any]:
+        """Call the worker when a message is here as a whole, which `confirm` tells the sender."""
+
+        def confirmed(*given: Any) -> Any:
+            found = confirm(*given)
+            if self.held is not None:
+                self.held.ring(ACQUIRE)
+            return found
+
+        return confirmed
+
+
+def guard() -> None:
+    """Make this process's SuperNode verify all app bundles by their fingerprint.
+
+    Flower has the place for it: with `trusted_entities` a node verifies bundles before it opens
+    them and answers what it does not trust with an error.
+    """
+    connect, start, clock = loop.http_request_response, loop.start_client_internal, Clock()
+    runtime = Runtime(clock)
+
+    @contextmanager
+    def connected(*args: Any, **options: Any) -> Iterator[tuple[Any, ...]]:
+        with connect(*args, **options) as found:
+            parts = list(found)
+            parts[GET_FAB] = only_ours(parts[GET_FAB])
+            parts[RECEIVE], parts[SEND] = (noted(parts[k], clock) for k in (RECEIVE, SEND))
+            parts[CONFIRM] = runtime.offering(parts[CONFIRM])
+            yield tuple(parts)
+
+    def started(**options: Any) -> None:
+        start(**{**options, "trusted_entities": {"focoop": fingerprint()}})
+
+    replaced(loop, "http_request_response", connected)
+    replaced(loop, "_verify_fab", lambda fab, trusted: is_ours(fab.content))
+    replaced(loop, "FAB_VERIFICATION_ERROR", Error(ErrorCode.INVALID_FAB, refusal()))
+    replaced(loop, "time", clock)
+    replaced(loop, "pull_objects", soon(loop.pull_objects))
+    replaced(program, "start_client_internal", started)
+    replaced(program, "uvicorn", runtime)
+
+
+def attend(command: list[str]) -> None:
+    """Keep a worker running."""
+    while True:
+        process = subprocess.Popen(command, preexec_fn=end_with_parent())
+        process.wait()
+        print(f"the worker ended ({process.returncode}); another is started", flush=True)
+        time.sleep(PAUSE)
+
+
+def main() -> None:
+    """Serve until a signal."""
+    secret, address, *options = sys.argv[1:]
+    guard()
+    own = ("--isolation", "process", "--superexec-auth-secret-file", secret)
+    host, _, port = address.rpartition(":")
+    sys.argv = ["flower-supernode", *options, *own, "--host", host, "--port", port]
+    command = worker("client", address, secret)
+    threading.Thread(target=attend, args=(command,), daemon=True).start()
+    program.flower_supernode()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,387 @@
+"""The only port of a federation: TLS in front of Flower's SuperLink, which listens on loopback.
+
+It passes on what sites ask for (`gate.py`), signed by a site of this federation, and answers all
+else itself: Flower never sees a byte of a stranger. Connections of strangers are few and short, so
+that they cannot keep sites out: each must finish its handshake and its first lines in seconds.
+"""
+
+import asyncio
+import contextlib
+import json
+import socket
+import ssl
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from typing import Any
+
+import h11
+
+from focoop.errors import FederationError
+from focoop.flower.deploy.gate import ENROL, FLEET, HEALTH, Names, Refused, site_of
+from focoop.flower.deploy.processes import KEEP_ALIVE, LOOPBACK
+
+HANDSHAKE, FIRST_LINES = 10.0, 10.0  # seconds
+IDLE = 60.0  # seconds between two requests of a site
+BODY_PAUSE, BODY_TIME = 30.0, 900.0  # seconds: between two pieces of a body, and for all of it
+FAREWELL = 2.0  # seconds a peer has to take the end of an answer
+ANSWER = 300.0  # seconds the SuperLink has to answer
+HEAD_BYTES, ENROL_BYTES = 16_384, 8_192
+BODY_BYTES = 64 * 2**20  # Flower cuts what is larger than 5 MB into pieces
+CONNECTIONS, STRANGERS, STRANGERS_EACH = 2048, 256, 32
+PIECE = 2**16
+PASSED = (b"content-type", b"content-length", b"content-encoding", b"accept", b"accept-encoding")
+OURS = b"flwr-"
+SAY_AGAIN = 60.0  # seconds before the same refusal is told again
+Enrol = Callable[[bytes], tuple[int, dict[str, Any]]]
+
+
+@dataclass
+class Side:
+    """One end of a connection and its protocol's state."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    http: h11.Connection
+    used: float = field(default_factory=time.monotonic)
+
+    async def event(self, pause: float, until: float) -> Any:
+        """The next event of the other party.
+
+        Raises:
+            TimeoutError: Nothing came for `pause` seconds, or it is later than `until`.
+        """
+        while (found := self.http.next_event()) is h11.NEED_DATA:
+            left = min(pause, until - time.monotonic())
+            async with asyncio.timeout(max(0.0, left)):
+                self.http.receive_data(await self.reader.read(PIECE))
+        return found
+
+    async def send(self, event: Any) -> None:
+        """Send an event and wait until the other party keeps up."""
+        data = self.http.send(event)
+        if data:
+            self.writer.write(data)
+            async with asyncio.timeout(BODY_PAUSE):
+                await self.writer.drain()
+
+
+async def close(sides: list[Side]) -> None:
+    """Close connections; a peer that does not answer in time is dropped."""
+    for side in sides:
+        side.writer.close()  # all of them, before anything can interrupt us
+    try:
+        waits = [asyncio.ensure_future(side.writer.wait_closed()) for side in sides]
+        if waits:
+            await asyncio.wait(waits, timeout=FAREWELL)
+        for one in waits:
+            if not one.cancel():
+                one.exception()  # how the peer left is nobody's concern
+    finally:
+        for side in sides:
+            side.writer.transport.abort()
+
+
+@dataclass
+class Front:
+    """Serves `listener` until `stop`.
+
+    Args:
+        listener: A socket that is bound and listens.
+        tls: The server's certificate and key.
+        link: Port of the SuperLink on loopback, and the authority to check it by.
+        names: The site's name for a public key (PEM), None for a key of nobody.
+        enrol: Answers a site's first request, its body -> (status, document).
+        say: Told what a person should know.
+    """
+
+    listener: socket.socket
+    tls: ssl.SSLContext
+    link: tuple[int, ssl.SSLContext]
+    names: Names
+    enrol: Enrol
+    say: Callable[[str], None]
+    strangers: Counter[str] = field(default_factory=Counter)
+    tasks: set["asyncio.Task[None]"] = field(default_factory=set)
+    told: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """Serve from a thread of its own."""
+        self.listener.setblocking(False)
+        self.loop = asyncio.new_event_loop()
+        self.pool = ThreadPoolExecutor(1)
+        self.thread = threading.Thread(target=self._run, name="front", daemon=True)
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Close the port and all connections."""
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self.main.cancel)
+        self.thread.join(10)
+        self.listener.close()
+        self.pool.shutdown(wait=False)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still serves."""
+        return self.thread.is_alive()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.main = self.loop.create_task(self._accept())
+        with contextlib.suppress(asyncio.CancelledError):
+            self.loop.run_until_complete(self.main)
+        for task in self.tasks:
+            task.cancel()
+        self.loop.run_until_complete(asyncio.gather(*self.tasks, return_exceptions=True))
+        self.loop.run_until_complete(
+            asyncio.sleep(0.01)
+        )  # transports close in the loop's next steps
+        self.loop.close()
+
+    async def _accept(self) -> None:
+        while True:
+            try:
+                sock, address = await self.loop.sock_accept(self.listener)
+            except OSError:  # no more files, or a peer that went away at once
+                await asyncio.sleep(0.2)
+                continue
+            peer = str(address[0])
+            full = self.strangers.total() >= STRANGERS or len(self.tasks) >= CONNECTIONS
+            if full or self.strangers[peer] >= STRANGERS_EACH:
+                sock.close()
+                self._tell(peer, "it opens too many connections")
+                continue
+            self.strangers[peer] += 1
+            task = self.loop.create_task(self._serve(sock, peer))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+
+    async def _serve(self, sock: socket.socket, peer: str) -> None:
+        visit = Visit(self, peer)
+        try:
+            sides = await self._handshake(sock)
+            if sides is not None:
+                await visit.requests(sides)
+        except (OSError, TimeoutError, h11.RemoteProtocolError, h11.LocalProtocolError):
+            pass  # the peer is gone, slow or talks nonsense: the connection ends
+        finally:
+            visit.known()
+            await close(visit.sides)
+
+    async def _handshake(self, sock: socket.socket) -> Side | None:
+        reader = asyncio.StreamReader(limit=PIECE, loop=self.loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=self.loop)
+        try:
+            transport, _ = await self.loop.connect_accepted_socket(
+                lambda: protocol, sock, ssl=self.tls, ssl_handshake_timeout=HANDSHAKE
+            )
+        except (OSError, ssl.SSLError, TimeoutError):
+            sock.close()
+            return None
+        writer = asyncio.StreamWriter(transport, protocol, reader, self.loop)
+        return Side(
+            reader, writer, h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
+        )
+
+    def _tell(self, peer: str, why: str) -> None:
+        now = time.monotonic()
+        if now - self.told.get((peer, why), -SAY_AGAIN) < SAY_AGAIN:
+            return
+        if len(self.told) > 1000:
+            self.told.clear()
+        self.told[peer, why] = now
+        self.say(f"refused {peer}: {why}")
+
+
+class Visit:
+    """One connection: the peer's requests, one by one, and our own way to the SuperLink."""
+
+    def __init__(self, front: Front, peer: str) -> None:
+        self.front, self.peer = front, peer
+        self.sides: list[Side] = []
+        self.stranger, self.bodiless = True, False
+
+    def known(self) -> None:
+        """Count this connection among the strangers' no more."""
+        if self.stranger:
+            self.stranger = False
+            self.front.strangers[self.peer] -= 1
+            if not self.front.strangers[self.peer]:
+                del self.front.strangers[self.peer]
+
+    async def requests(self, side: Side) -> None:
+        """Answer until the peer closes or must be cut off."""
+        self.sides.append(side)
+        while True:
+            wait = FIRST_LINES if self.stranger else IDLE
+            request = await side.event(wait, time.monotonic() + wait)
+            if not isinstance(request, h11.Request):
+                return
+            self.bodiless = request.method == b"HEAD"
+            try:
+                await self._answer(side, request)
+            except Refused as refused:
+                line = f"{request.method.decode()} {request.target[:80].decode(errors='replace')}"
+                shown = "".join(c if c.isprintable() else "?" for c in f"{line}: {refused.reason}")
+                self.front._tell(self.peer, shown)
+                return await self._reply(side, refused.status, _told(refused), last=True)
+            if side.http.our_state is not h11.DONE or side.http.their_state is not h11.DONE:
+                return
+            side.http.start_next_cycle()
+
+    async def _answer(self, side: Side, request: h11.Request) -> None:
+        what = bytes(request.method), bytes(request.target)
+        headers = dict(request.headers)
+        if what == HEALTH:
+            await side.event(FIRST_LINES, time.monotonic() + FIRST_LINES)  # the end of the request
+            return await self._reply(side, 200, {})
+        length = _length(headers, ENROL_BYTES if what == ENROL else BODY_BYTES)
+        if what == ENROL:
+            status, document = await self._enrol(side, length)
+            return await self._reply(side, status, document, last=True)
+        if what[0] != b"POST" or what[1] not in FLEET:
+            raise Refused(404, "nothing that sites use")
+        site_of(headers, self.front.names)
+        self.known()
+        return await self._forward(side, request, what[1])
+
+    async def _enrol(self, side: Side, length: int) -> tuple[int, dict[str, Any]]:
+        body, until = b"", time.monotonic() + FIRST_LINES
+        while len(body) < length:
+            event = await side.event(FIRST_LINES, until)
+            if not isinstance(event, h11.Data):
+                raise Refused(400, "its request is cut off")
+            body += bytes(event.data)
+        await side.event(FIRST_LINES, until)
+        return await self.front.loop.run_in_executor(self.front.pool, self.front.enrol, body)
+
+    async def _forward(self, side: Side, request: h11.Request, path: bytes) -> None:
+        until = time.monotonic() + BODY_TIME
+        try:
+            link = await self._link()
+            await link.send(h11.Request(method="POST", target=path, headers=_passed(request)))
+        except (OSError, TimeoutError):
+            return await self._reply(side, 503, {"detail": "the SuperLink is away"}, last=True)
+        while not isinstance(event := await side.event(BODY_PAUSE, until), h11.EndOfMessage):
+            if not isinstance(event, h11.Data):
+                return None
+            await link.send(h11.Data(data=event.data))
+        await link.send(h11.EndOfMessage())
+        until = time.monotonic() + ANSWER
+        while True:
+            event = await link.event(ANSWER, until)
+            if isinstance(event, h11.Response):
+                headers = [*_kept(event.headers), (b"date", formatdate(usegmt=True).encode())]
+                event = h11.Response(status_code=event.status_code, headers=headers)
+            elif isinstance(event, h11.InformationalResponse):
+                continue
+            elif not isinstance(event, h11.Data | h11.EndOfMessage):
+                return None
+            await side.send(event)
+            if isinstance(event, h11.EndOfMessage):
+                break
+        if link.http.our_state is h11.DONE and link.http.their_state is h11.DONE:
+            link.http.start_next_cycle()
+            link.used = time.monotonic()
+        else:
+            self.sides.remove(link)
+            await close([link])
+        return None
+
+    async def _link(self) -> Side:
+        """Our own connection to the SuperLink; one that it may be closing is not used again."""
+        if len(self.sides) > 1:
+            link = self.sides[1]
+            fresh = time.monotonic() - link.used < KEEP_ALIVE / 2
+            if fresh and link.http.our_state is h11.IDLE and not link.reader.at_eof():
+                return link
+            self.sides.remove(link)
+            await close([link])
+        port, tls = self.front.link
+        async with asyncio.timeout(HANDSHAKE):
+            reader, writer = await asyncio.open_connection(
+                LOOPBACK, port, ssl=tls, server_hostname=LOOPBACK
+            )
+        link = Side(reader, writer, h11.Connection(h11.CLIENT))
+        self.sides.append(link)
+        return link
+
+    async def _reply(
+        self, side: Side, status: int, document: dict[str, Any], *, last: bool = False
+    ) -> None:
+        body = json.dumps(document).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"date", formatdate(usegmt=True).encode()),
+        ]
+        headers += [(b"connection", b"close")] if last else []
+        await side.send(h11.Response(status_code=status, headers=headers))
+        if not self.bodiless:
+            await side.send(h11.Data(data=body))
+        await side.send(h11.EndOfMessage())
+
+
+def _told(refused: Refused) -> dict[str, Any]:
+    """What the peer learns: a stranger nothing, a site its mistake, in the form Flower reads."""
+    return {"code": refused.code, "detail": refused.reason} if refused.code else {}
+
+
+def _length(headers: dict[bytes, bytes], most: int) -> int:
+    """The announced length of a body, which must be announced."""
+    text = headers.get(b"content-length", b"")
+    if b"transfer-encoding" in headers or not text.isdigit() or len(text) > 12:
+        raise Refused(411, "it does not say how long its body is")
+    if int(text) > most:
+        raise Refused(413, f"its body of {int(text)} bytes is too long")
+    return int(text)
+
+
+def _passed(request: h11.Request) -> list[tuple[bytes, bytes]]:
+    """The headers that Flower's node needs, once each, for the SuperLink."""
+    found = {name: value for name, value in request.headers if name in PASSED or _flower(name)}
+    return [(b"host", LOOPBACK.encode()), *found.items()]
+
+
+def _kept(headers: Any) -> list[tuple[bytes, bytes]]:
+    return [(name, value) for name, value in headers if name in PASSED or _flower(name)]
+
+
+def _flower(name: bytes) -> bool:
+    return name.startswith(OURS)
+
+
+def open_front(
+    host: str,
+    port: int,
+    certificate: tuple[str, str, str],
+    link: int,
+    names: Names,
+    enrol: Enrol,
+    say: Callable[[str], None],
+) -> Front:
+    """Bind the port and make the front; `certificate` is (authority, certificate, key) as files.
+
+    Raises:
+        FederationError: The address cannot be had.
+    """
+    authority, chain, key = certificate
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.minimum_version = ssl.TLSVersion.TLSv1_2
+    tls.load_cert_chain(chain, key)
+    tls.set_alpn_protocols(["http/1.1"])
+    inner = ssl.create_default_context(cafile=authority)
+    plain = host.strip("[]")
+    family = socket.AF_INET6 if ":" in plain else socket.AF_INET
+    try:
+        listener = socket.create_server((plain, port), family=family, backlog=256)
+    except OSError as error:
+        raise FederationError(
+            f"cannot listen on {host}:{port} ({error.strerror or error}): is another program there?"
+        ) from error
+    return Front(listener, tls, (link, inner), names, enrol, say)

@@ -1,0 +1,193 @@
+"""Replies to a round's orders: until all are here, enough of them are, or the deadline is."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from flwr.app import Error, Message
+from flwr.serverapp import Grid
+
+from focoop.errors import FederationError
+from focoop.flower.journal import Journal
+from focoop.flower.patience import Pause
+from focoop.flower.server.pull import pull_each
+from focoop.flower.server.roster import Roster
+from focoop.flower.settings import ServerSettings
+
+# Flower's error codes. Those of PASSING may not come again: the order was lost, not refused.
+EXPIRED = 3
+REASONS = {
+    EXPIRED: "it did not answer in time",
+    4: "its answer was lost on the way",
+    5: "its node is gone",
+    8: "its process died",
+}
+PASSING = (4, 5, 8)
+MALFORMED = 900  # our own, beyond those of Flower: a reply that Flower could not decode
+FIRST_PAUSE, LONGEST_PAUSE, LOOK_EVERY = 0.1, 2.0, 3.0  # seconds
+LONGEST_HOLD = 1.0  # seconds that the SuperLink holds an answer without replies
+LEAST_TIME = 1.0  # seconds left below which nobody is asked again
+Enough = Callable[[dict[int, Message]], bool]
+
+
+@dataclass
+class Asked:
+    """A client's order: the message last sent, how often it was, and when it went away."""
+
+    client: int
+    message: Message
+    tries: int = 1
+    away: float | None = None
+    reply: Message | None = None
+    reason: str = ""
+
+
+class Collection:
+    """The orders of one step. `clients` are those asked, whatever message they were sent last."""
+
+    def __init__(
+        self, grid: Grid, roster: Roster, settings: ServerSettings, journal: Journal, round_: int
+    ) -> None:
+        self.grid, self.roster, self.settings = grid, roster, settings
+        self.journal, self.round = journal, round_
+        self.until = time.monotonic() + settings.deadline
+        self.asked: dict[int, Asked] = {}
+        self.waiting: dict[str, Asked] = {}
+        self.looked = time.monotonic()
+        self.ids: dict[str, int] = {}
+        self.closed = False
+
+    def gather(
+        self, orders: Sequence[tuple[int, Message]], enough: Enough | None = None
+    ) -> "Collection":
+        """Send the orders and wait; `enough` of the replies by client end it early."""
+        self.asked = {client: Asked(client, message) for client, message in orders}
+        self._push(list(self.asked.values()))
+        pause, held = FIRST_PAUSE, Pause()
+        while self.open:
+            began, heard = time.monotonic(), False
+            wait = min(LONGEST_HOLD, self.until - began)
+            for identifier, reply in pull_each(self.grid, list(self.waiting), wait):
+                heard = True
+                self._receive(identifier, reply)
+            took = time.monotonic() - began
+            self._look()
+            left = self.until - time.monotonic()
+            if enough is not None and enough(self.replies):
+                self.closed = True
+            if not self.open or left <= 0 or self.closed:
+                break
+            if not heard:
+                time.sleep(min(held.after(took, pause), left))
+                pause = min(LONGEST_PAUSE, 1.15 * pause)  # about a fifth of the time waited so far
+        return self
+
+    @property
+    def open(self) -> list[Asked]:
+        """Clients that may still answer."""
+        return [one for one in self.asked.values() if one.reply is None]
+
+    @property
+    def replies(self) -> dict[int, Message]:
+        """Last replies by client: what they sent, or the error that stands for it."""
+        found = {k: one.reply for k, one in sorted(self.asked.items()) if one.reply is not None}
+        return {k: reply for k, reply in found.items() if reply is not None}
+
+    @property
+    def again(self) -> dict[int, str]:
+        """Why clients were asked more than once."""
+        return {k: one.reason for k, one in self.asked.items() if one.tries > 1}
+
+    def _push(self, those: Sequence[Asked]) -> None:
+        pushed = self.grid.push_messages([one.message for one in those])
+        ids: Sequence[str | None] = list(pushed) or [None] * len(those)
+        for one, identifier in zip(those, ids, strict=True):
+            self.ids[one.message.metadata.message_id] = one.client
+            if identifier is None:  # refused by the SuperLink, such as for a node just removed
+                self._fail(one, Error(5))
+            else:
+                self.waiting[identifier] = one
+
+    def _receive(self, identifier: str, reply: Message | FederationError) -> None:
+        if isinstance(reply, FederationError):
+            if (one := self.waiting.pop(identifier, None)) is not None and one.reply is None:
+                self._fail(one, Error(MALFORMED, str(reply)))
+            return
+        one = self.waiting.pop(reply.metadata.reply_to_message_id, None)
+        if one is None or one.reply is not None:
+            self.journal.note("ignored", round=self.round, reason="a late or repeated reply")
+        elif reply.has_error():
+            if one not in self.waiting.values():  # an order sent since may still be answered
+                self._fail(one, reply.error, reply)
+        elif reply.metadata.src_node_id != self.roster.members[one.client].node:
+            self.waiting[reply.metadata.reply_to_message_id] = one
+            self.journal.note("ignored", round=self.round, reason="a reply of another node")
+        else:
+            one.reply = reply
+            self.journal.note("answered", round=self.round, site=self.roster.name(one.client))
+
+    def _fail(self, one: Asked, error: Error, reply: Message | None = None) -> None:
+        """Keep a lost order for another try, or let its error stand."""
+        one.reason = why(error)
+        if error.code in PASSING and one.tries <= self.settings.retries and self._time():
+            one.away = time.monotonic()
+        else:
+            one.reply = reply or Message(Error(error.code, one.reason), reply_to=one.message)
+
+    def _look(self) -> None:
+        """Ask again who is back: after its order failed, or restarted with the order in hand."""
+        now = time.monotonic()
+        away = [one for one in self.open if one.away is not None]
+        if not away and now < self.looked + LOOK_EVERY:
+            return
+        self.looked = now
+        nodes = {info.node_id: info.last_activated_at for info in self.grid.get_nodes()}
+        self.roster.notice(set(nodes))
+        back = []
+        for one in self.open:
+            node = one.message.metadata.dst_node_id
+            if one.away is not None:
+                patience = min(self.settings.rejoin, self.settings.wait)
+                if node in nodes:
+                    back.append(one)
+                elif now > one.away + patience:
+                    one.reply = Message(Error(5, one.reason), reply_to=one.message)
+                    self.roster.give_up(one.client)
+            elif one.tries <= self.settings.retries and self._time():
+                since = nodes.get(node, "")
+                if since and stamp(since) > one.message.metadata.created_at:
+                    one.reason = "its node was restarted"
+                    back.append(one)
+        for one in back:
+            self._again(one)
+
+    def _again(self, one: Asked) -> None:
+        before, one.away = one.message, None
+        one.tries += 1
+        one.message = Message(
+            before.content,
+            before.metadata.dst_node_id,
+            before.metadata.message_type,
+            ttl=self.until - time.monotonic(),
+            group_id=before.metadata.group_id,
+        )
+        name = self.roster.name(one.client)
+        self.journal.note("asked again", round=self.round, site=name, reason=one.reason)
+        self._push([one])
+
+    def _time(self) -> bool:
+        return self.until - time.monotonic() > LEAST_TIME
+
+
+def why(error: Error) -> str:
+    """An error reply in words: Flower's own codes, or what the client said."""
+    return REASONS.get(error.code) or error.reason or f"error {error.code}"
+
+
+def stamp(text: str) -> float:
+    """Seconds since 1970 of a time as the SuperLink writes it; 0 where it cannot be read."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return 0.0

@@ -1,0 +1,124 @@
+"""The server's side: no images, only words and prompts; every round is in the run folder."""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from focoop.clip.base import Backbone
+from focoop.errors import ConfigError, FederationError
+from focoop.federation.simulator import start as first_state
+from focoop.flower import farewell
+from focoop.flower.identity import Registry, Site
+from focoop.flower.journal import Journal
+from focoop.flower.server.roster import Facts, Roster
+from focoop.flower.server.secure_rounds import SecureStrategy
+from focoop.flower.settings import ServerSettings, run_config, server_settings
+from focoop.flower.server.strategy import PromptStrategy
+from focoop.runs.manifest import collect
+from focoop.methods import create, lookup
+from focoop.methods.base import Method, Params, Server, Task
+from focoop.federation.updates.compression import rounded
+from focoop.runs import Client, Names, RunFolder, run_log, start
+from focoop.scenario.scenario import make_task, open_backbone, task_words
+from focoop.config.schema import RunConfig
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the federation that the run configuration describes."""
+    config, settings = run_config(context.run_config), server_settings(context.run_config)
+    if lookup(config.method.name).pools_data:
+        raise ConfigError(
+            f"{config.method.name} needs all clients' images in one place: use focoop run"
+        )
+    path = Path(settings.out) if settings.out else Path("runs") / "flower" / config.title
+    folder = start(path, config, collect(config), resume=settings.resume, lengthen=True)
+    if folder.status == "finished":
+        return
+    journal_path = Path(settings.journal) if settings.journal else None
+    with folder, Journal(journal_path) as journal, run_log(folder.path, folder.log):
+        folder.log.info("the server of a federation starts")
+        if folder.note:
+            folder.log.warning("%s", folder.note)
+        sites = Registry(Path(settings.keys)) if settings.keys else None
+        after = max(folder.last_round(), 0)
+        trains = lookup(config.method.name).trains
+        journal.note(
+            "began",
+            reason=f"after round {after}",
+            after=after,
+            title=config.title,
+            method=config.method.name,
+            rounds=config.federation.rounds if trains else 0,
+            private=config.privacy.noise > 0,
+        )
+        waits = settings.wait, settings.deadline
+        roster = Roster(*waits, sites, journal, settings.rejoin)
+        try:
+            _rounds(grid, config, settings, folder, roster)
+        except Exception as error:
+            farewell.tell(grid, sorted(roster.online), error)
+            raise
+        folder.finish("finished", federation_refused=roster.refused)
+
+
+def _rounds(
+    grid: Grid, config: RunConfig, settings: ServerSettings, folder: RunFolder, roster: Roster
+) -> None:
+    """Wait for the sites, then run every round that is left."""
+    facts = roster.assemble(grid)
+    method, task, backbone = server_side(config, facts)
+    pin(folder, facts, backbone)
+    words = task_words(config, backbone, facts.classes) if method.needs_ood else ()
+    folder.keep_names(Names(facts.classes, clients_of(facts, roster.sites), words))
+    server, done = restored(folder, method, task)
+    key = str(folder.manifest["federation"])
+    kind = SecureStrategy if config.privacy.secure_sum else PromptStrategy
+    strategy = kind(method, task, server, done, folder, roster, facts, settings, key)
+    strategy.run(grid)
+
+
+def server_side(config: RunConfig, facts: Facts) -> tuple[Method, Task, Backbone]:
+    """The method and its task, made of the clients' class names; no dataset is opened."""
+    method = create(config.method.name, config.method.settings)
+    backbone = open_backbone(config)
+    if backbone.fingerprint != facts.backbone:
+        raise FederationError(
+            "the clients' backbone is not the server's: give all machines the same weights"
+        )
+    task = make_task(config, backbone, facts.classes, method.needs_ood)
+    return method, replace(task, frozen=method.prepare(task)), backbone
+
+
+def pin(folder: RunFolder, facts: Facts, backbone: Backbone) -> None:
+    """Facts that a resumed run must find unchanged, and the name its clients know it by."""
+    folder.pin("backbone_fingerprint", backbone.fingerprint)
+    folder.pin("federation_classes", list(facts.classes))
+    folder.pin("federation_clients", facts.clients)
+    folder.pin("federation", folder.manifest.get("federation") or secrets.token_hex(8))
+
+
+def clients_of(facts: Facts, sites: Mapping[int, Site] | None) -> tuple[Client, ...]:
+    """The clients as the run folder names them; what they hold is theirs to know."""
+    known = sites or {}
+    numbers = range(facts.clients)
+    return tuple(Client(known[k].name if k in known else str(k)) for k in numbers)
+
+
+def restored(folder: RunFolder, method: Method, task: Task) -> tuple[Server, int]:
+    """The server after the last committed round, or at the start."""
+    committed = folder.resume_point()
+    if committed is None:
+        first = first_state(method, task, folder.config.seed).shared
+        return Server(rounded(first, folder.config.federation.payload_down)), 0
+
+    def here(params: Params) -> Params:
+        return {name: value.to(task.device) for name, value in params.items()}
+
+    return Server(here(committed.shared), here(committed.memory)), committed.round_index

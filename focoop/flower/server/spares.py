@@ -1,0 +1,109 @@
+"""More clients are asked than a round needs; the first that suffice end it.
+
+Which updates count is a function of who had answered by then, never of the order in which they
+did: the round's sampled clients first, then its spares in the order they were drawn. Where all
+sampled clients are among them the round has the bits of a run without spares.
+"""
+
+import math
+import os
+import re
+import secrets
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flwr.app import Message
+
+from focoop.errors import FederationError
+from focoop.federation import sample_clients
+from focoop.flower.server.replies import Enough
+from focoop.methods import ClientUpdate
+from focoop.seeds import numpy_generator
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Who is asked in which round, from the run's seed or the server's secret one alone."""
+
+    num_clients: int
+    participation: float
+    spare: float
+    seed: int
+
+    def clients(self, round_index: int) -> tuple[list[int], list[int]]:
+        """The sampled clients, sorted, and the spares, in drawn order."""
+        names = self.seed, round_index
+        sampled = sample_clients(self.num_clients, self.participation, *names)
+        return sampled, spare_clients(self.num_clients, sampled, self.spare, *names)
+
+    def turns(self, rounds: int) -> tuple[int, int, float]:
+        """What privacy has cost: turns of the busiest client, rounds, share asked in a round.
+
+        A spare's release reached the server too, whether it counted or not.
+        """
+        asked = [[*sampled, *spares] for sampled, spares in map(self.clients, range(1, rounds + 1))]
+        busiest = Counter(client for clients in asked for client in clients)
+        share = max(len(clients) for clients in asked) / self.num_clients
+        return max(busiest.values()), rounds, share
+
+
+def secret_seed(folder: Path) -> int:
+    """The server's own seed for drawing clients, made once for a run and kept in its folder.
+
+    Whoever knows it, or the participants that the run folder names, knows who took part.
+    """
+    path = folder / "draw.secret"
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+            file.flush()
+            os.fsync(file.fileno())
+    except FileExistsError:
+        pass
+    text = path.read_text(encoding="utf-8")
+    if not re.fullmatch(r"[0-9a-f]{64}", text):
+        raise FederationError(f"{path} is damaged: start the run again in another folder")
+    return int(text, 16)
+
+
+def spare_clients(
+    num_clients: int, sampled: Sequence[int], spare: float, seed: int, round_index: int
+) -> list[int]:
+    """ceil(spare * sampled) clients beside the sampled ones, or all there are; in drawn order.
+
+    >>> spare_clients(4, [0, 2], 0.5, seed=0, round_index=1) in ([1], [3])
+    True
+    >>> spare_clients(4, [0, 1, 2, 3], 0.5, seed=0, round_index=1)
+    []
+    """
+    others = sorted(set(range(num_clients)) - set(sampled))
+    count = min(len(others), math.ceil(spare * len(sampled)))
+    generator = numpy_generator(seed, "spares", round_index)
+    return [int(k) for k in generator.permutation(others)[:count]] if count else []
+
+
+def chosen(
+    updates: Sequence[ClientUpdate], sampled: Sequence[int], spares: Sequence[int]
+) -> tuple[list[ClientUpdate], list[int]]:
+    """The updates that count, by client, and the clients whose update is one too many."""
+    found = {update.client: update for update in updates}
+    ranked = [client for client in (*sorted(sampled), *spares) if client in found]
+    taken = sorted(ranked[: len(sampled)])
+    return [found[client] for client in taken], sorted(ranked[len(sampled) :])
+
+
+def suffice(wanted: int, read: Callable[[int, Message], ClientUpdate]) -> Enough:
+    """Whether as many clients as `wanted` have sent an update that can be used."""
+    seen: dict[int, bool] = {}
+
+    def usable(client: int, reply: Message) -> bool:
+        if client not in seen:
+            try:
+                seen[client] = reply.has_content() and bool(read(client, reply))
+            except FederationError:
+                seen[client] = False
+        return seen[client]
+
+    return lambda replies: sum(usable(k, reply) for k, reply in replies.items()) >= wanted

@@ -1,0 +1,331 @@
+"""Rounds on Flower: who is asked, which answers count, and the same server step as everywhere."""
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from logging import INFO
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from focoop.config import config_hash
+from focoop.errors import FederationError
+from focoop.federation import Payload, aggregate, num_bytes, rounded
+from focoop.flower.journal import shown
+from focoop.flower.records import CONFIG, GLOBAL, Order, sent_down
+from focoop.flower.server.replies import EXPIRED, REASONS, Collection, Enough, why
+from focoop.flower.server.reply_checks import (
+    check_counts,
+    read_row,
+    read_update,
+    suspects,
+    suspicious_rows,
+)
+from focoop.flower.server.roster import POLICY, Facts, Roster
+from focoop.flower.server.spares import Draw, chosen, secret_seed, suffice
+from focoop.flower.server.summary import summarise
+from focoop.flower.settings import ServerSettings
+from focoop.methods import ClientUpdate, Method, Server, Task
+from focoop.runs import RunFolder, is_due
+from focoop.scenario import client_privacy, server_screen
+
+
+class PromptStrategy(Strategy):
+    """A method's rounds from the one after `done`; every round is committed to the run folder."""
+
+    def __init__(
+        self,
+        method: Method,
+        task: Task,
+        server: Server,
+        done: int,
+        folder: RunFolder,
+        roster: Roster,
+        facts: Facts,
+        settings: ServerSettings,
+        key: str,
+    ) -> None:
+        self.method, self.task, self.server, self.done = method, task, server, done
+        self.folder, self.roster, self.facts = folder, roster, facts
+        self.settings, self.config, self.key = settings, folder.config, key
+        self.privacy, self.screen = client_privacy(self.config), server_screen(self.config)
+        self.payload = Payload(self.config.federation.payload)
+        self.down = self.config.federation.payload_down
+        self.noised = self.privacy is not None and self.privacy.noise > 0
+        self.rounds = self.config.federation.rounds if method.trains else 0
+        self.hash = config_hash(self.config)
+        share, seed = self.config.federation.participation, self.config.seed
+        if self.config.privacy.secret_draw:
+            seed = secret_seed(folder.path)
+        self.draw = Draw(facts.clients, share, settings.spare, seed)
+        self.journal = roster.journal
+        self.sent: list[tuple[int, Message]] = []
+        self.orders: dict[str, int] = {}  # message id -> client
+        self.sampled: list[int] = []
+        self.spares: list[int] = []
+        self.busy: set[int] = set()
+        self.notes: dict[str, Any] = {}
+        self.outcomes: dict[int, tuple[int, str]] = {}  # client -> what became of its last update
+        self.loss: float | None = None
+        self.began = 0.0
+
+    def summary(self) -> None:
+        """Say what is about to run."""
+        log(INFO, "\t%s, rounds %d to %d", self.config.method.name, self.done + 1, self.rounds)
+
+    def run(self, grid: Grid) -> None:
+        """Evaluate and commit the start where nothing is committed yet, then all rounds left."""
+        arrays = sent_down(self.server.shared, self.down)
+        if self.folder.last_round() < 0:
+            self._evaluate(0, arrays, grid)
+        for server_round in range(1, self.rounds - self.done + 1):
+            self.configure_train(server_round, arrays, ConfigRecord(), grid)
+            index = self.done + server_round
+            enough = suffice(len(self.sampled), partial(self._read, index)) if self.spares else None
+            replies = self._collect(grid, index, enough)
+            arrays = self.aggregate_train(server_round, replies)[0] or arrays
+            self._evaluate(server_round, arrays, grid)
+
+    def _evaluate(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> None:
+        self.configure_evaluate(server_round, arrays, ConfigRecord(), grid)
+        self.aggregate_evaluate(server_round, self._collect(grid, self.done + server_round))
+
+    def _collect(
+        self, grid: Grid, round_index: int, enough: Enough | None = None
+    ) -> Iterable[Message]:
+        """Replies to the orders just made; who is not waited for any longer is `busy`."""
+        if not self.sent:
+            return []
+        sites = [self.roster.name(client) for client, _ in self.sent]
+        kind = self.sent[0][1].metadata.message_type
+        self.journal.note("asked", round=round_index, step=kind, sites=sites)
+        step = Collection(grid, self.roster, self.settings, self.journal, round_index)
+        step.gather(self.sent, enough)
+        self.orders = step.ids
+        self.busy = {one.client for one in step.open} if step.closed else set()
+        if step.again:
+            again = {self.roster.name(client): why for client, why in step.again.items()}
+            self.notes["asked_again"] = {**self.notes.get("asked_again", {}), **again}
+        return list(step.replies.values())
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Orders for the sampled clients and the spares that are connected."""
+        self.began = time.perf_counter()
+        self.notes = {}
+        round_index = self.done + server_round
+        self.sampled, self.spares = self.draw.clients(round_index)
+        here = self.roster.muster(grid, [*self.sampled, *self.spares], self._needed())
+        return self._orders(here, round_index, arrays, MessageType.TRAIN)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The method's server step over the updates that pass every check."""
+        round_index = self.done + server_round
+        refused: dict[str, str] = {}
+        updates: list[ClientUpdate] = []
+        sent = self.server.shared
+        for client, reply in self._sorted(replies, refused):
+            try:
+                updates.append(self._read(round_index, client, reply))
+            except FederationError as error:
+                refused[self.roster.name(client)] = str(error)
+        odd = suspects(updates, sent, self.settings.norm_bound, self.settings.count_bound)
+        refused |= {self.roster.name(client): reason for client, reason in odd.items()}
+        updates, surplus = chosen(
+            [update for update in updates if update.client not in odd], self.sampled, self.spares
+        )
+        unused = [*surplus, *sorted(self.busy)]
+        self._note(round_index, [update.client for update in updates], refused, unused)
+        up = len(updates) * (num_bytes(self.payload.form(sent)) + 8 * len(self.task.classes))
+        down = num_bytes(Payload(self.down).form(sent)) * len(self.sent)
+        return self._advance(round_index, updates, up, down, len(refused))
+
+    def _advance(
+        self, round_index: int, updates: Sequence[ClientUpdate], up: int, down: int, refused: int
+    ) -> tuple[ArrayRecord, MetricRecord]:
+        """The method's server step, and what the round's entry says of it."""
+        self.server = aggregate(self.method, self.server, updates, self.task, self.screen)
+        self.server = replace(
+            self.server,
+            shared=rounded(self.server.shared, self.down),
+            report={**self.server.report, **self._spent(round_index)},
+        )
+        examples = sum(u.num_examples for u in updates)
+        losses = [u.loss * u.num_examples for u in updates if u.num_examples]
+        self.loss = math.fsum(losses) / examples if examples else math.nan
+        self.notes |= {"bytes_up": up, "bytes_down": down}
+        if self.privacy is not None or self.screen is not None:
+            self.notes["server"] = dict(self.server.report)
+        return sent_down(self.server.shared, self.down), MetricRecord(
+            {"loss": self.loss, "accepted": len(self.notes["accepted"]), "refused": refused}
+        )
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Orders for every connected client, in rounds whose evaluation is due."""
+        round_index = self.done + server_round
+        self.sent = []
+        if not is_due(round_index, self.rounds, self.config.federation.evaluate_every):
+            return []
+        self.roster.look(grid)
+        # A straggler still trains: the round ended without it, and so does its evaluation.
+        busy = self.busy if round_index < self.rounds else set()
+        here = [client for client in self.roster.present() if client not in busy]
+        return self._orders(here, round_index, arrays, MessageType.EVALUATE)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Average the rows that came, then commit the round: it is never repeated."""
+        round_index = self.done + server_round
+        refused: dict[str, str] = {}
+        found: dict[int, dict[str, Any]] = {}
+        for client, reply in self._sorted(replies, refused):
+            try:
+                row = read_row(reply.content, client, round_index, len(self.task.classes))
+            except FederationError as error:
+                refused[self.roster.name(client)] = str(error)
+                continue
+            if row is not None:
+                found[client] = {**row, "client": client}
+        odd = suspicious_rows(found, self.settings.count_bound)
+        refused |= {self.roster.name(client): reason for client, reason in odd.items()}
+        rows = [row for client, row in found.items() if client not in odd]
+        refused = {name: shown(reason) for name, reason in refused.items()}
+        for name, reason in refused.items():
+            told = f"not evaluated: {reason}"
+            self.journal.note("left out", round=round_index, site=name, reason=told)
+        line: dict[str, Any] | None = None
+        if rows:
+            line = {**summarise(rows), "clients": rows}
+            if round_index:
+                line |= {"loss": self.loss, "server": dict(self.server.report)}
+        if refused:
+            self.notes["not_evaluated"] = refused
+        if round_index:
+            self.notes["seconds"] = round(time.perf_counter() - self.began, 3)
+        self.folder.commit(round_index, self.server.shared, line, self.notes, self.server.memory)
+        self.folder.log.info("round %d of %d, loss %s", round_index, self.rounds, self.loss)
+        self.journal.note("committed", round=round_index, **self._summed_up(round_index, line))
+        if line is None:
+            return None
+        return MetricRecord({"accuracy_own": line["accuracy_own"], "clients": len(rows)})
+
+    def _summed_up(self, round_index: int, line: dict[str, Any] | None) -> dict[str, Any]:
+        """What the journal tells of a committed round, for the screen and the status page."""
+        told: dict[str, Any] = {}
+        if line:
+            told["accuracy"] = line["accuracy_own"]
+            rows = {self.roster.name(row["client"]): row["accuracy_own"] for row in line["clients"]}
+            told["accuracies"] = rows
+        if round_index:
+            told["accepted"] = [self.roster.name(client) for client in self.notes["accepted"]]
+            told |= {key: self.notes[key] for key in ("bytes_up", "bytes_down", "seconds")}
+            told["loss"] = self.loss if self.loss is not None and math.isfinite(self.loss) else None
+            epsilon = self.server.report.get("epsilon")
+            told["epsilon"] = epsilon if epsilon is not None and math.isfinite(epsilon) else None
+        return told
+
+    def _spent(self, round_index: int) -> dict[str, float]:
+        """Epsilon so far, of the client that was asked most often."""
+        if self.privacy is None:
+            return {}
+        return self.privacy.spent(*self.draw.turns(round_index))
+
+    def _needed(self) -> int:
+        return max(1, math.ceil(self.settings.quorum * len(self.sampled)))
+
+    def _read(self, round_index: int, client: int, reply: Message) -> ClientUpdate:
+        """A client's update, or why it is refused."""
+        update = read_update(
+            reply.content,
+            client,
+            round_index,
+            self.server.shared,
+            len(self.task.classes),
+            noised=self.noised,
+            payload=self.payload,
+        )
+        check_counts(update, self.config, self.roster.members[client].images)
+        return update
+
+    def _orders(
+        self, clients: Sequence[int], round_index: int, arrays: ArrayRecord, kind: str
+    ) -> list[Message]:
+        """One message per client; its time to live is the round's deadline."""
+        order = Order(round_index, self.key, self.hash)
+        self.sent = [
+            (
+                client,
+                Message(
+                    RecordDict(
+                        {GLOBAL: arrays, CONFIG: order.record(self.outcomes.pop(client, None))}
+                    ),
+                    self.roster.members[client].node,
+                    kind,
+                    ttl=self.settings.deadline,
+                    group_id=str(round_index),
+                ),
+            )
+            for client in clients
+        ]
+        return [message for _, message in self.sent]
+
+    def _sorted(
+        self, replies: Iterable[Message], refused: dict[str, str]
+    ) -> list[tuple[int, Message]]:
+        """Usable replies by client; `Collection` has left one of each order.
+
+        Some error replies come from the SuperLink itself: the order they answer tells the client.
+        """
+        found = {self.orders[reply.metadata.reply_to_message_id]: reply for reply in replies}
+        for client, _ in self.sent:
+            name = self.roster.name(client)
+            if client in found and found[client].has_error():
+                refused[name] = why(found[client].error)
+            elif client not in found and client not in self.busy:
+                refused[name] = REASONS[EXPIRED]
+        return sorted((k, reply) for k, reply in found.items() if reply.has_content())
+
+    def _note(
+        self,
+        round_index: int,
+        accepted: Sequence[int],
+        refused: dict[str, str],
+        unused: Sequence[int],
+    ) -> None:
+        """Log who was left out; too few updates end the run, which can be resumed."""
+        absent = [k for k in self.sampled if k not in {client for client, _ in self.sent}]
+        refused |= {self.roster.name(client): self.roster.why_absent(client) for client in absent}
+        for name, reason in refused.items():
+            refused[name] = shown(reason)
+            event = "refused" if reason.startswith(POLICY) else "left out"
+            self.journal.note(event, round=round_index, site=name, reason=reason)
+        for client in self.sampled:
+            told = "" if client in accepted else refused.get(self.roster.name(client))
+            if told is not None:
+                self.outcomes[client] = round_index, told
+        for client in unused:
+            self.journal.note("not needed", round=round_index, site=self.roster.name(client))
+        self.notes |= {"participants": list(self.sampled), "accepted": list(accepted)}
+        self.notes["refused"] = refused
+        if self.spares:
+            names = [self.roster.name(client) for client in unused]
+            self.notes |= {"spares": list(self.spares), "not_needed": names}
+        needed = self._needed()
+        if len(accepted) < needed:
+            known = {**refused, **self.roster.refused}
+            told = "; ".join(f"{name}: {reason}" for name, reason in known.items())
+            raise FederationError(
+                f"round {round_index} has {len(accepted)} updates of {needed} needed ({told}): "
+                "mend these clients and resume, or lower quorum"
+            )

@@ -1,0 +1,26 @@
+"""The server's summary of clients' rows: what `evaluation` makes of them, without pooled scores."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from focoop.federation import EvaluationSets, Images, Owned, summary_of
+
+
+def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Means over clients; detection over all clients' scores together needs scores, kept at home.
+
+    A set that not every row mentions is left out.
+    """
+    nothing = Owned(Images(torch.empty(0, 0), None, np.zeros(0, dtype=np.int64)), [])
+    common = [set(row["ood"]) for row in rows]
+    names = [name for name in rows[0]["ood"] if all(name in one for one in common)]
+    measures = {name: dict.fromkeys(rows[0]["ood"][name], 0.0) for name in names}
+    corrupted = dict.fromkeys(name for row in rows for name in row["corrupted"])
+    sets = EvaluationSets(nothing, dict.fromkeys(corrupted, nothing))
+    found = summary_of(rows, measures, sets)
+    for one in found["ood"].values():
+        del one["pooled"]
+    return found

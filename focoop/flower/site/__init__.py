@@ -1,0 +1,1 @@
+"""A site's Flower app: its policy, its releases, its part in secure sums, and its status."""

@@ -1,0 +1,127 @@
+"""The client's side: `train` and `evaluate` as the simulator does them, on Flower messages."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+from focoop import __version__
+from focoop.federation.evaluation import EvaluationSets, Owned
+from focoop.experiments.evaluation import evaluate_state
+from focoop.scenario.schedule import schedule_of
+from focoop.federation.client import make_update
+from focoop.federation.client import train as train_locally
+from focoop.federation.simulator import client_state, local_settings, start
+from focoop.flower import farewell
+from focoop.flower.site import secure_rounds
+from focoop.flower.site.guard import SiteApp
+from focoop.flower.identity import prove
+from focoop.flower.site.client import Party
+from focoop.flower.records import ABOUT, Order, challenge, received, row_content, update_content
+from focoop.methods.base import Server
+from focoop.seeds import torch_generator
+
+app = SiteApp()
+app.query(secure_rounds.KEYS)(secure_rounds.keys)
+app.query(secure_rounds.SHARES)(secure_rounds.shares)
+app.query(secure_rounds.OPEN)(secure_rounds.open_shares)
+
+
+@app.query("hello")
+def hello(message: Message, context: Context) -> Message:
+    """Who this node is and what it takes the task to be."""
+    party = Party.of(context)
+    scenario = party.scenario()
+    about = ConfigRecord(
+        {
+            "client": party.client,
+            "clients": party.clients,
+            "name": party.name,
+            "version": __version__,
+            "backbone": scenario.backbone.fingerprint,
+            "classes": list(scenario.task.classes),
+        }
+    )
+    if party.config.privacy.counts == "exact" and not party.config.privacy.secure_sum:
+        about["images"] = len(scenario.client(party.client))  # as every update tells
+    if party.keys is not None:
+        ids = context.run_id, context.node_id, party.client
+        about["proof"] = prove(party.keys, challenge(message.content), *ids)
+    return Message(RecordDict({ABOUT: about}), reply_to=message)
+
+
+@app.query(farewell.STEP)
+def run_failed(message: Message, context: Context) -> Message:
+    """The run has failed at the coordinator: the guard has noted it, and nothing is to be done."""
+    return Message(RecordDict(), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """One round of local training; private tensors stay in this machine's files."""
+    party, order = Party.of(context), Order.read(message.content)
+    party.check(order)
+    scenario, client, round_index = party.scenario(), party.client, order.round_index
+    method, task, seed = scenario.method, scenario.task, party.config.seed
+    data = scenario.client(client)
+    # An order for this round says that the one before is committed, and nothing later.
+    store = party.store(order, round_index - 1)
+    store.settle(round_index - 1)
+    initial = start(method, task, seed)
+    down = party.config.federation.payload_down
+    given = received(message.content, down, initial.shared, task.device)
+    state = client_state(
+        method,
+        task,
+        initial,
+        Server(given),
+        store.load(client) if initial.private else None,
+        partial(data.counts, len(task.classes)),
+    )
+    schedule = schedule_of(party.config, scenario)
+    local = local_settings(schedule, round_index)
+    generator = torch_generator(seed, "train", round_index, client)
+    trained, loss = train_locally(method, state, data, task, local, generator)
+    if trained.private and len(data):
+        store.save(client, round_index, trained.private)
+    update = make_update(method, client, trained, data, task, loss)
+    if schedule.privacy is not None:
+        update = party.release(schedule.privacy, order, update, given)
+    if party.config.privacy.secure_sum:
+        hidden = secure_rounds.masked_content(party, order, message.content, update, method.by_class)
+        return Message(hidden, reply_to=message)
+    coins = torch_generator(seed, "payload", round_index, client)
+    coded = schedule.payload.encode(update.shared, given, coins)
+    return Message(update_content(update, round_index, coded), reply_to=message)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """This client's row of the evaluation, unless it is to stay here as scores and images do."""
+    party, order = Party.of(context), Order.read(message.content)
+    party.check(order)
+    scenario, own = party.scenario(evaluation=True), party.client
+    method, task, seed = scenario.method, scenario.task, party.config.seed
+    like = start(method, task, seed).shared
+    down = party.config.federation.payload_down
+    server = Server(received(message.content, down, like, task.device))
+    secure_rounds.forget(party, order)  # this round's sum, if any, is open by now
+    row = None
+    if party.reports and len(scenario.sets.test.index[own]):
+        alone = replace(scenario, sets=only(scenario.sets, own))
+        store = party.store(order, order.round_index)
+        row = evaluate_state(alone, server, store, seed).clients[0]
+    return Message(row_content(row, party.client, order.round_index), reply_to=message)
+
+
+def only(sets: EvaluationSets, client: int) -> EvaluationSets:
+    """The same sets with the images of one client owned and all others nobody's."""
+
+    def alone(owned: Owned) -> Owned:
+        nothing = np.zeros(0, dtype=np.int64)
+        index = [rows if k == client else nothing for k, rows in enumerate(owned.index)]
+        return Owned(owned.images, index)
+
+    corrupted = {name: alone(owned) for name, owned in sets.corrupted.items()}
+    return EvaluationSets(alone(sets.test), corrupted, sets.ood)

@@ -1,0 +1,219 @@
+"""A site's releases under noise: each round is answered once, kept here, and counted.
+
+Noise hides nothing from a server that gets two answers with related noise, or many answers. So a
+site draws its noise from fresh bytes, keeps the noised update, and gives the same answer again to
+the same question: a round that is repeated after a stop ends as it would have without the stop,
+even if an image was mended in between. Another question about a round that was answered (other
+prompts, other settings) gets no answer. Noised counts are drawn once for a federation.
+
+`STATE/KEY/releases/CLIENT.safetensors` holds the last release of a federation as it left;
+`STATE/releases.jsonl` has a line for every release of the site, whatever the federation.
+"""
+
+import fcntl
+import hashlib
+import json
+import math
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from focoop.errors import FederationError, RunError
+from focoop.federation import Privacy, SecretNormal, composed
+from focoop.flower.records import Order
+from focoop.flower.site.policy import Refusal
+from focoop.methods import ClientUpdate, Params
+from focoop.runs import append, dump, read, write
+
+LEDGER = "releases.jsonl"
+SHARED, COUNTS = "shared/", "class-counts"
+
+
+@dataclass(frozen=True)
+class Release:
+    """An update as it left the site, and the question it answered."""
+
+    round_index: int
+    asked: str
+    settings: str
+    update: ClientUpdate
+
+
+@dataclass(frozen=True)
+class Releases:
+    """What client `client` of the federation `key` has released, under a site's `state` folder.
+
+    `most` is the epsilon that the site's releases of all runs may cost together.
+    """
+
+    state: Path
+    key: str
+    client: int
+    most: float = math.inf
+
+    @property
+    def path(self) -> Path:
+        """The file of the last release."""
+        return self.state / self.key / "releases" / f"{self.client:04d}.safetensors"
+
+    def release(
+        self, privacy: Privacy, order: Order, update: ClientUpdate, received: Params
+    ) -> ClientUpdate:
+        """The update under fresh noise, or the kept one if this question was answered before.
+
+        Args:
+            privacy: what the run asks of releases.
+            order: the round and the settings that are asked about.
+            update: the client's update after training.
+            received: the shared tensors the client was given.
+
+        Returns:
+            What leaves the site; it is on the disk when the call returns.
+
+        Raises:
+            FederationError: the round, or a later one, was answered to another question.
+            Refusal: one more release would cost more epsilon than the site allows.
+        """
+        with self._alone():
+            last = self._load()
+            asked = question(order, received)
+            if last is not None:
+                check(last, order, asked)
+                if last.round_index == order.round_index:
+                    return last.update
+            counts = last.update.class_counts if last is not None else None
+            self._afford(privacy)
+            found = self._draw(privacy, update, received, counts)
+            self._note(privacy, order)
+            self._keep(Release(order.round_index, asked, order.config_hash, found))
+            return found
+
+    def _afford(self, privacy: Privacy) -> None:
+        if math.isinf(self.most):
+            return
+        noises = [*released(self.state), privacy.noise]
+        cost = composed(noises, privacy.delta) if all(noises) else math.inf
+        if cost > self.most:
+            raise Refusal(
+                f"one more release would bring this site's epsilon to {cost:.4g} at delta "
+                f"{privacy.delta:g}, and {self.most:g} is the most"
+            )
+
+    def _draw(
+        self, privacy: Privacy, update: ClientUpdate, received: Params, counts: Any
+    ) -> ClientUpdate:
+        """Under noise of its own; noised counts are those of the federation's first release."""
+        noise, count_noise = (SecretNormal(secrets.token_bytes(32)) for _ in range(2))
+        if privacy.counts == "noised" and counts is not None:
+            update = replace(update, class_counts=counts.to(update.class_counts.device))
+            update = replace(update, num_examples=int(counts.sum()))
+            privacy = replace(privacy, counts="exact")
+        return privacy.release(update, received, noise, count_noise)
+
+    def _load(self) -> Release | None:
+        if not self.path.is_file():
+            return None
+        try:
+            tensors, about = read(self.path)
+            shared = {n.removeprefix(SHARED): v for n, v in tensors.items() if n != COUNTS}
+            counts, loss = tensors[COUNTS], float(about["loss"])
+            update = ClientUpdate(self.client, shared, int(counts.sum()), counts, loss)
+            return Release(int(about["round"]), about["asked"], about["settings"], update)
+        except (RunError, SafetensorError, KeyError, ValueError) as error:
+            raise FederationError(
+                f"{self.path} is damaged ({error}): this site cannot tell what it has released. "
+                "Start a new run, whose releases are counted anew"
+            ) from error
+
+    def _keep(self, release: Release) -> None:
+        update = release.update
+        tensors = {SHARED + name: value for name, value in update.shared.items()}
+        tensors[COUNTS] = update.class_counts
+        about = {
+            "round": str(release.round_index),
+            "asked": release.asked,
+            "settings": release.settings,
+            "loss": str(update.loss),
+        }
+        write(self.path, dump(tensors, about))
+
+    def _note(self, privacy: Privacy, order: Order) -> None:
+        """One more line in the site's account, before the release can leave."""
+        line = {
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "run": self.key,
+            "client": self.client,
+            "round": order.round_index,
+            "clip": privacy.clip,
+            "noise": privacy.noise,
+            "delta": privacy.delta,
+        }
+        append(self.state / LEDGER, (json.dumps(line) + "\n").encode())
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One process at a time: two orders at once must not get two noises."""
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+
+def question(order: Order, received: Params) -> str:
+    """A hash of all that a server chooses when it asks for a release."""
+    told = hashlib.sha256(f"{order.round_index}/{order.config_hash}/".encode())
+    told.update(dump(received, {}))
+    return told.hexdigest()
+
+
+def check(last: Release, order: Order, asked: str) -> None:
+    """Refuse a question that would get a second answer about what was released."""
+    if last.settings != order.config_hash:
+        raise FederationError(
+            "this site has released updates of this federation under other settings: start a new "
+            "run for new settings"
+        )
+    if order.round_index < last.round_index:
+        raise FederationError(
+            f"this site has answered round {last.round_index}, and round {order.round_index} is "
+            "over: a round is released once. Start a new run"
+        )
+    if order.round_index == last.round_index and asked != last.asked:
+        raise FederationError(
+            f"this site has answered round {order.round_index} for other prompts: a round is "
+            "released once. Start a new run"
+        )
+
+
+def released(state: Path) -> list[float]:
+    """The noise of every release of a site, over all its runs."""
+    path, found = state / LEDGER, []
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append(float(json.loads(line)["noise"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise FederationError(f"{path}, line {number}, is damaged ({error})") from error
+    return found
+
+
+def spent(state: Path, delta: float) -> tuple[int, float]:
+    """Releases of a site over all its runs, and their epsilon for one who saw all of them.
+
+    Releases without noise have no bound: epsilon is then infinite.
+
+    >>> spent(Path("nowhere"), 1e-5)
+    (0, 0.0)
+    """
+    noises = released(state)
+    return len(noises), composed(noises, delta) if all(noises) else math.inf

@@ -1,0 +1,252 @@
+"""A site's part in a secure sum: its secrets of the round, in a file of its own between messages.
+
+Four messages a round, each a new process: `sum_keys`, `sum_shares`, the training itself, whose
+answer goes under masks, and `sum_open`. The file is readable by its owner alone, never leaves the
+site and is removed as soon as the shares are open, or by what the server asks next.
+
+A site with a key of its own signs the keys of the sum and checks the others' signatures
+(`peers.py`). It takes part in no sum of fewer clients than it wants, and in each sum once.
+"""
+
+import hashlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+
+from focoop.errors import FederationError
+from focoop.federation import SHARE_BYTES, pack, threshold_of
+from focoop.flower.identity import read_site, sign
+from focoop.flower.masking import Keys, Masker
+from focoop.flower.records import GLOBAL, METRICS, UPDATE, Order, to_arrays
+from focoop.flower.site.client import Party
+from focoop.flower.site.peers import accept, peers_file
+from focoop.methods import ClientUpdate
+from focoop.runs import append
+
+SUM, MASKED = "sum", "masked"
+KEYS, SHARES, OPEN = "sum_keys", "sum_shares", "sum_open"
+ATTEMPT = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Where a site keeps its part of the sum that `attempt` names."""
+
+    path: Path
+    round_index: int
+    attempt: str
+
+    @classmethod
+    def of(cls, party: Party, order: Order, content: RecordDict) -> "Kept":
+        """The sum a message is about."""
+        attempt = record_of(content).get("attempt")
+        if not isinstance(attempt, str) or not ATTEMPT.fullmatch(attempt):
+            raise FederationError("the message does not say which sum it is about")
+        return cls(file_of(party, order), order.round_index, attempt)
+
+    def load(self) -> Masker | None:
+        """What was kept of this sum, or None; a file of another sum, or a damaged one, is none."""
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+            if (found["round"], found["attempt"]) != (self.round_index, self.attempt):
+                return None
+            return Masker.load(found["masker"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+    def need(self) -> Masker:
+        """The same, where the sum must have begun."""
+        found = self.load()
+        if found is None:
+            raise FederationError("this site has no part in that sum: it is over, or never began")
+        return found
+
+    def begin(self) -> None:
+        """Note that this sum has begun here; one that has is never begun again.
+
+        Keys that others signed for it could otherwise come back after their secrets were opened.
+        """
+        path = self.path.with_suffix(".begun")
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if path.is_file() and self.attempt in path.read_text(encoding="utf-8").split():
+            raise FederationError("this site has taken part in that sum: it is over")
+        append(path, f"{self.attempt}\n".encode())
+
+    def save(self, masker: Masker) -> None:
+        """Keep it, on the disk before an answer leaves, for nobody else to read."""
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        about = {"round": self.round_index, "attempt": self.attempt, "masker": masker.dump()}
+        draft = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(about, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, self.path)
+
+
+def file_of(party: Party, order: Order) -> Path:
+    """The file of a client's sums."""
+    return party.state / order.key / "sums" / f"{party.client:04d}.json"
+
+
+def forget(party: Party, order: Order) -> None:
+    """Remove what a sum has left that was never opened."""
+    file_of(party, order).unlink(missing_ok=True)
+
+
+def keys(message: Message, context: Context) -> Message:
+    """Begin a sum: two public keys and a hash, of secrets drawn now, signed by this site."""
+    party, order = asked(message, context)
+    kept = Kept.of(party, order, message.content)
+    masker = kept.load()
+    if masker is None:
+        kept.begin()
+        masker = Masker(party.client, 2, least_parties(party))
+        kept.save(masker)  # the threshold follows with all the keys
+    mine = masker.keys()
+    if party.keys is not None:
+        mine = mine.signed(
+            sign(party.keys, mine.claim(sum_name(order, kept.attempt), party.client))
+        )
+    return answer(message, party, order, to_record({party.client: mine}))
+
+
+def shares(message: Message, context: Context) -> Message:
+    """Shares of this site's secrets, sealed for each of the others."""
+    party, order = asked(message, context)
+    kept = Kept.of(party, order, message.content)
+    record = record_of(message.content)
+    masker, everyone = kept.need(), to_keys(record)
+    if not all(0 <= client < party.clients for client in everyone):
+        raise FederationError("the sum names clients that this federation does not have")
+    if party.keys is not None:
+        told, own = dict(numbered(record, "identity")), read_site(party.keys)
+        file = peers_file(party.state, party.keys)
+        accept(file, own, told, everyone, sum_name(order, kept.attempt))
+    masker.threshold = threshold_of(len(everyone), party.config.privacy.threshold)
+    sealed = masker.share(everyone)
+    kept.save(masker)
+    return answer(message, party, order, {f"package/{k}": one for k, one in sealed.items()})
+
+
+def least_parties(party: Party) -> int:
+    """The fewest clients in a sum: the most of what the run and this site's policy ask."""
+    own = party.policy.privacy.parties_at_least if party.policy is not None else 0
+    return max(party.config.privacy.parties, own)
+
+
+def sum_name(order: Order, attempt: str) -> str:
+    """Which sum of which federation it is, for signatures."""
+    return f"{order.key}/{order.config_hash}/{order.round_index}/{attempt}"
+
+
+def sum_context(order: Order, attempt: str, arrays: Mapping[str, Array]) -> bytes:
+    """A hash of what all clients of a sum must have been asked alike, tensors included.
+
+    It is part of every mask: a server that gives one client other tensors than the rest, to tell
+    its share of the sum by them, gets a sum of masks that do not cancel.
+    """
+    told = hashlib.sha256(f"{attempt}/{order.round_index}/{order.config_hash}".encode())
+    for name in sorted(arrays):
+        data = arrays[name].data
+        told.update(f"/{len(name)}/{name}/{len(data)}/".encode() + data)
+    return told.digest()
+
+
+def masked_content(
+    party: Party,
+    order: Order,
+    content: RecordDict,
+    update: ClientUpdate,
+    by_class: Sequence[str],
+) -> RecordDict:
+    """The answer to an order to train: an update under masks, its counts and its loss with it."""
+    kept = Kept.of(party, order, content)
+    masker, record = kept.need(), record_of(content)
+    packages = dict(numbered(record, "package"))
+    vector, arrays = pack(update, by_class, party.clients), content.get(GLOBAL)
+    if not isinstance(arrays, ArrayRecord):
+        raise FederationError("the message holds no arrays where it should")
+    hidden = masker.mask(vector, packages, sum_context(order, kept.attempt, arrays))
+    kept.save(masker)
+    numbers = MetricRecord({"client": party.client, "round": order.round_index})
+    words = torch.from_numpy(hidden.view(np.int64))
+    return RecordDict({UPDATE: to_arrays({MASKED: words}), METRICS: numbers})
+
+
+def open_shares(message: Message, context: Context) -> Message:
+    """Open shares once it is known who answered; with that the site has forgotten the sum."""
+    party, order = asked(message, context)
+    kept = Kept.of(party, order, message.content)
+    masker, alive = kept.need(), record_of(message.content).get("answered")
+    if not isinstance(alive, list) or not all(type(client) is int for client in alive):
+        raise FederationError("the message does not say who answered")
+    told = masker.reveal([int(client) for client in alive])
+    forget(party, order)
+    found = {f"seed/{k}": share.to_bytes(SHARE_BYTES, "big") for k, share in told.seeds.items()}
+    found |= {f"key/{k}": share.to_bytes(SHARE_BYTES, "big") for k, share in told.keys.items()}
+    return answer(message, party, order, found)
+
+
+def asked(message: Message, context: Context) -> tuple[Party, Order]:
+    """Who is asked what, by a server of the same settings."""
+    party, order = Party.of(context), Order.read(message.content)
+    party.check(order)
+    if not party.config.privacy.secure_sum:
+        raise FederationError("this run has no secure sums")
+    return party, order
+
+
+def answer(message: Message, party: Party, order: Order, told: dict[str, bytes]) -> Message:
+    """A reply of named bytes."""
+    record = ConfigRecord({"client": party.client, "round": order.round_index})
+    for name, raw in told.items():
+        record[name] = raw
+    return Message(RecordDict({SUM: record}), reply_to=message)
+
+
+def record_of(content: RecordDict) -> ConfigRecord:
+    """What a message says of a sum."""
+    record = content.get(SUM)
+    if not isinstance(record, ConfigRecord):
+        raise FederationError("the message says nothing of a sum")
+    return record
+
+
+def numbered(record: ConfigRecord, name: str) -> list[tuple[int, bytes]]:
+    """(client, bytes) of the entries `name/CLIENT`."""
+    found = []
+    for key, raw in record.items():
+        head, _, number = key.partition("/")
+        # No federation has a billion clients, and Python reads no number of 5,000 digits.
+        plain = number.isascii() and number.isdecimal() and len(number) < 10
+        if head == name and plain and isinstance(raw, bytes):
+            found.append((int(number), raw))
+    return found
+
+
+def to_record(everyone: Mapping[int, Keys]) -> dict[str, bytes]:
+    """Public keys as they travel."""
+    found: dict[str, bytes] = {}
+    for k, mine in everyone.items():
+        found[f"mask/{k}"], found[f"channel/{k}"] = mine.mask, mine.channel
+        found[f"commitment/{k}"], found[f"signature/{k}"] = mine.commitment, mine.signature
+    return found
+
+
+def to_keys(record: ConfigRecord) -> dict[int, Keys]:
+    """The inverse of `to_record`."""
+    masks, channels, commitments, signatures = (
+        dict(numbered(record, name)) for name in ("mask", "channel", "commitment", "signature")
+    )
+    if not masks or not set(masks) == set(channels) == set(commitments) == set(signatures):
+        raise FederationError("the keys of a sum cannot be read")
+    return {k: Keys(masks[k], channels[k], commitments[k], signatures[k]) for k in masks}

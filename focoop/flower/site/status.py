@@ -1,0 +1,314 @@
+"""What a site's people see: the journal of its app and its connection, as lines and as one file.
+
+`STATE/journal.jsonl` is written by the app, message by message. `STATE/status.json` is written by
+`focoop site join` alone, whole or not at all, whenever something has changed and every few seconds;
+`focoop site status` reads it.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from focoop.caching import write_whole
+from focoop.errors import FederationError, RunError
+from focoop.flower.journal import Tail
+from focoop.flower.site.connection import Reach, duration, look
+from focoop.runs import now
+
+FILE, JOURNAL = "status.json", "journal.jsonl"
+KEPT = 20  # refusals, rounds left out and errors that the status names
+TOLD = ("time", "round", "reason")  # what it says of each
+BEAT = 5.0  # seconds between two writes of an unchanged status
+SILENT = 30.0  # seconds without a write after which the process is not there any more
+LOOK_EVERY = 20.0  # seconds between two looks at a server that answered
+FIRST_PAUSE, LONGEST_PAUSE = 2.0, 20.0  # seconds between two looks at one that did not
+STEPS = {"train": "training", "evaluate": "evaluating", "query.hello": "introducing itself"}
+
+
+@dataclass
+class SiteStatus:
+    """Where a site stands.
+
+    `state` is one of starting, waiting (for the server), connected, cut off, stopped, failed.
+    """
+
+    site: str
+    server: str
+    state: str = "starting"
+    reason: str = ""
+    since: str = field(default_factory=now)
+    updated: str = ""
+    pid: int = 0
+    clock_ahead: float | None = None
+    round: int | None = None
+    rounds: int | None = None
+    doing: str = ""
+    finished: bool = False
+    run_failed: str = ""
+    updates_sent: int = 0
+    updates_counted: int = 0
+    bytes_sent: int = 0
+    last_sent: dict[str, Any] | None = None
+    refused: list[dict[str, Any]] = field(default_factory=list)
+    left_out: list[dict[str, Any]] = field(default_factory=list)
+    errors: list[dict[str, Any]] = field(default_factory=list)
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Change what an event of the journal changes."""
+        kind = event["event"]
+        if kind == "asked":
+            self.doing = STEPS.get(str(event.get("step")), str(event.get("step")))
+            self.round = event.get("round", self.round)
+            self.rounds = event.get("rounds") or self.rounds
+            self.finished, self.run_failed = False, ""
+        elif kind == "run failed":
+            self.doing, self.run_failed = "", str(event.get("reason", ""))
+        elif kind == "sent":
+            self.doing = ""
+            self.bytes_sent += int(event.get("bytes", 0))
+            self.updates_sent += event.get("step") == "train"
+            wanted = ("time", "round", "step", "bytes", "tensors")
+            self.last_sent = {key: event.get(key) for key in wanted}
+        elif kind == "accepted":
+            self.updates_counted += 1
+        elif kind == "finished":
+            self.finished = True
+        lists = {"refused": self.refused, "left out": self.left_out, "failed": self.errors}
+        if kind in lists:
+            self.doing = "" if kind != "left out" else self.doing
+            told = {key: value for key, value in event.items() if key in TOLD}
+            lists[kind][:] = [*lists[kind][1 - KEPT :], told]
+
+
+def line_of(event: dict[str, Any]) -> str:
+    """An event of the site's journal for people; empty for those they need not read."""
+    place = f"round {event['round']}: " if "round" in event else ""
+    kind, reason = event["event"], event.get("reason", "")
+    if kind == "sent" and event.get("step") == "query.hello":
+        return "told the coordinator its name, classes and version"
+    if kind == "sent" and event.get("step") == "evaluate":
+        return f"{place}evaluated in {event.get('seconds')} s"
+    if kind == "sent":
+        what = ", ".join(event.get("tensors", ())) or "keys and shares"
+        return f"{place}sent {size_of(event.get('bytes', 0))} ({what}) in {event.get('seconds')} s"
+    lines = {
+        "accepted": f"{place}the update counted",
+        "left out": f"{place}left out by the coordinator: {reason}",
+        "refused": f"{place}refused: {reason}",
+        "failed": f"{place}failed: {reason}",
+        "finished": "finished: the last round is done",
+        "run failed": f"the run failed at the coordinator: {reason}; this site waits for it to "
+        "start again",
+    }
+    return lines.get(kind, "")
+
+
+def size_of(count: float) -> str:
+    """Bytes in a unit that people read.
+
+    >>> size_of(12568), size_of(12), size_of(3.2e6)
+    ('12.6 kB', '12 bytes', '3.2 MB')
+    """
+    for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:g} bytes"
+
+
+class SiteWatch:
+    """Follows a site's node for the people of the site: says what happens, and keeps the status."""
+
+    def __init__(
+        self,
+        name: str,
+        server: str,
+        certificate: Path,
+        state: Path,
+        say: Callable[[dict[str, Any], str], None],
+        looking: Callable[[str, Path], Reach] = look,
+    ) -> None:
+        self.server, self.certificate, self.folder = server, certificate, state
+        self._say, self._looking = say, looking
+        self.tail = Tail(state / JOURNAL)
+        self.status = SiteStatus(name, server, pid=os.getpid())
+        for event in self.tail.new():
+            self.status.take(event)
+        self.known = False  # whether the server has answered before
+        self._left = False  # whether it has gone since, after a run that is over
+        self._written, self._looked, self._last = 0.0, 0.0, ""
+        self._write()
+
+    def say(self, text: str) -> None:
+        """A message that is no event of the journal."""
+        self._say({"time": now(), "event": "message", "reason": text}, text)
+
+    def await_server(self) -> None:
+        """Wait until the coordinator answers; each new cause of waiting is said once.
+
+        Raises:
+            FederationError: where waiting cannot help, as the certificate is another server's.
+        """
+        pause, told = FIRST_PAUSE, ""
+        while True:
+            found = self._look()
+            if not found.kind:
+                return
+            if found.final and not self.known:
+                self._set("failed", found.text)
+                raise FederationError(found.text)
+            if found.text != told:
+                told = found.text
+                self._set("waiting", told)
+                self.say(f"{told}; trying again")
+            until = time.monotonic() + pause
+            while time.monotonic() < until:
+                time.sleep(0.5)
+                self._write()
+            pause = min(LONGEST_PAUSE, 1.5 * pause)
+
+    def connected(self) -> None:
+        """The node is connected."""
+        self.known, self._left = True, False
+        self._set("connected", "")
+        self.say("connected")
+
+    def tick(self) -> None:
+        """Take in what has happened since; from time to time look at the server."""
+        for event in self.tail.new():
+            self.status.take(event)
+            text = line_of(event)
+            if text and text != self._last:  # the coordinator asks again who has refused
+                self._say(event, text)
+                self._last = text
+            self._written = 0.0
+        away = self.status.state == "cut off" or self._left
+        if (
+            away or self.status.state == "connected"
+        ) and time.monotonic() > self._looked + LOOK_EVERY:
+            found = self._look()
+            if found.kind and found.kind != "clock" and self.status.state == "connected":
+                self._gone(found.text.replace("not reachable yet", "not reachable any more"))
+            elif not found.kind and away:
+                self._left = False
+                self._set("connected", "")
+                self.say("connected again")
+        self._write()
+
+    def _gone(self, text: str) -> None:
+        """The server does not answer any more: as it has told before, or for no known reason."""
+        if self.status.run_failed or self.status.finished:
+            ended = self.status.run_failed or "all rounds are done"
+            how = "failed" if self.status.run_failed else "is finished"
+            text = f"the run {how} and the coordinator has left ({ended})"
+            self._left = True
+            self._set("waiting", text)
+            self.say(f"{text}; waiting for it to start again")
+        else:
+            self._set("cut off", text)
+            self.say(f"cut off: {text}; trying again")
+
+    def ended(self, reason: str) -> str:
+        """Why the node ended: what the node said, or the clock where that is the cause."""
+        found = self._look()
+        reason = found.text if found.kind in ("clock", "expired", "early") else reason
+        self._set("waiting", reason)
+        return reason
+
+    def stopped(self, state: str = "stopped", reason: str = "") -> None:
+        """Nothing more will happen."""
+        self.tick_journal()
+        self._set(state, reason)
+
+    def tick_journal(self) -> None:
+        """Take in the last events."""
+        for event in self.tail.new():
+            self.status.take(event)
+
+    def _look(self) -> Reach:
+        found = self._looking(self.server, self.certificate)
+        self._looked = time.monotonic()
+        self.status.clock_ahead = None if found.ahead is None else round(found.ahead, 1)
+        return found
+
+    def _set(self, state: str, reason: str) -> None:
+        if (self.status.state, self.status.reason) != (state, reason):
+            self.status.state, self.status.reason, self.status.since = state, reason, now()
+            self._written = 0.0
+        self._write()
+
+    def _write(self) -> None:
+        """Write the status; the state folder is its owner's alone, and a full disk ends nothing."""
+        if time.monotonic() < self._written + BEAT and self._written:
+            return
+        self.status.updated = now()
+        text = json.dumps(asdict(self.status), indent=1) + "\n"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_whole(self.folder / FILE, text.encode())
+        except OSError as error:
+            self._say({"event": "message", "reason": str(error)}, f"no status file: {error}")
+        self._written = time.monotonic()
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """The last status that `focoop site join` wrote into a state folder.
+
+    Args:
+        folder: the site's state folder (`--state`).
+
+    Returns:
+        The fields of `SiteStatus`, and `running`: whether the process that wrote it still does.
+
+    Raises:
+        RunError: where no site has ever joined with this folder, or the file is damaged.
+    """
+    try:
+        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RunError(
+            f"{folder} has no status: no site has joined with it (focoop site join --state), or "
+            "another folder is meant"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise RunError(f"{folder / FILE} cannot be read ({error})") from error
+    if not isinstance(found, dict) or "state" not in found:
+        raise RunError(f"{folder / FILE} is no status of a site")
+    age = time.time() - (folder / FILE).stat().st_mtime
+    ended = found["state"] in ("stopped", "failed")
+    return {**found, "running": not ended and age < SILENT, "age": round(age, 1)}
+
+
+def sentences(found: dict[str, Any]) -> list[str]:
+    """A status in words, a line each."""
+    state = found["state"] if found["running"] or found["state"] in ("stopped", "failed") else ""
+    head = f"{found['site']}: {state or 'not running'}"
+    if not state:
+        head += f" (last seen {duration(found['age'])} ago, then {found['state']})"
+    lines = [head + (f": {found['reason']}" if found["reason"] else "")]
+    if found["running"]:
+        lines[0] += f" (since {found['since']})"
+    of = f" of {found['rounds']}" if found.get("rounds") else ""
+    if found["round"] is not None:
+        doing = found["doing"] if found["running"] and found["doing"] else ""
+        done = "finished" if found["finished"] else doing or "waiting for the next order"
+        lines.append(f"round {found['round']}{of}: {done}")
+    if found.get("run_failed"):
+        lines.append(f"the run failed at the coordinator: {found['run_failed']}")
+    lines.append(
+        f"{found['updates_sent']} updates sent, {found['updates_counted']} of them known to count, "
+        f"{size_of(found['bytes_sent'])} in all"
+    )
+    last = found.get("last_sent")
+    if last:
+        what = ", ".join(last.get("tensors") or ()) or "no tensors"
+        place = f"round {last['round']}, " if last.get("round") is not None else ""
+        lines.append(f"last sent: {place}{last['step']}, {size_of(last['bytes'] or 0)} ({what})")
+    for name, title in (("refused", "refused"), ("left_out", "left out"), ("errors", "error")):
+        for one in found[name][-3:]:
+            place = f"round {one['round']}: " if "round" in one else ""
+            lines.append(f"{title}: {place}{one.get('reason', '')}")
+    return lines

@@ -1,0 +1,29 @@
+"""Optimal transport: semi-unbalanced with three solvers, and partial for many small problems."""
+
+from focoop.functional.transport.dual import DualPlan, semi_unbalanced_dual
+from focoop.functional.transport.frank_wolfe import (
+    Plan,
+    barycentre,
+    rescale,
+    select_by_mass,
+    semi_unbalanced,
+    semi_unbalanced_entropic,
+    squared_cost,
+    two_means,
+)
+from focoop.functional.transport.partial_transport import balanced, partial
+
+__all__ = [
+    "DualPlan",
+    "Plan",
+    "balanced",
+    "barycentre",
+    "partial",
+    "rescale",
+    "select_by_mass",
+    "semi_unbalanced",
+    "semi_unbalanced_dual",
+    "semi_unbalanced_entropic",
+    "squared_cost",
+    "two_means",
+]

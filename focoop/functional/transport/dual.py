@@ -1,0 +1,294 @@
+"""Semi-unbalanced transport through its dual, which has one unknown per class and no plan to store.
+
+At the optimum of the problem in semi_unbalanced every column draws mass, so its slope is
+``s_j = max_c (u_c - M_cj)`` and the dual is concave in u (C,) alone:
+``max_u  b.u - tau * sum_j a_j (exp(s_j / tau) - 1)``. The maximum over classes is smoothed,
+``s_j = eps * log sum_c exp((u_c - M_cj) / eps)``; then column j draws ``q_j = a_j exp(s_j / tau)``
+and shares it by ``p_cj = softmax_c((u_c - M_cj) / eps)``. Newton's method finds the u whose row
+sums ``m_c = sum_j q_j p_cj`` are b. Rows rescaled to b give a feasible plan, the true dual at u a
+lower bound: their difference is the gap. Columns are visited in chunks, so that beside the cost
+nothing of size (C,J) exists.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from focoop.errors import ConfigError
+from focoop.functional.transport.line_search import log_ratio
+from focoop.functional.transport.marginals import check_settings, chunks, masses
+
+# Mean |log(b/m)| below which a plan with rescaled rows is worth measuring, below which a smoothed
+# problem on the way counts as solved, and one as smooth as the tolerance.
+_WORTH_MEASURING, _NEARLY, _SOLVED = 0.3, 0.03, 1e-3
+# First smoothing, as a share of the cost's range: Newton's method starts well there.
+_SMOOTH = 5e-3
+_MAX_DAMPING = 1e8
+_KEPT = 2**20  # cells of shares that are kept rather than made again
+_TINY, _NOTHING = 1e-30, -70.0  # the exponent of less than that
+
+
+@dataclass(frozen=True)
+class DualPlan:
+    """A plan given by its potentials; cells are made when asked for, from the cost it refers to.
+
+    ``gap`` belongs to this very plan and bounds ``objective - optimum``. ``potential`` starts the
+    next solve of a problem with the same classes, whatever its number of columns.
+    """
+
+    cost: Tensor  # (C,J), not a copy
+    potential: Tensor  # (C,) u, float64
+    scale: Tensor  # (C,) b/m, float64
+    drawn: Tensor  # (J,) q before rows are rescaled, float64
+    softness: float
+    mass: Tensor  # (J,) column sums
+    gap: float
+    objective: float
+    steps: int
+    converged: bool
+
+    @property
+    def plan(self) -> Tensor:
+        """The whole plan (C,J): as large as the cost."""
+        return self.columns(slice(None))
+
+    def columns(self, index: Tensor | slice) -> Tensor:
+        """The plan's columns at ``index``, (C,M)."""
+        part = shares(self.cost[:, index], self.potential, self.softness)
+        part *= self.scale.to(part.dtype)[:, None]
+        return part * self.drawn[index].to(part.dtype)
+
+
+@dataclass(frozen=True)
+class _Point:
+    """The smoothed dual at u, shifted to total mass 1: value, true dual, row and column masses."""
+
+    u: Tensor  # (C,)
+    value: float
+    bound: float
+    rows: Tensor  # (C,) m
+    drawn: Tensor  # (J,) q
+    share: Tensor | None  # (C,J) p, kept where it is small
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A feasible plan: the point it is made from, its objective and its column sums (J,)."""
+
+    point: _Point
+    softness: float
+    objective: float
+    mass: Tensor
+
+
+@dataclass(frozen=True)
+class _Problem:
+    cost: Tensor
+    b: Tensor  # (C,) float64, total 1
+    a: Tensor  # (J,) float64, total 1
+    tau: float
+    softness: float
+
+    def at(self, u: Tensor) -> _Point:
+        """One pass over the cost. A constant added to u has a best value in closed form."""
+        rows = torch.zeros_like(self.b)
+        slope, hard = torch.empty_like(self.a), torch.empty_like(self.a)
+        parts = list(chunks(self.cost, 1))
+        for part in parts:
+            share, top = _shares(self.cost[:, part], u, self.softness)
+            hard[part] = self.softness * top
+            # The largest share is exp(top - logsumexp).
+            slope[part] = hard[part] - self.softness * share.amax(0).double().log()
+            drawn = self.a[part] * (slope[part] / self.tau).exp()
+            rows += (share @ drawn.to(share.dtype)).double()
+        shift = -self.tau * rows.sum().log()
+        mean = (self.b * torch.where(self.b > 0, u, 0.0)).sum()
+        # sum_j q_j is 1 after the shift, so that only b.u is left of the value.
+        bound = mean - self.tau * torch.logsumexp(self.a.log() + hard / self.tau, 0)
+        value, lower = torch.stack([mean + shift, bound]).tolist()
+        drawn = self.a * ((slope + shift) / self.tau).exp()
+        small = len(parts) == 1 and share.numel() <= _KEPT
+        kept = share if small else None  # a shift of u changes no share
+        return _Point(u + shift, value, lower, rows / rows.sum(), drawn, kept)
+
+    def shares(self, point: _Point, part: slice) -> Tensor:
+        """Shares (C,M) of some columns, to be written over."""
+        if point.share is not None:
+            return point.share.clone()
+        return shares(self.cost[:, part], point.u, self.softness)
+
+    def gram(self, point: _Point) -> Tensor:
+        """sum_j q_j p_cj p_kj / sqrt(m_c m_k) (C,C): at most 1 as an operator."""
+        total = self.cost.new_zeros(len(self.b), len(self.b))
+        for part in chunks(self.cost, 1):
+            share = self.shares(point, part)
+            share *= point.drawn[part].sqrt().to(share.dtype)
+            total.addmm_(share, share.T)
+        root = point.rows.clamp_min(_TINY).sqrt()
+        return total.double() / root[:, None] / root
+
+    def direction(self, point: _Point, gram: Tensor, damping: float) -> Tensor | None:
+        """Newton's step for log m = log b: a class far from its mass moves by a log, not an exp."""
+        rows = point.rows.clamp_min(_TINY)
+        wanted = torch.where(self.b > 0, (self.b.clamp_min(_TINY) / rows).log(), 0.0)
+        system = (self.softness / self.tau - 1.0) * gram
+        system.diagonal().add_(1.0 + damping)
+        factor, failed = torch.linalg.cholesky_ex(system)
+        if int(failed):
+            return None
+        scaled = self.softness * rows.sqrt() * wanted
+        return torch.cholesky_solve(scaled[:, None], factor)[:, 0] / rows.sqrt()
+
+    def measure(self, point: _Point) -> "_Found":
+        """The plan with its rows rescaled to b."""
+        scale = rescaling(self.b, point.rows).to(self.cost.dtype)
+        mass, linear = torch.empty_like(self.a), torch.zeros_like(self.a)
+        for part in chunks(self.cost, 1):
+            share = self.shares(point, part)
+            share *= scale[:, None]
+            mass[part] = share.sum(0).double() * point.drawn[part]
+            linear[part] = (share * self.cost[:, part]).sum(0).double() * point.drawn[part]
+        divergence = mass * log_ratio(mass, self.a) - mass + self.a
+        objective = float((linear + self.tau * divergence).sum())
+        return _Found(point, self.softness, objective, mass)
+
+    def miss(self, point: _Point) -> float:
+        """Mean of |log(b/m)| under b: how far the row sums are from b."""
+        wanted = (self.b.clamp_min(_TINY) / point.rows.clamp_min(_TINY)).log().abs()
+        return float(self.b @ wanted)
+
+
+def semi_unbalanced_dual(
+    cost: Tensor,
+    *,
+    tau: float,
+    row_mass: Tensor | None = None,
+    col_prior: Tensor | None = None,
+    max_steps: int = 100,
+    tolerance: float = 5e-3,
+    start: Tensor | None = None,
+) -> DualPlan:
+    """Solve by damped Newton steps on u (C,) until the gap is at most ``tolerance``.
+
+    Made for J >> C: a step costs C*C*J products, whatever the plan looks like. ``start`` is the
+    ``potential`` of an earlier solve.
+
+    >>> cost = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]], dtype=torch.float64)
+    >>> result = semi_unbalanced_dual(cost, tau=0.1, tolerance=1e-6)
+    >>> result.converged, result.plan.argmax(1).tolist()
+    (True, [0, 1])
+    >>> torch.testing.assert_close(result.plan.sum(1), torch.full((2,), 0.5, dtype=torch.float64))
+    """
+    b, a = (mass.double() for mass in masses(cost, row_mass, col_prior))
+    check_settings(tau, max_steps, tolerance)
+    if not tolerance > 0.0:
+        raise ConfigError("the dual solver needs a tolerance above 0; try 1e-6")
+    total = b.sum()
+    # Scaled to total 1, the problem keeps its cost per unit of mass.
+    low, high = torch.stack(cost.aminmax()).tolist()
+    softness = min(max(tolerance, _SMOOTH * (high - low)), tau)
+    problem = _Problem(cost, b / total, a / a.sum(), tau, softness)
+    floor = 64 * torch.finfo(cost.dtype).eps * max(abs(low), abs(high), _TINY)
+    point = problem.at(_first_potential(start, cost, problem.b, high - low))
+    bound, damping, steps = point.bound, 1e-3, 0
+    best: _Found | None = None
+    while True:
+        bound = max(bound, point.bound)
+        miss = problem.miss(point)
+        last = steps >= max_steps or problem.softness < floor
+        if miss <= _WORTH_MEASURING or last:
+            found = problem.measure(point)
+            best = found if best is None or found.objective < best.objective else best
+            if best.objective - bound <= tolerance / float(total) or last:
+                break
+        solved = miss <= (_SOLVED if problem.softness <= tolerance else _NEARLY)
+        moved, damping = (None, damping) if solved else _climb(problem, point, damping)
+        if moved is None:  # solved, or as far as rounding lets it: the smoothing is left
+            problem = replace(problem, softness=problem.softness / 4)
+            moved = problem.at(point.u)
+        point, steps = moved, steps + 1
+    return _finish(problem, best, bound, steps, tolerance, b, a)
+
+
+def shares(cost: Tensor, u: Tensor, softness: float) -> Tensor:
+    """softmax_c((u_c - M_cj) / eps) of cost columns (C,M)."""
+    return _shares(cost, u, softness)[0]
+
+
+def _shares(cost: Tensor, u: Tensor, softness: float) -> tuple[Tensor, Tensor]:
+    """Shares (C,M) and the largest exponent of each column (M,) in float64."""
+    exponent = torch.sub((u / softness).to(cost.dtype)[:, None], cost, alpha=1.0 / softness)
+    top = exponent.amax(0)
+    if cost.device.type == "cpu":
+        # Numbers below the normal range are no mass, and processors are far slower on them.
+        torch.maximum(exponent, top + _NOTHING, out=exponent)
+    share = F.threshold(torch.softmax(exponent, 0), _TINY, 0.0)
+    return share, top.double()
+
+
+def rescaling(b: Tensor, rows: Tensor) -> Tensor:
+    """Factors (C,) that bring row sums to b; 0 for classes without mass."""
+    return torch.where(b > 0, b / rows.clamp_min(_TINY), 0.0)
+
+
+def _first_potential(start: Tensor | None, cost: Tensor, b: Tensor, spread: float) -> Tensor:
+    """Each class at its nearest prompt, or the start moved down until no slope exceeds 0."""
+    nearest = cost.amin(1).double()
+    if start is not None:
+        if start.shape != b.shape or not bool(torch.isfinite(start[b > 0]).all()):
+            raise ValueError(f"start must hold {len(b)} finite potentials, one per class")
+        given = start.to(nearest)
+        # At an optimum no two potentials differ by more than the cost's range.
+        middle = given[b > 0].median()
+        given = given.clamp(middle - spread, middle + spread)
+        nearest = given - (given - nearest)[b > 0].amax()
+    return nearest.masked_fill(b == 0, float("-inf"))
+
+
+def _climb(problem: _Problem, point: _Point, damping: float) -> tuple[_Point | None, float]:
+    """A step that raises the smoothed dual, damped as far as needed; None where rounding ends it.
+
+    Under heavy damping the step of every class has the sign of b - m, the gradient's.
+    """
+    gram = problem.gram(point)
+    slack = 8 * torch.finfo(problem.cost.dtype).eps * (abs(point.value) + problem.tau)
+    while damping <= _MAX_DAMPING:
+        step = problem.direction(point, gram, damping)
+        if step is not None:
+            moved = problem.at(point.u + step)
+            if moved.value >= point.value - slack:
+                return moved, max(damping / 10, 1e-9)
+        damping = max(damping * 10, 1e-6)
+    return None, 1e-3
+
+
+def _finish(
+    problem: _Problem,
+    best: _Found,
+    bound: float,
+    steps: int,
+    tolerance: float,
+    b: Tensor,
+    a: Tensor,
+) -> DualPlan:
+    """Bring the best plan back from masses of total 1."""
+    total = float(b.sum())
+    ratio = float(a.sum()) / total
+    # The divergence is one from a, not from a brought to the total of b.
+    offset = total * problem.tau * (ratio - 1.0 - math.log(ratio))
+    gap = max(total * (best.objective - bound), 0.0)
+    return DualPlan(
+        problem.cost,
+        best.point.u,
+        rescaling(b, best.point.rows),
+        best.point.drawn,
+        best.softness,
+        (total * best.mass).to(problem.cost.dtype),
+        gap,
+        total * best.objective + offset,
+        steps,
+        gap <= tolerance,
+    )

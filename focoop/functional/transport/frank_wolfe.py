@@ -1,0 +1,295 @@
+"""Semi-unbalanced optimal transport: classes send a fixed mass, OOD prompts receive what they draw.
+
+The problem (methods 1.10e, 4.3 A-1), with cost M (C,J), row mass b (C,), column prior a (J,):
+``min <M,pi> + tau * sum_j [q_j log(q_j/a_j) - q_j + a_j]`` over pi >= 0 with ``pi 1 = b``, where
+``q = pi^T 1``. At any feasible pi the Frank-Wolfe gap equals primal minus dual value, so it bounds
+the distance to the optimum.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from focoop.errors import ConfigError
+from focoop.functional.transport.line_search import Segment, Step, log_ratio
+from focoop.functional.transport.marginals import check_settings, inner, masses, nearest
+
+# Masses are added up as multiples of 2^-52 of their total.
+_BITS = 52
+# Every so many steps the host asks whether the gap is met; a GPU must not wait for each answer.
+CHECK_EVERY = {"cpu": 1, "cuda": 16}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A transport plan; ``gap`` belongs to this very plan and bounds ``objective - optimum``.
+
+    ``steps`` counts the steps of this solve; ``converged`` says whether its own rule was met
+    (Frank-Wolfe: gap, entropic: change of the potentials).
+    """
+
+    plan: Tensor  # (C,J)
+    mass: Tensor  # (J,) column sums
+    gap: float
+    objective: float
+    steps: int
+    converged: bool
+
+
+def squared_cost(
+    a: Tensor,
+    b: Tensor,
+    *,
+    normalise: bool = False,
+    chunk: int = 1024,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Squared Euclidean distances of a (C,d) and b (J,d), float64 inside, in a's dtype (C,J).
+
+    ``normalise`` divides by the largest entry (left alone when every distance is 0). With ``out``,
+    such as some columns of a larger cost, prompts can come client by client.
+
+    >>> squared_cost(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
+    tensor([[25.,  1.]])
+    """
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
+        raise ValueError(f"points must be (C,d) and (J,d), got {tuple(a.shape)}, {tuple(b.shape)}")
+    cost = a.new_empty(len(a), len(b)) if out is None else out
+    if cost.shape != (len(a), len(b)):
+        raise ValueError(f"out is {tuple(cost.shape)}, the cost {(len(a), len(b))}")
+    left = a.double()
+    left_norm = left.square().sum(1, keepdim=True)
+    for first in range(0, len(b), chunk):
+        right = b[first : first + chunk].double()
+        squares = torch.addmm(left_norm + right.square().sum(1), left, right.T, alpha=-2.0)
+        cost[:, first : first + chunk] = squares.clamp_min_(0.0)
+    return rescale(cost, "max") if normalise else cost
+
+
+def rescale(cost: Tensor, by: Literal["max", "range"]) -> Tensor:
+    """Divide a cost by its ``max``, or bring its ``range`` to [0, 1]; changes it in place.
+
+    >>> rescale(torch.tensor([[1.0, 3.0], [2.0, 5.0]]), "range")
+    tensor([[0.0000, 0.5000],
+            [0.2500, 1.0000]])
+    """
+    if not cost.numel():
+        return cost
+    low, top = cost.aminmax()
+    if by == "range":
+        cost.sub_(low)
+        top = top - low
+    return cost.div_(torch.where(top > 0, top, torch.ones_like(top)))
+
+
+def semi_unbalanced(
+    cost: Tensor,
+    *,
+    tau: float,
+    row_mass: Tensor | None = None,
+    col_prior: Tensor | None = None,
+    step: Step = "open_loop",
+    max_steps: int = 300,
+    tolerance: float = 5e-3,
+    start: Plan | Tensor | None = None,
+) -> Plan:
+    """Solve by Frank-Wolfe from ``b a^T`` until the gap is at most ``tolerance``.
+
+    ``open_loop`` is the paper's beta = 1/(i+2); ``armijo`` halves beta until the objective falls
+    enough; ``exact`` minimises along the segment. A ``start`` of the same shape (rows rescaled to
+    ``row_mass``) replaces ``b a^T``; the open-loop rule then begins at the i whose step is the best
+    one along the first segment, so that a good start is not thrown away by beta = 1/2.
+
+    >>> cost = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]], dtype=torch.float64)
+    >>> result = semi_unbalanced(cost, tau=0.1, step="exact", tolerance=1e-6)
+    >>> result.converged, result.plan.argmax(1).tolist()
+    (True, [0, 1])
+    >>> torch.testing.assert_close(result.plan.sum(1), torch.full((2,), 0.5, dtype=torch.float64))
+    """
+    b, a = masses(cost, row_mass, col_prior)
+    check_settings(tau, max_steps, tolerance)
+    if step not in get_args(Step):
+        raise ConfigError(f"step {step!r} is unknown; use one of {', '.join(get_args(Step))}")
+    first = None if start is None else _first_plan(start, b, a)
+    mass = a * (b.sum() / a.sum()) if first is None else first.sum(0)
+    linear = b @ (cost @ (a / a.sum())) if first is None else inner(cost, first)
+    vertices: list[Tensor] = []
+    betas: list[Tensor] = []
+    going: list[Tensor] = []
+    offset = 0
+    every = CHECK_EVERY.get(cost.device.type, 1)
+    while True:
+        slope = tau * log_ratio(mass, a)
+        least, best = nearest(cost, slope)
+        gap = linear + mass @ slope - b @ least
+        ahead = gap > tolerance
+        if len(betas) >= max_steps or (len(betas) % every == 0 and not bool(ahead)):
+            break
+        to_mass = _received(best, b, len(a))
+        to_linear = b @ cost.gather(1, best[:, None])[:, 0]
+        segment = Segment(linear, to_linear, mass, to_mass, a, tau)
+        segment = segment if step == "open_loop" else segment.hit(best, b)
+        if start is not None and step == "open_loop" and not betas:
+            offset = max(0, int(1.0 / max(float(segment.exact()), 1e-4)) - 2)
+        # Where the host looks only now and then, the steps after the last one have length 0.
+        beta = segment.beta(step, offset + len(betas), gap) * ahead
+        mass, linear = torch.lerp(mass, to_mass, beta), torch.lerp(linear, to_linear, beta)
+        vertices.append(best)
+        betas.append(beta)
+        going.append(ahead)
+    steps = int(torch.stack(going).sum()) if going else 0
+    plan = b[:, None] * (a / a.sum()) if first is None else first
+    plan = _assemble(plan, b, vertices[:steps], betas[:steps])
+    return _finish(plan, cost, b, a, tau, steps, not bool(ahead))
+
+
+def semi_unbalanced_entropic(
+    cost: Tensor,
+    *,
+    tau: float,
+    epsilon: float = 0.01,
+    row_mass: Tensor | None = None,
+    col_prior: Tensor | None = None,
+    max_steps: int = 1000,
+    tolerance: float = 1e-6,
+) -> Plan:
+    """Sinkhorn scaling in the log domain with entropy weight ``epsilon`` (methods 1.10e).
+
+    Stops when no column potential moves by more than ``tolerance`` (in units of the cost). ``gap``
+    and ``objective`` are those of the problem without entropy.
+
+    >>> cost = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
+    >>> semi_unbalanced_entropic(cost, tau=0.1).mass
+    tensor([0.5000, 0.5000], dtype=torch.float64)
+    """
+    b, a = masses(cost, row_mass, col_prior)
+    check_settings(tau, max_steps, tolerance)
+    if not 0.0 < epsilon < float("inf"):
+        raise ConfigError(f"epsilon must be positive and finite, got {epsilon}; try 0.01")
+    kernel = -cost / epsilon
+    log_b, log_a, power = b.log(), a.log(), tau / (tau + epsilon)
+    log_v = torch.zeros_like(a)
+    converged, steps = False, 0
+    while steps < max_steps and not converged:
+        log_u = log_b - torch.logsumexp(kernel + log_v, 1)
+        update = power * (log_a - torch.logsumexp(kernel + log_u[:, None], 0))
+        converged = float((update - log_v).abs().max()) * epsilon <= tolerance
+        log_v, steps = update, steps + 1
+    # The last scaling is that of the rows: their marginal is the hard one.
+    plan = b[:, None] * torch.softmax(kernel + log_v, 1)
+    return _finish(plan, cost, b, a, tau, steps, converged)
+
+
+def barycentre(plan: Tensor, points: Tensor, fallback: Tensor, *, min_mass: float = 0.0) -> Tensor:
+    """Mean of points (M,d) under each row of plan (C,M), rows divided by their mass (1.10f, A-4).
+
+    A row with mass at most ``min_mass`` keeps its row of fallback (C,d). Frank-Wolfe leaves a
+    remnant of its start in every cell: give a share of the row mass, e.g. 0.01/C, to ignore it.
+
+    >>> plan = torch.tensor([[0.1, 0.3], [0.0, 0.0]])
+    >>> barycentre(plan, torch.tensor([[0.0], [4.0]]), torch.tensor([[9.0], [9.0]]))
+    tensor([[3.],
+            [9.]])
+    """
+    fits = plan.ndim == 2 and plan.shape[1] == len(points)
+    if not fits or fallback.shape != (len(plan), points.shape[1]):
+        raise ValueError(
+            f"plan {tuple(plan.shape)}, points {tuple(points.shape)} and fallback "
+            f"{tuple(fallback.shape)} must be (C,M), (M,d) and (C,d)"
+        )
+    mass = plan.sum(1, keepdim=True)
+    kept = mass > min_mass
+    shares = plan / torch.where(kept, mass, torch.ones_like(mass))
+    return torch.where(kept, shares.to(points.dtype) @ points, fallback)
+
+
+def select_by_mass(mass: Tensor, count: int, *, largest: bool = True) -> Tensor:
+    """Indices of the ``count`` largest (or smallest) masses in that order; ties: lower index first.
+
+    >>> select_by_mass(torch.tensor([0.2, 0.5, 0.2, 0.1]), 2).tolist()
+    [1, 0]
+    >>> select_by_mass(torch.tensor([0.2, 0.5, 0.2, 0.1]), 3, largest=False).tolist()
+    [3, 0, 2]
+    """
+    if not 0 <= count <= len(mass):
+        raise ConfigError(f"cannot select {count} of {len(mass)} prompts; use 0 to {len(mass)}")
+    return torch.sort(mass, descending=largest, stable=True).indices[:count]
+
+
+def two_means(mass: Tensor) -> Tensor:
+    """Mask of the upper cluster of the best split of masses (J,) into two (exact 1-D 2-means).
+
+    Equal masses have no upper cluster; of equally good splits the one with more in it is taken.
+
+    >>> two_means(torch.tensor([0.1, 0.9, 0.2, 0.8])).tolist()
+    [False, True, False, True]
+    """
+    if mass.ndim != 1:
+        raise ValueError(f"masses must be a vector, got shape {tuple(mass.shape)}")
+    values, order = torch.sort(mass.double(), stable=True)
+    upper = torch.zeros(len(mass), dtype=torch.bool, device=mass.device)
+    if len(mass) < 2 or values[0] == values[-1]:
+        return upper
+    # Between-cluster scatter n1*n2*(m1-m2)^2, largest where the scatter within is least.
+    below = torch.arange(1, len(mass), device=mass.device, dtype=torch.float64)
+    above = len(mass) - below
+    sums = values.cumsum(0)
+    difference = sums[:-1] / below - (sums[-1] - sums[:-1]) / above
+    cut = int((below * above * difference.square()).argmax()) + 1
+    upper[order[cut:]] = True
+    return upper
+
+
+def _first_plan(start: Plan | Tensor, b: Tensor, a: Tensor) -> Tensor:
+    """The start with its rows rescaled to b; those without mass are replaced by ``b a^T``'s."""
+    product = b[:, None] * (a / a.sum())
+    given = start.plan if isinstance(start, Plan) else start
+    if given.shape != product.shape:
+        raise ValueError(f"start is {tuple(given.shape)}, the cost {tuple(product.shape)}")
+    given = given.to(product)
+    rows = given.sum(1, keepdim=True)
+    if not bool(torch.isfinite(given).all()) or bool((given < 0).any()):
+        raise ValueError("start has negative or non-finite entries")
+    shares = given / rows.clamp_min(torch.finfo(b.dtype).tiny)
+    return torch.where(rows > 0, shares * b[:, None], product)
+
+
+def _received(best: Tensor, b: Tensor, columns: int) -> Tensor:
+    """Masses (J,) where each row sends its b_c to column best_c.
+
+    They are summed as whole numbers, which no order of additions changes, on any device.
+    """
+    unit = b.sum().double() / 2**_BITS
+    total = torch.zeros(columns, dtype=torch.int64, device=b.device)
+    total.index_add_(0, best, (b.double() / unit).round().to(torch.int64))
+    return torch.mul(total, unit).to(b.dtype)
+
+
+def _assemble(first: Tensor, b: Tensor, vertices: list[Tensor], betas: list[Tensor]) -> Tensor:
+    """Build the plan from the steps' vertices; each step touches one distinct cell per row."""
+    if not betas:
+        return first
+    steps = torch.stack(betas).double()
+    kept = torch.cat([(1.0 - steps).flip(0).cumprod(0).flip(0), steps.new_ones(1)])
+    weights = (kept[1:] * steps).to(b.dtype)
+    plan = first * kept[0].to(b.dtype)
+    rows = torch.arange(len(b), device=b.device)
+    for vertex, weight in zip(vertices, weights, strict=True):
+        plan[rows, vertex] += weight * b
+    # Rounding of many additions is taken out of the hard marginal.
+    total = plan.sum(1)
+    return plan * torch.where(total > 0, b / total.clamp_min(torch.finfo(b.dtype).tiny), b)[:, None]
+
+
+def _finish(
+    plan: Tensor, cost: Tensor, b: Tensor, a: Tensor, tau: float, steps: int, converged: bool
+) -> Plan:
+    """Measure the plan itself, not the running sums of the solver."""
+    mass = plan.sum(0)
+    linear = inner(cost, plan)
+    ratio = log_ratio(mass, a)
+    gap = float(linear + tau * (mass @ ratio) - b @ nearest(cost, tau * ratio)[0])
+    objective = float(linear + tau * (mass * ratio - mass + a).sum())
+    return Plan(plan, mass, max(gap, 0.0), objective, steps, converged)

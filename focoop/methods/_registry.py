@@ -1,0 +1,65 @@
+"""Find methods by name: every file of this folder without a leading underscore holds one."""
+
+import inspect
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+
+from focoop.errors import ConfigError, MethodError, nearest
+from focoop.methods.base import Method
+
+# What people call methods, without case and signs -> the file that holds it.
+SPELLINGS = {
+    "averaging": "promptfl",
+    "clip": "zeroshot",
+    "coop": "promptfl",
+    "central": "centralized",
+    "centralised": "centralized",
+    "fedavg": "promptfl",
+    "fedcoop": "promptfl",
+    "fedprox": "promptfl",
+    "gallop": "fedgallop",
+    "lapt": "fedlapt",
+    "local": "local_only",
+    "locoop": "fedlocoop",
+    "otp": "fedotp",
+    "pgp": "fedpgp",
+}
+
+
+@cache
+def available() -> Mapping[str, type[Method]]:
+    """Name -> class, one per file: the directory is the registry."""
+    found: dict[str, type[Method]] = {}
+    for module_info in pkgutil.iter_modules(import_module("focoop.methods").__path__):
+        if module_info.name.startswith("_") or module_info.name == "base":
+            continue
+        module = import_module(f"focoop.methods.{module_info.name}")
+        classes = [
+            member
+            for _, member in inspect.getmembers(module, inspect.isclass)
+            if issubclass(member, Method) and member.__module__ == module.__name__
+        ]
+        if len(classes) != 1:
+            raise MethodError(
+                f"methods/{module_info.name}.py must define exactly one Method, "
+                f"it defines {len(classes)}"
+            )
+        found[module_info.name] = classes[0]
+    return dict(sorted(found.items()))
+
+
+def lookup(name: str) -> type[Method]:
+    """The class of a method, or a refusal that names the nearest."""
+    methods = available()
+    if name not in methods:
+        hint = nearest(name, methods, spellings=SPELLINGS)
+        known = "" if hint.startswith("; there are") else f" (all: {', '.join(methods)})"
+        raise ConfigError(f"no method is called {name!r}{hint}{known}")
+    return methods[name]
+
+
+def create(name: str, settings: object | None = None) -> Method:
+    """A method with its settings (an instance of its `Config`), defaults where None."""
+    return lookup(name)(settings)

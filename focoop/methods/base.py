@@ -1,0 +1,282 @@
+"""The contract of a federated prompt-learning method: one class, both sides of the wire.
+
+A method is pure: it sees tensors and names, never files, configuration, logging or a transport.
+Everything it must remember is in `State` (client) or in a server's `memory`; nothing is on `self`
+but its settings. Copy `promptfl.py` to start a new one: its file name is its name everywhere.
+
+A step is `prompts` -> frozen text tower -> `text` -> `loss`. The tower runs between a method's own
+functions, so that the prompts of many clients can pass through it as one batch.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from focoop.clip import Names
+
+Params = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What every party knows before training.
+
+    Attributes:
+        classes: the C class names, in label order.
+        encode: the frozen text tower, (contexts, names) -> (N, D) unit features.
+        id_names: the classes, ready to be prompted.
+        ood_names: the U negative words, ready to be prompted; None when U = 0.
+        anchors: (C, D) unit features of the classes in the hand-written template.
+        logit_scale: multiplies cosines in losses (the paper's 1/tau).
+        width: width d_t of a context token.
+        bare_names: the classes without the closing period, ready to be prompted.
+        texts: plain texts -> (N, D) unit features without gradient.
+        embed: a text -> (n, d_t) embeddings of its tokens, to start a context from words.
+        patch_projection: (D', D) frozen matrix after a method's own one on patches; None: identity.
+        frozen: what the method's `prepare` made of this task, the same for every client.
+    """
+
+    classes: tuple[str, ...]
+    encode: Callable[[Tensor, Names], Tensor]
+    id_names: Names
+    ood_names: Names | None
+    anchors: Tensor
+    logit_scale: float
+    width: int
+    bare_names: Names
+    texts: Callable[[Sequence[str]], Tensor]
+    embed: Callable[[str], Tensor]
+    patch_projection: Tensor | None = None
+    frozen: Params = field(default_factory=dict)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tower and all prompts live."""
+        return self.anchors.device
+
+
+@dataclass(frozen=True)
+class State:
+    """Named tensors: `shared` travel every round, `private` never leave their client."""
+
+    shared: Params
+    private: Params = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Server:
+    """What the server keeps: `shared` is sent to clients, `memory` is its own.
+
+    `report` holds numbers about the last aggregation for the run's log.
+    """
+
+    shared: Params
+    memory: Params = field(default_factory=dict)
+    report: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Image features: pooled (B, D), patches (B, P, D) or None, labels (B,)."""
+
+    pooled: Tensor
+    patches: Tensor | None
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Prompts for the tower: contexts (N, n, d_t), or one (n, d_t) for all, and their N names."""
+
+    contexts: Tensor
+    names: Names
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text side of a client's model: id (C, D), ood (U, D) or None, a method's own `parts`."""
+
+    id: Tensor
+    ood: Tensor | None = None
+    parts: Params = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Logits:
+    """Cosines, unscaled: id (N, C), whose largest is the answer, ood (N, U) or None.
+
+    `patches` (N, P, C) or None; `parts` holds what else a method's score reads.
+    """
+
+    id: Tensor
+    ood: Tensor | None = None
+    patches: Tensor | None = None
+    parts: Params = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ClientUpdate:
+    """What a client sends back: its shared tensors and counts, nothing private.
+
+    `class_counts` (C,) int64 are |D_{k,c}|, `loss` is the mean training loss of the round.
+    """
+
+    client: int
+    shared: Params
+    num_examples: int
+    class_counts: Tensor
+    loss: float
+
+
+class Method(ABC):
+    """One federated method. Subclasses are final; nothing here is overridden twice.
+
+    Class attributes:
+        paper: short citation, shown by `focoop methods`.
+        shares, keeps, scores_by: one phrase each for the table of methods.
+        patch_kind: patch features it reads, `lf_a`, `lf_b` or `lf_c`; empty: none.
+        needs_ood: whether the task must have negative words.
+        trains: False for methods without rounds (zero-shot).
+        pools_data: True where one party holds all clients' images (no federation).
+        together: whether `text` and `loss` may run under `torch.func.vmap`, many clients at once:
+            no branch on a tensor's value, no shape that depends on one.
+        lr_grid: learning rates `focoop tune` tries; empty: those it tries for every method.
+        by_class: shared tensors with a row per class, averaged class by class; robust rules and
+            secure sums, which know no method, do the same with them.
+        untrained: shared floating tensors that training leaves alone: the server's own, and those
+            that `measure` fills.
+        identity_settings: settings under which the server step returns equal updates as they are;
+            empty where it always does (an average), given where a server moves them on purpose.
+    """
+
+    @dataclass(frozen=True)
+    class Config:
+        """A method's own settings; each subclass defines its own."""
+
+    paper: ClassVar[str] = ""
+    shares: ClassVar[str] = "nothing"
+    keeps: ClassVar[str] = "nothing"
+    scores_by: ClassVar[str] = ""
+    patch_kind: ClassVar[str] = ""
+    needs_ood: ClassVar[bool] = False
+    trains: ClassVar[bool] = True
+    pools_data: ClassVar[bool] = False
+    together: bool = True
+    by_class: tuple[str, ...] = ()
+    untrained: tuple[str, ...] = ()
+    lr_grid: ClassVar[tuple[float, ...]] = ()
+    identity_settings: ClassVar[Mapping[str, object]] = {}
+
+    def __init__(self, config: Any = None) -> None:
+        self.config = self.Config() if config is None else config
+
+    @abstractmethod
+    def init(self, task: Task, generator: torch.Generator) -> State:
+        """Draw the starting prompts; every client starts from the same draw."""
+
+    @abstractmethod
+    def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
+        """What goes through the text tower, by name; `text` finds the features there."""
+
+    @abstractmethod
+    def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
+        """Cosines of images (N, D) with all prompts."""
+
+    @abstractmethod
+    def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
+        """Scalar training loss, differentiable in all floating `params` but the untrained."""
+
+    @abstractmethod
+    def score(self, logits: Logits, task: Task) -> Tensor:
+        """(N,) scores in fp32; a higher score always means more OOD."""
+
+    @abstractmethod
+    def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
+        """Server step over updates sorted by client; clients without images are not among them."""
+
+    def prepare(self, task: Task) -> Params:
+        """Tensors made once from the task and then found in `task.frozen`, such as text banks."""
+        return {}
+
+    def personalise(self, private: Params, class_counts: Tensor, task: Task) -> Params:
+        """A client's first private tensors, once it knows its own (C,) class counts."""
+        return private
+
+    def measure(self, params: Params, images: Batch, task: Task) -> Params:
+        """Shared tensors that a client measures on all its images instead of training them."""
+        return {}
+
+    def noise(self, batch_size: int, task: Task, generator: torch.Generator) -> Params:
+        """All random numbers of one step, drawn on the CPU: `loss` itself draws none."""
+        return {}
+
+    def text(self, params: Params, features: Params, task: Task) -> Text:
+        """Text side of the model, from the tower's (N, D) features of `prompts`."""
+        return Text(features["id"], features.get("ood"))
+
+    def encode(self, params: Params, task: Task) -> Text:
+        """`prompts` through the tower, then `text`: a client's model, ready for `logits`."""
+        prompts = self.prompts(params, task)
+        features = {name: task.encode(p.contexts, p.names) for name, p in prompts.items()}
+        return self.text(params, features, task)
+
+
+def draw_context(shape: Sequence[int], task: Task, generator: torch.Generator) -> Tensor:
+    """Contexts from N(0, 0.02^2), drawn on the CPU so that every device starts alike."""
+    return (torch.randn(*shape, generator=generator) * 0.02).to(task.device)
+
+
+def first_context(
+    task: Task,
+    generator: torch.Generator,
+    tokens: int,
+    start: str = "",
+    rows: int = 0,
+) -> Tensor:
+    """Make the context that training starts from.
+
+    Args:
+        task: gives the embeddings of words and the device.
+        generator: draws the vectors where no words are given.
+        tokens: length n of a drawn context.
+        start: words whose tokens are the context; they also give its length. Empty: drawn.
+        rows: how many contexts, such as one per class; 0: one for all.
+
+    Returns:
+        (n, d_t), or (rows, n, d_t).
+    """
+    shape = [rows] if rows else []
+    if not start.strip():
+        return draw_context([*shape, tokens, task.width], task, generator)
+    words = task.embed(start).to(task.anchors)
+    return words.expand(*shape, *words.shape).clone()
+
+
+def cosines(text: Text, pooled: Tensor) -> Logits:
+    """Cosines of unit image features (N, D) with unit text features."""
+    ood = None if text.ood is None else pooled @ text.ood.T
+    return Logits(pooled @ text.id.T, ood)
+
+
+def weighted_mean(updates: Sequence[ClientUpdate], name: str) -> Tensor:
+    """sum_k n_k t_k / sum_k n_k over samples (FedAvg), summed in float64."""
+    stacked = torch.stack([update.shared[name] for update in updates])  # (K, ...)
+    weights = torch.tensor([float(u.num_examples) for u in updates], dtype=torch.float64)
+    weights = (weights / weights.sum()).to(stacked.device)
+    mean: Tensor = torch.einsum("k,k...->...", weights, stacked.double())
+    return mean.to(stacked.dtype)
+
+
+def class_weighted_mean(updates: Sequence[ClientUpdate], name: str, previous: Tensor) -> Tensor:
+    """t_c = sum_k |D_kc| t_kc / sum_k |D_kc|; a class nobody holds keeps its `previous` row."""
+    stacked = torch.stack([update.shared[name] for update in updates])  # (K, C, ...)
+    counts = torch.stack([u.class_counts for u in updates]).double().to(stacked.device)  # (K, C)
+    total = counts.sum(dim=0)
+    weights = counts / total.clamp(min=1.0)
+    mean = torch.einsum("kc,kc...->c...", weights, stacked.double()).to(stacked.dtype)
+    held = (total > 0).view(-1, *[1] * (mean.dim() - 1))
+    return torch.where(held, mean, previous)

@@ -1,0 +1,112 @@
+"""Where a run came from: code, versions, seeds, hardware and time, as plain JSON values."""
+
+import math
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from focoop import __version__
+from focoop.config import RunConfig, config_hash
+
+FORMAT = 1
+PACKAGES = ("torch", "numpy", "safetensors", "open_clip_torch")
+# Environment variables that choose other kernels, which round otherwise.
+KERNEL_LIMITS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
+
+
+def collect(config: RunConfig) -> dict[str, Any]:
+    """What is known before a run starts; data hashes and the backbone's come from the run."""
+    return {
+        "format": FORMAT,
+        "status": "running",
+        "started": now(),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "config_hash": config_hash(config),
+        "code": code(),
+        "versions": versions(),
+        "seeds": {"run": config.seed, "partition": config.partition.seed},
+        "hardware": hardware(config.backbone.device),
+    }
+
+
+def now() -> str:
+    """The time as ISO 8601 in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def code() -> dict[str, Any]:
+    """Commit of the checkout this package runs from; an installed package has none."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return {"commit": None, "dirty": None}
+    commit = _git(root, "rev-parse", "HEAD")
+    changes = _git(root, "status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit or None, "dirty": None if changes is None else bool(changes)}
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the numbers depend on."""
+    found = {"focoop": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def hardware(device: str) -> dict[str, Any]:
+    """Processor, memory, threads and, for a GPU run, the GPU."""
+    found: dict[str, Any] = {
+        "machine": platform.machine(),
+        "system": platform.platform(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "memory_gib": _memory(),
+        "torch_threads": torch.get_num_threads(),
+        "kernels": torch.backends.cpu.get_cpu_capability(),
+        "limits": {name: os.environ[name] for name in KERNEL_LIMITS if name in os.environ},
+        "device": device,
+    }
+    if device.startswith("cuda") and torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name(torch.device(device))
+    return found
+
+
+def _memory() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    except (ValueError, OSError):
+        return None
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=root, capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def plain(value: Any) -> Any:
+    """JSON values; numbers that JSON lacks (nan, inf) become null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, str | int | bool) or value is None:
+        return value
+    if hasattr(value, "item"):  # numpy and torch scalars
+        return plain(value.item())
+    raise TypeError(f"a run's files hold no {type(value).__name__}")

@@ -1,0 +1,48 @@
+"""A configuration made concrete: clients with their images, class names and negative words.
+
+May import: errors, seeds, caching, processor, data, clip, features, methods, federation, config.
+"""
+
+from typing import TYPE_CHECKING
+
+from focoop.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from focoop.scenario.assignment import Split, client_split, make_split, remarks
+    from focoop.scenario.assignment_of_tests import tested_split, training_is_gone
+    from focoop.scenario.scenario import (
+        Divide,
+        Scenario,
+        build_scenario,
+        datasets_of,
+        make_task,
+        mine_negatives,
+        open_backbone,
+        require_data,
+        task_words,
+    )
+    from focoop.scenario.schedule import TOGETHER, client_privacy, schedule_of, server_screen
+
+__all__ = [
+    "TOGETHER",
+    "Divide",
+    "Scenario",
+    "Split",
+    "build_scenario",
+    "client_privacy",
+    "client_split",
+    "datasets_of",
+    "make_split",
+    "make_task",
+    "mine_negatives",
+    "open_backbone",
+    "remarks",
+    "require_data",
+    "schedule_of",
+    "server_screen",
+    "task_words",
+    "tested_split",
+    "training_is_gone",
+]
+
+__getattr__ = lazy_names(__name__, __file__)

@@ -1,0 +1,41 @@
+"""The negative words of a task, remembered on disk: choosing them anew takes about a second."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from focoop import __version__
+from focoop.caching import cache_folder, write_whole
+from focoop.config import NegativesConfig
+from focoop.scenario.wordnet import WORDNET, content_hash
+
+
+def remembered(
+    settings: NegativesConfig,
+    fingerprint: str,
+    classes: Sequence[str],
+    mine: Callable[[], Sequence[str]],
+    cache_dir: Path | None = None,
+) -> tuple[str, ...]:
+    """What `mine` gives for a backbone, classes, settings and the word list as it is now."""
+    source = Path(settings.words).expanduser() if settings.words else WORDNET
+    try:
+        version = hashlib.sha256(source.read_bytes()).hexdigest()
+    except OSError:
+        return tuple(mine())  # it says what is wrong with the list
+    parts = [__version__, fingerprint, sorted(classes), asdict(settings), version]
+    path = cache_folder(cache_dir, "negatives") / f"words-{content_hash(parts)}.json"
+    try:
+        kept = json.loads(path.read_text("utf-8"))
+        if kept["sha256"] == content_hash(kept["words"]):
+            return tuple(kept["words"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    words = list(mine())
+    content = json.dumps({"words": words, "sha256": content_hash(words)})
+    with suppress(OSError):  # then the next process mines them again
+        write_whole(path, content.encode())
+    return tuple(words)

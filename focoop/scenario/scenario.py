@@ -1,0 +1,385 @@
+"""A configuration made concrete: the task, every client's images and the sets to evaluate on."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from focoop import caching
+from focoop.clip import Backbone, load_backbone
+from focoop.config import RunConfig
+from focoop.data import NAMED, SEVERITIES, Source, expand, read_corrupted, ready_features
+from focoop.errors import ConfigError, DataError, MethodError
+from focoop.features import FeatureSet, open_features, open_labels, patch_kind_of
+from focoop.federation import ClientData, EvaluationSets, Images, Owned
+from focoop.methods import Method, Task, create
+from focoop.processor import training_in_bfloat16
+from focoop.scenario.assignment import Split, Tested, make_split
+from focoop.scenario.negatives import Negatives, mine
+from focoop.scenario.negatives_cache import remembered
+from focoop.scenario.wordnet import read_words
+from focoop.seeds import derive
+
+__all__ = [
+    "Scenario",
+    "Split",
+    "build_scenario",
+    "expand_severities",
+    "make_split",
+    "make_task",
+    "mine_negatives",
+    "task_words",
+]
+
+
+Load = Callable[..., Backbone]
+Divide = Callable[[RunConfig, Backbone | None, Path | None], Split]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """All a run needs, and the hashes and sources that say what it was run on."""
+
+    method: Method
+    task: Task
+    backbone: Backbone
+    split: Split
+    sets: EvaluationSets
+    hashes: dict[str, str]
+    words: tuple[str, ...] = ()  # mined negative words
+    sources: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def client(self, index: int) -> ClientData:
+        """Client `index`'s training images; gathered when asked for, so that K costs nothing."""
+        found = self._images_at(torch.from_numpy(self.split.train_index[index]))
+        return replace(found, views=self.split.views)
+
+    def training_clients(self) -> list[Callable[[], ClientData]]:
+        """Those who train: every client, or one that holds all images where a method pools them."""
+        if self.method.pools_data:
+            rows = torch.from_numpy(np.concatenate(self.split.train_index))
+            return [partial(self._images_at, rows)]
+        return [partial(self.client, k) for k in range(self.num_clients)]
+
+    def _images_at(self, rows: torch.Tensor) -> ClientData:
+        found = self.split.train.select(rows)
+        return ClientData(found.pooled, found.patches, found.labels)
+
+    @property
+    def num_clients(self) -> int:
+        """K."""
+        return len(self.split.train_index)
+
+
+def build_scenario(
+    config: RunConfig,
+    cache_dir: Path | None = None,
+    device: str | None = None,
+    divide: Divide = make_split,
+    load: Load | None = None,
+    words: Sequence[str] | None = None,
+) -> Scenario:
+    """Load the backbone, the features and the words that `config` names; `divide` the images.
+
+    `words` are negative words that are known already; None: they are mined where they are needed.
+    """
+    method = create(config.method.name, config.method.settings)
+    if method.patch_kind and not config.data.with_patches:
+        raise MethodError(
+            f"{config.method.name} reads patch features: set data.with_patches to true "
+            "(--set data.with_patches=true)"
+        )
+    require_data(config)
+    backbone = open_backbone(config, device, load)
+    patch_kind_of(backbone, method.patch_kind)  # refuses before images are encoded
+    opened = partial(
+        open_features,
+        split="test",
+        backbone=backbone,
+        with_patches=config.data.with_patches,
+        cache_dir=cache_dir,
+        patch_kind=method.patch_kind,
+        root=config.data.root or None,
+        strict=config.data.strict,
+    )
+    images = Source.parse(config.data.id).kind not in ("demo", "file")
+    rows = divide(config, None, cache_dir) if images else None  # so does this
+    _refuse_missing_sets(config, rows, opened)  # and this
+    split = divide(config, backbone, cache_dir)
+    if words is None and method.needs_ood:
+        words = task_words(config, backbone, split.classes, cache_dir)
+    task = make_task(config, backbone, split.classes, method.needs_ood, cache_dir, words)
+    task = replace(task, frozen=method.prepare(task))
+    hashes = {"train": split.train.sha256(), "test": split.test.sha256()}
+    sources = {config.data.id: served_by(split.train, len(split.train) + len(split.test))}
+    corrupted, ood = {}, {}
+    if config.data.validation == 0:  # corrupted test images would leak into tuning
+        for name, spec in expand_severities(config.data.corrupted):
+            tested = split.tested
+            some = _test_rows(config, split, spec)
+            features = opened(spec, split=tested.split, by=tested.by, rows=some)
+            features = _same_classes(config, split, features, spec)
+            corrupted[name] = _same_clients(config, split, features, spec)
+            hashes[spec] = features.sha256()
+            sources[spec] = served_by(features)
+    ood_specs = ood_of(config)
+    for spec in ood_specs:
+        features = opened(spec)
+        ood[_short(spec)] = _images(features)
+        hashes[spec] = features.sha256()
+        sources[spec] = served_by(features)
+    if len(ood) != len(ood_specs):
+        raise ConfigError(f"two OOD sets would share a name: {', '.join(ood_specs)}")
+    sets = EvaluationSets(Owned(_images(split.test), split.test_index), corrupted, ood)
+    words = tuple(words or ())
+    return Scenario(method, task, backbone, split, sets, hashes, words, sources)
+
+
+def datasets_of(config: RunConfig) -> list[str]:
+    """Names of all datasets that a run opens, each once."""
+    corrupted = () if config.data.validation else config.data.corrupted
+    return list(dict.fromkeys((config.data.id, *corrupted, *ood_of(config))))
+
+
+def ood_of(config: RunConfig) -> tuple[str, ...]:
+    """The OOD sets of a run: those of validation while it validates."""
+    data = config.data
+    return data.validation_ood if data.validation and data.validation_ood else data.ood
+
+
+def require_data(*configs: RunConfig) -> None:
+    """Refuse runs whose public datasets are not here, before anything is computed.
+
+    Args:
+        configs: the runs; what all of them lack is said at once.
+
+    Raises:
+        DataError: what to fetch and how large it is, or which ready features do not fit.
+    """
+    for one in configs:
+        for spec in expand(() if one.data.validation else one.data.corrupted):
+            _named("data.corrupted", spec, Source.parse)
+        for spec in ood_of(one):
+            _named("data.ood", spec, Source.parse)
+    roots = dict.fromkeys((one.data.root, one.backbone.name) for one in configs)
+    for root, backbone in roots:
+        same = [c for c in configs if (c.data.root, c.backbone.name) == (root, backbone)]
+        ready_features.require(
+            [spec for one in same for spec in datasets_of(one)], root or None, backbone
+        )
+
+
+def served_by(features: FeatureSet, images: int | None = None) -> dict[str, Any]:
+    """Where features came from, for a run's manifest."""
+    told = features.provenance
+    served = told.get("served", "")
+    path = told.get("source" if served == "images" else "file", "")
+    found: dict[str, Any] = {"served by": served}
+    found["path"] = str(Path(path).absolute()) if path else ""
+    found |= {"images": images or len(features)}
+    return {**found, "classes": len(features.classes)}
+
+
+def _refuse_missing_sets(
+    config: RunConfig, rows: Split | None, opened: partial[FeatureSet]
+) -> None:
+    """Refuse a run whose OOD or corrupted sets are not there, before any image is encoded.
+
+    Args:
+        config: the run's settings.
+        rows: who holds which ID images, without their features; None where `data.id` is features,
+            so that other features are opened without delay too.
+        opened: opens a set of features by its name.
+
+    Raises:
+        DataError: a set cannot be opened; the message names the setting.
+        ConfigError: a corrupted set holds other images than the ID test set.
+    """
+    look = partial(_look, opened=partial(opened, with_patches=False))
+    tested = Tested() if rows is None else rows.tested
+    seen: set[str] = set()
+    corrupted = () if config.data.validation else expand_severities(config.data.corrupted)
+    for _, spec in corrupted:
+        source = _named("data.corrupted", spec, Source.parse)
+        base, stored = spec.partition("#")[0], source.kind in ("demo", "file")
+        if (rows is None and stored) or (base in seen and not stored):
+            continue  # features are opened at once, or the set is made of the same images
+        seen.add(base)
+        found = _named("data.corrupted", spec, look, split=tested.split, by=tested.by)
+        if found is not None and rows is not None:
+            _same_clients(config, rows, _same_classes(config, rows, found, spec), spec)
+    for spec in ood_of(config):
+        source = _named("data.ood", spec, Source.parse)
+        if rows is not None or source.kind not in ("demo", "file"):
+            _named("data.ood", spec, look)
+
+
+def _named(setting: str, spec: str, look: Callable[..., Any], **more: str) -> Any:
+    """What `look` makes of a set's name; its refusal names the setting."""
+    try:
+        return look(spec, **more)
+    except DataError as error:
+        raise DataError(f"{setting}: {error}") from error
+
+
+def _look(spec: str, *, opened: partial[FeatureSet], **more: str) -> FeatureSet | None:
+    """The rows of a set without encoding images; None where official corrupted images are there."""
+    source = Source.parse(spec)
+    if source.kind in ("demo", "file"):
+        return opened(spec, **more)
+    settings = opened.keywords
+    if source.kind == NAMED and source.corruption is not None:
+        official = read_corrupted(
+            source.target, source.corruption, source.severity, settings["root"]
+        )
+        if official is not None:
+            return None
+    kept = {key: settings[key] for key in ("split", "cache_dir", "root", "strict")}
+    return open_labels(spec, **{**kept, **more})
+
+
+def open_backbone(
+    config: RunConfig, device: str | None = None, load: Load | None = None
+) -> Backbone:
+    """The configuration's towers on their device, in the precision they train in."""
+    weights = Path(config.backbone.weights) if config.backbone.weights else None
+    name, where = config.backbone.name, device or config.backbone.device
+    chosen = load or load_backbone
+    backbone: Backbone = caching.BACKBONES.get(
+        (name, weights, where), lambda: chosen(name, weights=weights, device=where), size=1
+    )
+    half = training_in_bfloat16(config.backbone.precision, backbone.device.type)
+    backbone.text.train_in(torch.bfloat16 if half else None)
+    return backbone
+
+
+def make_task(
+    config: RunConfig,
+    backbone: Backbone,
+    classes: tuple[str, ...],
+    needs_ood: bool,
+    cache_dir: Path | None = None,
+    words: Sequence[str] | None = None,
+) -> Task:
+    """The text side of a run; `words` None: mined, for methods that use them."""
+    if words is None and needs_ood:
+        words = task_words(config, backbone, classes, cache_dir)
+    texts = [config.data.template.format(name.replace("_", " ")) for name in classes]
+    return Task(
+        classes=classes,
+        encode=backbone.encode_prompts,
+        id_names=backbone.names(classes),
+        ood_names=backbone.names(words) if words else None,
+        anchors=backbone.encode_texts(texts),
+        logit_scale=config.backbone.logit_scale or backbone.logit_scale,
+        width=backbone.width,
+        bare_names=backbone.names(classes, period=False),
+        texts=backbone.encode_texts,
+        embed=backbone.embed,
+        patch_projection=backbone.patch_projection,
+    )
+
+
+def task_words(
+    config: RunConfig, backbone: Backbone, classes: tuple[str, ...], cache_dir: Path | None = None
+) -> tuple[str, ...]:
+    """The negative words of a run's task, mined once and remembered on disk."""
+    if not config.negatives.count:
+        return ()
+    return remembered(
+        config.negatives,
+        backbone.fingerprint,
+        classes,
+        lambda: mine_negatives(config, backbone, classes, cache_dir).words,
+        cache_dir,
+    )
+
+
+def mine_negatives(
+    config: RunConfig, backbone: Backbone, classes: tuple[str, ...], cache_dir: Path | None = None
+) -> Negatives:
+    """The negative words of a configuration, with their distances from the ID classes."""
+    wanted = config.negatives
+    return mine(
+        backbone,
+        classes,
+        wanted.count,
+        quantile=wanted.quantile,
+        band=wanted.band,
+        adjective_share=None if wanted.adjective_share < 0 else wanted.adjective_share,
+        candidates=read_words(Path(wanted.words).expanduser()) if wanted.words else None,
+        cache_dir=cache_dir,
+    )
+
+
+def expand_severities(specs: Sequence[str]) -> list[tuple[str, str]]:
+    """(`type@severity`, spec) pairs; a corruption without a severity stands for all five.
+
+    >>> expand_severities(["demo:cifar100#brightness"])[4]
+    ('brightness@5', 'demo:cifar100#brightness@5')
+    """
+    pairs = []
+    for spec in specs:
+        base, mark, corruption = spec.partition("#")
+        if not mark:
+            raise ConfigError(
+                f"data.corrupted: {spec!r} names no corruption, as in {base}#brightness"
+            )
+        if "@" in corruption:
+            pairs.append((corruption, spec))
+        else:
+            pairs += [(f"{corruption}@{s}", f"{spec}@{s}") for s in SEVERITIES]
+    return pairs
+
+
+def _same_classes(config: RunConfig, split: Split, features: FeatureSet, spec: str) -> FeatureSet:
+    """Corrupted images with the ID images' classes, in their order."""
+    dropped = [name for name in config.data.drop_classes if name in features.classes]
+    try:
+        return features.drop_classes(dropped).with_classes(split.classes)
+    except DataError as error:
+        reason = str(error).partition(":")[0]
+        raise ConfigError(
+            f"data.corrupted: {spec} does not hold the classes of {config.data.id}: write "
+            f"{config.data.id}#brightness there, or set data.corrupted=[] for none ({reason})"
+        ) from error
+
+
+def _test_rows(config: RunConfig, split: Split, spec: str) -> list[int] | None:
+    """The rows of corrupted images that are tested on, where these are part of the ID images."""
+    same = spec.partition("#")[0] == config.data.id
+    if split.tested.rows is None or not same or config.data.drop_classes:
+        return None
+    return [int(row) for row in split.tested.rows]
+
+
+def _same_clients(config: RunConfig, split: Split, features: FeatureSet, spec: str) -> Owned:
+    """Corrupted images divided as the test images are: by classes, or image by image."""
+    rows, same = split.tested.rows, spec.partition("#")[0] == config.data.id
+    if same and rows is not None and len(features) > rows.max():
+        features = features.select(torch.from_numpy(rows))
+    if split.shares is not None and rows is None:
+        owned = split.shares.assign(features.labels.numpy(), derive(config.partition.seed, "test"))
+        return Owned(_images(features), owned)
+    if not same or not torch.equal(features.labels, split.test.labels):
+        raise ConfigError(
+            f"data.corrupted: {spec} does not hold the test images of {config.data.id}: write "
+            f"{config.data.id}#brightness, which corrupts those"
+        )
+    return Owned(_images(features), split.test_index)
+
+
+def _images(features: FeatureSet) -> Images:
+    return Images(features.pooled, features.patches, features.labels.numpy())
+
+
+def _short(spec: str) -> str:
+    """The name of an OOD set in metrics."""
+    source = Source.parse(spec)
+    if source.kind == NAMED:
+        return source.stem
+    return spec.split(":", 1)[-1].rsplit("/", 1)[-1].removesuffix(".safetensors")

@@ -1,0 +1,87 @@
+"""How a configuration's federation runs: rounds, privacy, and what the server does to updates."""
+
+from focoop.config import RunConfig
+from focoop.errors import ConfigError
+from focoop.federation import (
+    Defence,
+    Edges,
+    LocalSettings,
+    Payload,
+    Privacy,
+    Schedule,
+    Screen,
+    num_sampled,
+    summed,
+)
+from focoop.scenario.scenario import Scenario
+
+# Clients trained as one batch on a GPU unless federation.together says otherwise: more gain nothing
+# there (docs/notebook/speed.md) and need memory.
+TOGETHER = 50
+
+
+def schedule_of(config: RunConfig, scenario: Scenario) -> Schedule:
+    """How the configuration's federation runs."""
+    settings = config.federation
+    check_parties(config, scenario.num_clients)
+    return Schedule(
+        rounds=settings.rounds if scenario.method.trains else 0,
+        participation=1.0 if scenario.method.pools_data else settings.participation,
+        local=LocalSettings(
+            settings.epochs,
+            settings.batch_size,
+            settings.lr,
+            settings.momentum,
+            settings.weight_decay,
+            settings.prox,
+        ),
+        lr_schedule=settings.lr_schedule,
+        together=settings.together or (1 if scenario.task.device.type == "cpu" else TOGETHER),
+        privacy=client_privacy(config),
+        screen=server_screen(config),
+        payload=Payload(settings.payload),
+        down=settings.payload_down,
+        secure=config.privacy.secure_sum,
+    )
+
+
+def check_parties(config: RunConfig, num_clients: int) -> None:
+    """Refuse secure sums of fewer clients than sites would take part in."""
+    asked = num_sampled(num_clients, config.federation.participation)
+    if config.privacy.secure_sum and asked < config.privacy.parties:
+        raise ConfigError(
+            f"{asked} of {num_clients} clients take part in a round, and a secure sum is of "
+            f"privacy.parties = {config.privacy.parties} or more: raise partition.clients or "
+            "federation.participation"
+        )
+
+
+def client_privacy(config: RunConfig) -> Privacy | None:
+    """What clients do to their updates before they leave; None: nothing."""
+    given = config.privacy
+    if not given.clip and given.counts == "exact":
+        return None
+    return Privacy(
+        given.clip,
+        given.noise,
+        given.delta,
+        given.counts,
+        given.count_step,
+        given.count_noise,
+        given.secret_draw,
+    )
+
+
+def server_screen(config: RunConfig) -> Screen | None:
+    """What happens to updates before the method's server step; None: nothing."""
+    inner, edges = _screen(config), config.federation.edges
+    return Edges(edges, inner).screen if edges else inner
+
+
+def _screen(config: RunConfig) -> Screen | None:
+    if config.privacy.secure_sum:
+        return summed
+    given = config.robust
+    if given.rule == "none":
+        return None
+    return Defence(given.rule, given.hostile, given.clip, given.count_cap).screen

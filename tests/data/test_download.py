@@ -1,0 +1,269 @@
+"""Downloads from a server of our own: whole, resumed, refused."""
+
+import hashlib
+import io
+import json
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from focoop.data import download as fetching
+from focoop.data import registry
+from focoop.data.dataset import Dataset, Download
+from focoop.data.download import download, fetch
+from focoop.errors import DataError
+from tests.data import trees
+
+CONTENT = bytes(range(256)) * 64
+
+
+class Server(ThreadingHTTPServer):
+    """Serves `files`; `cut` bytes per answer at most; remembers what was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.files: dict[str, bytes] = {}
+        self.cut = 0
+        self.kind = "application/octet-stream"
+        self.etag = '"one"'
+        self.ranges: list[str | None] = []
+
+    def url(self, name: str) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/{name}"
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Whole files and ranges, as a static server answers."""
+
+    server: Server
+
+    def do_GET(self) -> None:
+        content = self.server.files.get(self.path[1:])
+        asked = self.headers.get("Range")
+        self.server.ranges.append(asked)
+        if content is None:
+            self.send_error(404)
+            return
+        first = 0
+        if asked and self.headers.get("If-Range", self.server.etag) == self.server.etag:
+            first = int(asked.removeprefix("bytes=").rstrip("-"))
+        if first >= len(content) > 0:
+            self.send_error(416)
+            return
+        self.send_response(206 if first else 200)
+        self.send_header("Content-Type", self.server.kind)
+        self.send_header("ETag", self.server.etag)
+        self.send_header("Content-Length", str(len(content) - first))
+        self.end_headers()
+        sent = content[first:]
+        self.wfile.write(sent[: self.server.cut] if self.server.cut else sent)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as found:
+        thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield found
+        found.shutdown()
+        thread.join()
+
+
+def md5(content: bytes) -> str:
+    return "md5:" + hashlib.md5(content).hexdigest()
+
+
+def test_a_file_comes_whole_with_progress_and_its_hash(server: Server, tmp_path: Path) -> None:
+    server.files["x.bin"] = CONTENT
+    told: list[tuple[str, int, int]] = []
+    digest = download(
+        server.url("x.bin"), tmp_path / "a/x.bin", md5(CONTENT), lambda *a: told.append(a)
+    )
+    assert (tmp_path / "a" / "x.bin").read_bytes() == CONTENT
+    assert digest == hashlib.sha256(CONTENT).hexdigest()
+    assert told[-1] == ("x.bin", len(CONTENT), len(CONTENT))
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["x.bin"]
+
+
+def test_a_broken_download_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> None:
+    server.files["x.bin"], server.cut = CONTENT, 6000
+    target = tmp_path / "x.bin"
+    for _ in range(2):
+        with pytest.raises(DataError, match="continues where it stopped"):
+            download(server.url("x.bin"), target, md5(CONTENT))
+    assert not target.exists() and (tmp_path / "x.bin.part").stat().st_size == 12000
+    server.cut = 0
+    download(server.url("x.bin"), target, md5(CONTENT))
+    assert target.read_bytes() == CONTENT
+    assert server.ranges == [None, "bytes=6000-", "bytes=12000-"]
+
+
+def test_a_file_that_changed_meanwhile_is_sent_from_its_start(
+    server: Server, tmp_path: Path
+) -> None:
+    server.files["x.bin"], server.cut = CONTENT, 6000
+    with pytest.raises(DataError):
+        download(server.url("x.bin"), tmp_path / "x.bin")
+    server.files["x.bin"], server.cut, server.etag = CONTENT[::-1], 0, '"two"'
+    download(server.url("x.bin"), tmp_path / "x.bin")
+    assert (tmp_path / "x.bin").read_bytes() == CONTENT[::-1]
+
+
+def test_a_part_that_is_the_whole_needs_no_more_bytes(server: Server, tmp_path: Path) -> None:
+    server.files["x.bin"] = CONTENT
+    (tmp_path / "x.bin.part").write_bytes(CONTENT)
+    download(server.url("x.bin"), tmp_path / "x.bin", md5(CONTENT))
+    assert (tmp_path / "x.bin").read_bytes() == CONTENT
+
+
+def test_wrong_content_web_pages_and_missing_files_are_refused(
+    server: Server, tmp_path: Path
+) -> None:
+    server.files["x.bin"] = CONTENT
+    target = tmp_path / "x.bin"
+    with pytest.raises(DataError, match=f"md5 differs from {'0' * 32}"):
+        download(server.url("x.bin"), target, "md5:" + "0" * 32)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(DataError, match=f"404.*put it at {target}"):
+        download(server.url("y.bin"), target)
+    server.kind = "text/html; charset=utf-8"
+    with pytest.raises(DataError, match="a web page in place of the file"):
+        download(server.url("x.bin"), target)
+    assert not target.exists()
+
+
+def test_without_network_the_message_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"check the network.*{tmp_path / 'x.bin'}"):
+        download("http://127.0.0.1:9/x.bin", tmp_path / "x.bin")
+
+
+def archive(folder: Path, kind: str) -> bytes:
+    """All of a folder as a tar or zip."""
+    buffer = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(buffer, "w") as zipped:
+            for path in sorted(folder.rglob("*")):
+                zipped.write(path, path.relative_to(folder))
+    else:
+        with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+            tar.add(folder, ".")
+    return buffer.getvalue()
+
+
+def served(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
+    """Oxford Pets in two archives and a split file, on our server."""
+    made = tmp_path / "made"
+    trees.plant(made / "a", "images/Abyssinian_1.jpg")
+    trees.write(made / "b" / "annotations" / "list.txt", "x")
+    server.files = {
+        "images.tar.gz": archive(made / "a", "tar"),
+        "annotations.zip": archive(made / "b", "zip"),
+        "split_zhou_OxfordPets.json": b'{"train": [], "val": [], "test": []}',
+    }
+    files = server.files
+    dataset = replace(
+        registry.lookup("oxford_pets"),
+        downloads=(
+            Download(
+                server.url("images.tar.gz"),
+                "images.tar.gz",
+                md5(files["images.tar.gz"]),
+                unpack="oxford_pets",
+            ),
+            Download(
+                server.url("annotations.zip"),
+                "annotations.zip",
+                unpack="oxford_pets",
+                gives="annotations",
+            ),
+            Download(server.url("split_zhou_OxfordPets.json"), "split_zhou_OxfordPets.json"),
+        ),
+    )
+    monkeypatch.setattr(fetching, "lookup", lambda name: dataset)
+    return dataset
+
+
+def test_a_dataset_is_fetched_unpacked_and_recorded(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = served(server, tmp_path, monkeypatch)
+    root = tmp_path / "root"
+    base = fetch("oxford_pets", root)
+    assert base == root / "oxford_pets" and (base / "images" / "Abyssinian_1.jpg").is_file()
+    assert sorted(path.name for path in base.iterdir()) == [
+        "annotations",
+        "images",
+        "split_zhou_OxfordPets.json",
+    ]
+    assert sorted(path.name for path in root.iterdir()) == [".focoop", "oxford_pets"]
+    record = json.loads((root / ".focoop" / "oxford_pets.json").read_text("utf-8"))
+    assert record["licence"] == dataset.licence
+    assert [one["checked"].partition(":")[0] for one in record["files"]] == [
+        "md5",
+        "no published checksum",
+        "no published checksum",
+    ]
+    for one in record["files"]:
+        content = server.files[one["file"]]
+        assert one["bytes"] == len(content) and one["sha256"] == hashlib.sha256(content).hexdigest()
+    asked = len(server.ranges)
+    fetch("oxford_pets", root)
+    assert len(server.ranges) == asked  # nothing is fetched twice
+
+
+def test_what_is_on_disk_already_is_not_fetched(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served(server, tmp_path, monkeypatch)
+    root = trees.plant(tmp_path / "root", "oxford-iiit-pet/images/mine.jpg")
+    (root / "annotations.zip").write_bytes(server.files["annotations.zip"])  # got by hand
+    base = fetch("oxford_pets", root)
+    assert base == root / "oxford-iiit-pet" and len(server.ranges) == 1  # the split file alone
+    assert (base / "split_zhou_OxfordPets.json").is_file() and (base / "annotations").is_dir()
+    assert not (root / "oxford_pets").exists()
+
+
+def test_damaged_archives_and_full_disks_are_refused(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = served(server, tmp_path, monkeypatch)
+    server.files["images.tar.gz"] = b"no archive at all"
+    first = replace(dataset.downloads[0], checksum="")
+    broken = replace(dataset, downloads=(first,))
+    monkeypatch.setattr(fetching, "lookup", lambda name: broken)
+    with pytest.raises(DataError, match=r"cannot unpack .*images.tar.gz"):
+        fetch("oxford_pets", tmp_path / "root")
+    assert not list((tmp_path / "root").glob("oxford_pets/*"))
+    large = replace(dataset, downloads=(replace(first, size=10**18, file="y.tar.gz"),))
+    monkeypatch.setattr(fetching, "lookup", lambda name: large)
+    with pytest.raises(DataError, match="make room"):
+        fetch("oxford_pets", tmp_path / "other")
+    with pytest.raises(DataError, match=r"cannot be fetched.*PACS/"):
+        monkeypatch.setattr(fetching, "lookup", registry.lookup)
+        fetch("pacs", tmp_path)
+
+
+def test_an_archive_inside_an_archive_is_unpacked_too(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = trees.plant(tmp_path / "in", "101_ObjectCategories/ant/image_0001.jpg")
+    outer = tmp_path / "out" / "caltech-101"
+    outer.mkdir(parents=True)
+    (outer / "101_ObjectCategories.tar.gz").write_bytes(archive(made, "tar"))
+    server.files["c.zip"] = archive(tmp_path / "out", "zip")
+    real = registry.lookup("caltech101")
+    dataset = replace(real, downloads=(replace(real.downloads[0], url=server.url("c.zip"),
+                                               checksum=""),))  # fmt: skip
+    monkeypatch.setattr(fetching, "lookup", lambda name: dataset)
+    base = fetch("caltech101", tmp_path / "root")
+    assert (base / "101_ObjectCategories" / "ant" / "image_0001.jpg").is_file()
+    assert [path.name for path in base.iterdir()] == ["101_ObjectCategories"]

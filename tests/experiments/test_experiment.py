@@ -1,0 +1,110 @@
+"""Whole runs on the packaged features: bits, threads, resume points and memory."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.memory import peak
+from focoop.config import loading
+from focoop.experiments.evaluation import evaluate_run
+from focoop.experiments.naming import describe_partition
+from focoop.experiments.running import run_experiment
+from focoop.runs import TIMED, RunFolder, start
+from focoop.runs.manifest import collect
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+# Two of ten clients with twenty images each: a round in a few seconds.
+SMALL = (
+    "partition.shots=2",
+    "federation.participation=0.2",
+    "federation.rounds=1",
+    "federation.evaluate_every=0",
+    "data.corrupted=[]",
+    'data.ood=["demo:dtd_32px"]',
+)
+
+
+def run(path: Path, *overrides: str) -> RunFolder:
+    settings = loading.load(None, [*SMALL, *overrides])
+    with start(path, settings, collect(settings), resume=False) as folder:
+        run_experiment(settings, folder)
+        folder.finish("finished")
+    return folder
+
+
+def results(folder: RunFolder) -> dict[str, bytes]:
+    """All files of a run but those that hold times."""
+    paths = [path for path in folder.path.rglob("*") if path.is_file()]
+    names = {str(path.relative_to(folder.path)): path.read_bytes() for path in paths}
+    return {n: content for n, content in names.items() if n not in TIMED}
+
+
+def test_same_seed_same_bits_with_any_number_of_threads(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.append(results(run(tmp_path / str(threads), "method.name=focoop")))
+    finally:
+        torch.set_num_threads(before)
+    assert len(found[0]) == 4 + 2  # configuration, names, metrics, state and two clients
+    assert found[0] == found[1]
+
+
+def test_another_seed_gives_another_run(tmp_path: Path) -> None:
+    folders = [run(tmp_path / str(s), "method.name=promptfl", f"seed={s}") for s in (0, 1)]
+    assert folders[0].metrics() != folders[1].metrics()
+
+
+@pytest.mark.slow
+def test_the_paper_to_the_letter_runs(tmp_path: Path) -> None:
+    letter = loading.load(CONFIGS / "cifar100-focoop-paper.toml").method.settings
+    settings = [f"method.{one.name}={getattr(letter, one.name)}" for one in fields(letter)]
+    settings = [text.replace("True", "true").replace("False", "false") for text in settings]
+    folder = run(
+        tmp_path / "run",
+        *settings,
+        "federation.epochs=1",
+        "method.id_steps=1",
+        "method.ood_steps=1",
+        "negatives.count=10",
+    )
+    line = folder.metrics()[-1]
+    assert line["loss"] > 0 and line["server"]["transport_gap"] >= 0
+
+
+def test_evaluating_again_gives_the_committed_line(tmp_path: Path) -> None:
+    folder = run(tmp_path / "run", "method.name=promptfl")
+    again = evaluate_run(RunFolder.open(folder.path))
+    line = folder.metrics()[-1]
+    assert {name: line[name] for name in again.summary} == json.loads(json.dumps(again.summary))
+    assert line["clients"] == json.loads(json.dumps(again.clients))
+
+
+def test_zero_shot_has_no_rounds(tmp_path: Path) -> None:
+    folder = run(tmp_path / "run", "method.name=zeroshot", "federation.rounds=9")
+    assert folder.last_round() == 0
+    assert folder.metrics()[-1]["accuracy_own"] == pytest.approx(0.2765)  # of the packed images
+
+
+def test_validation_images_come_from_training_and_are_not_trained_on() -> None:
+    plain = describe_partition(loading.load(None, ["partition.shots=0"]))
+    tuning = describe_partition(loading.load(None, ["partition.shots=0", "data.validation=5"]))
+    assert tuning.test.sum() == 5 * 100
+    assert tuning.train.sum() + tuning.test.sum() == plain.train.sum() == 16 * 100
+    assert ((tuning.train > 0) == (tuning.test > 0)).all()  # a client is tested on its classes
+
+
+def test_train_and_test_share_one_class_by_client_matrix() -> None:
+    view = describe_partition(loading.load(None, ["partition.kind=pathological"]))
+    assert ((view.train > 0) == (view.test > 0)).all()
+    assert (view.train.sum(0) == 8).all() and (view.test.sum(0) == 20).all()
+
+
+@pytest.mark.slow
+def test_a_hundred_clients_cost_little_more_memory_than_ten() -> None:
+    assert peak(100, 0.1) <= 1.3 * peak(10, 1.0)

@@ -1,0 +1,242 @@
+"""Tuning: equal budgets, no test data, and a choice that follows from the evidence."""
+
+import csv
+import json
+import math
+import tomllib
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from focoop.cli import app
+from focoop.config.loading import from_dict, to_dict
+from focoop.errors import ConfigError
+from focoop.experiments import tuning, tuning_report
+from focoop.experiments.comparison import Outcome, run
+from focoop.experiments.grid import plan
+from focoop.fields import grids
+from focoop.methods import available
+from tests.toy_setting import write_setting
+
+FEW = {"validation": 3}
+
+
+def toy_studies(
+    tmp_path: Path, methods: str, budget: int, **given: Any
+) -> list[tuning_report.Study]:
+    setting = write_setting(tmp_path / "data")
+    return tuning.studies(setting, methods, budget, tmp_path / "out", **{**FEW, **given})
+
+
+def points(study: tuning_report.Study) -> list[dict[str, Any]]:
+    return [tuning_report.point_of(cell.config, study.keys) for cell in study.cells]
+
+
+def outcome(study: tuning_report.Study, number: int, **values: float | None) -> Outcome:
+    summary = {
+        "accuracy_own": values.get("own", 0.5),
+        "accuracy_all": 0.25,
+        "cross_alarm": values.get("alarm", 0.1),
+        "ood": {
+            "a": {"auroc": values.get("auroc", 0.5), "fpr95": 0.2, "fpr95_oodpos": 0.3},
+            "b": {"auroc": 0.5, "fpr95": 0.4, "fpr95_oodpos": 0.5},
+        },
+    }
+    return Outcome(study.cells[number], "finished", 2, summary)
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+# The sample
+
+
+def test_every_method_gets_the_same_budget_and_its_default_first(tmp_path: Path) -> None:
+    for study in toy_studies(tmp_path, "promptfl,focoop", 6):
+        found = points(study)
+        assert len(found) == 6 and len({json.dumps(point) for point in found}) == 6
+        default = from_dict({"method": {"name": study.label}})
+        assert found[0] == tuning_report.point_of(default, study.keys)
+        space = tuning.space(default)
+        assert all(point[key] in space[key] for point in found[1:] for key in space)
+        assert study.size == len(list(product(*space.values())))
+        # Nothing but the point differs between trials.
+        first = to_dict(study.cells[0].config)
+        for cell, point in zip(study.cells, found, strict=True):
+            assert from_dict(tuning.placed(first, point)) == cell.config
+
+
+def test_a_small_space_is_tried_whole(tmp_path: Path) -> None:
+    (study,) = toy_studies(tmp_path, "zeroshot", 50, overrides=["federation.rounds=1"])
+    keys = {"backbone.logit_scale": tuning.LOGIT_SCALE_GRID}
+    own = {f"method.{name}": grid for name, grid in grids(available()["zeroshot"].Config).items()}
+    expected = {json.dumps(tuning.decode(i, keys | own)) for i in range(study.size)}
+    assert expected <= {json.dumps(point) for point in points(study)}
+    assert "federation.lr" not in study.keys  # nothing is trained
+
+
+def test_the_sample_is_seeded_and_grows_by_its_end(tmp_path: Path) -> None:
+    (few,) = toy_studies(tmp_path, "promptfl", 4)
+    (same,) = toy_studies(tmp_path, "promptfl", 4)
+    (more,) = toy_studies(tmp_path, "promptfl", 9)
+    (other,) = toy_studies(tmp_path, "promptfl", 9, seed=1)
+    assert few == same
+    assert more.cells[:4] == few.cells  # the same folders: nothing is run twice
+    assert points(other)[1:] != points(more)[1:]
+
+
+def test_what_is_set_does_not_vary(tmp_path: Path) -> None:
+    (study,) = toy_studies(
+        tmp_path, "promptfl:federation.lr=0.5", 3, overrides=["backbone.logit_scale=7"]
+    )
+    assert "federation.lr" not in study.keys and "backbone.logit_scale" not in study.keys
+    assert {cell.config.federation.lr for cell in study.cells} == {0.5}
+    assert {cell.config.backbone.logit_scale for cell in study.cells} == {7.0}
+
+
+@pytest.mark.parametrize("name", available())
+def test_declared_grids_hold_allowed_values(name: str) -> None:
+    default = from_dict({"method": {"name": name}})
+    for key, values in tuning.space(default).items():
+        assert len(set(values)) == len(values) > 1, key
+        for value in values:
+            tree = tuning.placed(to_dict(default), {key: value})
+            try:
+                kept = tuning_report.point_of(from_dict(tree), [key])[key]
+                assert kept == (list(value) if isinstance(value, tuple) else value)
+            except ConfigError as error:
+                # One value may need another setting; the value itself must be allowed.
+                assert f"{key} = " not in str(error), error
+
+
+def test_decode_counts_through_the_product() -> None:
+    grid = {"a.x": (1, 2, 3), "b.y": ("p", "q")}
+    expected = [dict(zip(grid, point, strict=True)) for point in product(*grid.values())]
+    assert [tuning.decode(i, grid) for i in range(6)] == expected
+
+
+# No test data
+
+
+def test_the_test_split_is_not_opened(tmp_path: Path) -> None:
+    setting = write_setting(tmp_path / "data", data="train_only")  # there is no test split
+    studies = tuning.studies(setting, "zeroshot", 1, tmp_path / "out", validation=3)
+    (found,) = tuning.tune(studies, {"own": 1.0}, jobs=0, watch=lambda outcome: None)
+    assert found.best is not None and found.best.outcome.status == "finished"
+    summary = found.best.outcome.summary
+    assert summary is not None and list(summary["ood"]) == ["held"]
+    clients = json.loads(
+        (found.best.outcome.cell.folder / "metrics.jsonl").read_text().splitlines()[-1]
+    )["clients"]
+    assert sum(row["num_test"] for row in clients) == 3 * 4  # of four classes
+    (cell,) = plan([setting], "zeroshot", (0,), tmp_path / "test")
+    assert "no 'test' rows" in run([cell], jobs=0)[0].error  # the file indeed has none
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"validation": 0}, "data.validation must be > 0"),
+        ({"overrides": ["data.validation=0"]}, "data.validation must be > 0"),
+        ({"overrides": ['data.ood=["demo:dtd_32px"]']}, "not chosen on test sets"),
+        ({"overrides": ['data.corrupted=["demo:cifar100#fog"]']}, "not chosen on test sets"),
+    ],
+)
+def test_test_images_are_refused(tmp_path: Path, given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        toy_studies(tmp_path, "zeroshot", 2, **given)
+
+
+def test_test_ood_sets_are_refused(tmp_path: Path) -> None:
+    setting = write_setting(tmp_path / "data")
+    far = f"file:{tmp_path / 'data'}/far.safetensors"
+    with pytest.raises(ConfigError, match="is a test OOD set"):
+        toy_studies(tmp_path, "zeroshot", 2, ood=[far])
+    lines = [line for line in setting.read_text().splitlines() if "validation_ood" not in line]
+    setting.write_text("\n".join(lines))
+    with pytest.raises(ConfigError, match="names no validation OOD sets"):
+        tuning.studies(setting, "zeroshot", 2, tmp_path / "out")
+    (study,) = tuning.studies(setting, "zeroshot", 2, tmp_path / "out", ood=["demo:sun_32px"])
+    assert study.cells[0].config.data.validation_ood == ("demo:sun_32px",)
+    assert study.cells[0].config.data.validation == tuning.VALIDATION
+    # A file about validation images names validation sets.
+    setting.write_text(setting.read_text().replace("[data]", "[data]\nvalidation = 2"))
+    (study,) = tuning.studies(setting, "zeroshot", 2, tmp_path / "out")
+    data = study.cells[0].config.data
+    assert (data.validation, data.validation_ood, data.ood) == (2, (far,), ())
+
+
+# The choice
+
+
+def test_objective_is_a_weighted_mean(tmp_path: Path) -> None:
+    (study,) = toy_studies(tmp_path, "promptfl", 2)
+    summary = outcome(study, 0, own=0.8, auroc=0.9, alarm=0.3).summary
+    assert summary is not None
+    weights = tuning_report.parse_objective("own=2, auroc=1,alarm=-1")
+    by_hand = (2 * 0.8 + (0.9 + 0.5) / 2 - 0.3) / 4
+    assert tuning_report.objective(summary, weights) == pytest.approx(by_hand)
+    assert tuning_report.objective({**summary, "cross_alarm": None}, weights) is None
+    assert tuning_report.parse_objective(tuning_report.OBJECTIVE) == {"own": 1.0, "auroc": 1.0}
+    for wrong in ("owm=1", "own=x", "own=0", "own=inf", ""):
+        with pytest.raises(ConfigError, match="--objective"):
+            tuning_report.parse_objective(wrong)
+
+
+def test_the_choice_is_the_best_of_the_evidence(tmp_path: Path) -> None:
+    (study,) = toy_studies(tmp_path, "promptfl", 5)
+    outcomes = [
+        outcome(study, 0, own=0.5),
+        outcome(study, 1, own=0.9),
+        outcome(study, 2, own=0.9),  # as good, but later
+        Outcome(study.cells[3], "failed", error="Traceback\nRuntimeError: no"),
+        outcome(study, 4, own=0.95, auroc=None),  # no AUROC: cannot be compared
+    ]
+    outcomes[4].summary["ood"] = {}  # type: ignore[index]
+    weights = tuning_report.parse_objective(tuning_report.OBJECTIVE)
+    found = tuning_report.choose(study, outcomes, weights)
+    assert [trial.number for trial in found.trials] == [1, 2, 0, 3, 4]
+    assert found.best is not None and found.best.number == 1
+    tuning_report.write_choice(found, weights, tmp_path / "out", tmp_path / "presets", "@toy")
+    rows = read_csv(tmp_path / "out" / "promptfl.csv")
+    values = {int(row["trial"]): float(row["objective"]) for row in rows if row["objective"] != "-"}
+    assert max(values, key=lambda number: values[number]) == found.best.number
+    assert values[1] == pytest.approx(100 * (0.9 + 0.5) / 2)
+    preset = tomllib.loads((tmp_path / "presets" / "promptfl@toy.toml").read_text())
+    assert preset["federation"]["lr"] == points(study)[1]["federation.lr"]
+    assert preset["backbone"]["logit_scale"] == points(study)[1]["backbone.logit_scale"]
+    text = (tmp_path / "out" / "promptfl.md").read_text()
+    assert "RuntimeError: no" in text and text.count("\n| ") == 5 + 2
+    none = tuning_report.choose(study, [Outcome(cell, "failed") for cell in study.cells], weights)
+    assert none.best is None and none.preset == ""
+
+
+def test_the_command_writes_a_preset_that_compare_takes(tmp_path: Path) -> None:
+    setting = write_setting(tmp_path / "data", rounds=1)
+    presets = tmp_path / "presets"
+    call = ["tune", "--setting", str(setting), "--methods=zeroshot,promptfl", "--budget=3"]
+    call += ["--validation=3", f"--out={tmp_path / 'out'}", f"--write={presets}", "--jobs=0"]
+    call += ["--set", "federation.lr_schedule=cosine"]
+    result = CliRunner().invoke(app, call)
+    assert result.exit_code == 0, result.stderr
+    assert "promptfl  3/3" in result.stdout and "[6/6]" in result.stderr
+    rows = read_csv(tmp_path / "out" / "promptfl.csv")
+    best = max(rows, key=lambda row: (float(row["objective"]), -int(row["trial"])))
+    text = (presets / "promptfl.toml").read_text()
+    size = math.prod(map(len, tuning.space(from_dict({"method": {"name": "promptfl"}})).values()))
+    assert f"3 trials of {size} points; objective own=1, auroc=1" in text
+    assert f": {best['objective']} (defaults: " in text
+    (cell,) = plan([setting], "promptfl", (0,), tmp_path / "runs", presets=presets)
+    assert cell.config.federation.lr == float(best["federation.lr"])
+    assert cell.config.backbone.logit_scale == float(best["backbone.logit_scale"])
+    assert cell.config.federation.lr_schedule == "cosine"  # part of what was chosen
+    assert cell.config.data.validation == 0  # the comparison is made on the test images
+    again = CliRunner().invoke(app, [*call, "--json"])  # all trials are found finished
+    (_, found) = json.loads(again.stdout)
+    assert [trial["trial"] for trial in found["trials"]] == [int(row["trial"]) for row in rows]
+    assert math.isclose(100 * found["trials"][0]["value"], float(best["objective"]), abs_tol=0.01)
+    assert (presets / "promptfl.toml").read_text() == text

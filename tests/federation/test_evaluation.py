@@ -1,0 +1,277 @@
+"""Evaluation against hand-counted answers of a model whose logits the test writes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from focoop.errors import DataError
+from focoop.federation import evaluation
+from focoop.federation.evaluation import (
+    EvaluationSets,
+    Images,
+    Owned,
+    answers,
+    chunk_size,
+    evaluate,
+)
+from focoop.functional import metrics, scores
+from focoop.methods import create
+from focoop.methods.base import (
+    Batch,
+    ClientUpdate,
+    Logits,
+    Method,
+    Params,
+    Prompt,
+    Server,
+    State,
+    Task,
+    Text,
+    cosines,
+)
+from focoop.seeds import torch_generator
+from tests.methods.contract_toy import make_task
+
+
+class Written(Method):
+    """Pooled features are read as logits: the first C columns classes, the last the score.
+
+    A client's parameter `shift` is added to class 0, so that clients differ.
+    """
+
+    def init(self, task: Task, generator: torch.Generator) -> State:
+        return State({})
+
+    def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
+        return {}
+
+    def text(self, params: Params, features: Params, task: Task) -> Text:
+        return Text(params["shift"])
+
+    def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
+        cosines = pooled[:, :3].clone()
+        cosines[:, 0] += text.id
+        return Logits(cosines, pooled[:, 3:])
+
+    def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
+        raise AssertionError
+
+    def score(self, logits: Logits, task: Task) -> Tensor:
+        assert logits.ood is not None
+        return logits.ood[:, 0]
+
+    def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
+        raise AssertionError
+
+
+NOT_READ: Any = None
+TASK = Task(
+    classes=("a", "b", "c"),
+    encode=NOT_READ,
+    id_names=NOT_READ,
+    ood_names=None,
+    anchors=torch.zeros(3, 4),
+    logit_scale=1.0,
+    width=4,
+    bare_names=NOT_READ,
+    texts=NOT_READ,
+    embed=NOT_READ,
+)
+
+
+def images(rows: list[tuple[int, int, float]]) -> Images:
+    """(label, predicted, score) per image."""
+    pooled = torch.zeros(len(rows), 4)
+    for i, (_, predicted, score) in enumerate(rows):
+        pooled[i, predicted] = 1.0
+        pooled[i, 3] = score
+    return Images(pooled, None, np.array([label for label, _, _ in rows]))
+
+
+# Client 0 owns rows 0-2 (3 of 3 right), client 1 rows 3-4 (1 of 2 right).
+TEST = images([(0, 0, 0.0), (1, 1, 0.1), (1, 1, 0.2), (2, 2, 0.9), (2, 1, 0.5)])
+OWNED = Owned(TEST, [np.array([0, 1, 2]), np.array([3, 4])])
+OOD = images([(0, 0, 1.0), (0, 0, 0.15), (0, 0, 0.6)])
+
+
+def test_counts_by_hand() -> None:
+    corrupted = {
+        "noise@1": Owned(images([(0, 0, 0), (2, 0, 0)]), [np.array([0]), np.array([1])]),
+        "noise@2": Owned(images([(0, 0, 0), (2, 2, 0)]), [np.array([0]), np.array([1])]),
+    }
+    sets = EvaluationSets(OWNED, corrupted, {"x": OOD})
+    result = evaluate(Written(), TASK, lambda k: {"shift": torch.zeros(())}, sets)
+    assert result.summary["accuracy_own"] == pytest.approx(4 / 5)
+    assert result.summary["accuracy_own_macro"] == pytest.approx((1 + 0.5) / 2)
+    assert result.summary["accuracy_all"] == pytest.approx(4 / 5)
+    assert result.summary["corrupted"] == {"noise@1": 0.5, "noise@2": 1.0}
+    assert result.summary["accuracy_corrupted"] == pytest.approx(0.75)
+    assert result.summary["corrupted_by_type"] == {"noise": pytest.approx(0.75)}
+    # Client 0 keeps scores <= 0.2: both others (0.9, 0.5) are flagged. Client 1 keeps <= 0.9.
+    assert [row["cross_alarm"] for row in result.clients] == [1.0, 0.0]
+    assert result.summary["cross_alarm"] == pytest.approx(0.5)
+    # OOD at or below the threshold is accepted: 1 of 3, then 2 of 3.
+    assert [row["ood"]["x"]["fpr95"] for row in result.clients] == [
+        pytest.approx(1 / 3),
+        pytest.approx(2 / 3),
+    ]
+    # Client 0: of 9 pairs OOD above ID in 3 + 2 + 3 of them.
+    assert result.clients[0]["ood"]["x"]["auroc"] == pytest.approx(8 / 9)
+    pooled = result.summary["ood"]["x"]["pooled"]
+    assert pooled["fpr95"] == pytest.approx(4 / 6)  # threshold 0.9 over all five own scores
+
+
+def test_each_client_is_judged_by_its_own_model() -> None:
+    sets = EvaluationSets(OWNED, {}, {"x": OOD})
+    shift = {0: 0.0, 1: 5.0}  # client 1 answers class 0 always
+    result = evaluate(Written(), TASK, lambda k: {"shift": torch.tensor(shift[k])}, sets)
+    assert [row["accuracy_own"] for row in result.clients] == [1.0, 0.0]
+    assert [row["accuracy_all"] for row in result.clients] == [0.8, 0.2]
+    assert result.summary["accuracy_corrupted"] is None
+
+
+def test_one_model_for_all_gives_the_same_as_one_by_one() -> None:
+    sets = EvaluationSets(OWNED, {}, {"x": OOD})
+    params = {"shift": torch.zeros(())}
+    one = evaluate(Written(), TASK, lambda k: params, sets)
+    other = evaluate(Written(), TASK, lambda k: params, sets, same_for_all=True)
+    assert one == other
+
+
+def test_clients_without_test_images_are_left_out_and_none_at_all_is_refused() -> None:
+    empty = np.zeros(0, dtype=np.int64)
+    sets = EvaluationSets(Owned(TEST, [np.arange(5), empty]))
+    result = evaluate(Written(), TASK, lambda k: {"shift": torch.zeros(())}, sets)
+    assert result.summary["num_clients"] == 1
+    assert result.summary["cross_alarm"] is None  # nobody else owns an image
+    nobody = EvaluationSets(Owned(TEST, [empty, empty]))
+    with pytest.raises(DataError, match="no client has a test image"):
+        evaluate(Written(), TASK, lambda k: {"shift": torch.zeros(())}, nobody)
+
+
+class Cosines(Written):
+    """Cosines with classes, words and, where there are any, patches."""
+
+    def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
+        self.seen.append(len(pooled))
+        found = cosines(text, pooled)
+        return Logits(found.id, found.ood, None if patches is None else patches @ text.id.T)
+
+    def score(self, logits: Logits, task: Task) -> Tensor:
+        assert logits.ood is not None
+        score = scores.id_mass(logits.id, logits.ood, 30.0)
+        return score if logits.patches is None else score + scores.gl_mcm(logits.id, logits.patches)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[int] = []
+
+
+def drawn(count: int, patches: int = 0) -> tuple[Text, Images]:
+    generator = torch_generator(0, "chunks")
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    labels = torch.randint(5, (count,), generator=generator).numpy()
+    parts = draw(count, patches, 8) if patches else None
+    return Text(draw(5, 8), draw(7, 8)), Images(draw(count, 8), parts, labels)
+
+
+@pytest.mark.parametrize("patches", [0, 3])
+@pytest.mark.parametrize("size", [1, 7, 64])
+def test_chunks_answer_as_the_whole_set(
+    patches: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, images = drawn(50, patches)
+    method = Cosines()
+    monkeypatch.setattr(evaluation, "CHUNK", size)
+    found = answers(method, text, images, TASK)
+    assert max(method.seen) == min(size, 50)
+    logits = method.logits(text, images.pooled, images.patches)
+    assert np.array_equal(found.predicted, logits.id.argmax(1).numpy())
+    np.testing.assert_allclose(found.score, method.score(logits, TASK).numpy(), rtol=1e-9)
+    assert (found.predicted.dtype, found.score.dtype) == (np.int32, np.float64)
+
+
+@pytest.mark.parametrize("name", ["zeroshot", "focoop"])
+def test_evaluation_does_not_depend_on_the_number_of_threads(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "CHUNK", 7)
+    method = create(name)
+    task = make_task(method)
+    count, before, found = len(task.classes), torch.get_num_threads(), []
+    state = method.init(task, torch_generator(0, "start"))
+    generator = torch.Generator().manual_seed(3)
+    pooled = F.normalize(torch.randn(40, task.anchors.shape[1], generator=generator), dim=-1)
+    test = Images(pooled[:20], None, np.arange(20) % count)
+    sets = EvaluationSets(
+        Owned(test, [np.arange(20)[k::5] for k in range(5)]),
+        ood={"far": Images(pooled[20:], None, np.zeros(20, np.int64))},
+    )
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            params = {**state.shared, **state.private}
+            found.append(evaluate(method, task, lambda _, p=params: p, sets))  # type: ignore[misc]
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert found[0] == found[1]
+
+
+def test_a_set_without_images_has_no_answers() -> None:
+    text, images = drawn(0)
+    found = answers(Cosines(), text, images, TASK)
+    assert (len(found.predicted), len(found.score)) == (0, 0)
+
+
+def test_chunks_shrink_with_prompts_and_patches() -> None:
+    def size(classes: int, words: int, patches: int, width: int = 512) -> int:
+        text = Text(
+            torch.zeros(1, 1).expand(classes, width), torch.zeros(1, 1).expand(words, width)
+        )
+        parts = torch.zeros(1, 1, 1).expand(9, patches, width) if patches else None
+        return chunk_size(text, Images(torch.zeros(9, 4), parts, np.zeros(9)))
+
+    assert size(100, 100, 0) == evaluation.CHUNK
+    for case in ((1000, 1000, 0), (1000, 100, 196), (100, 100, 16), (100, 0, 196)):
+        classes, words, patches = case
+        cells = 8 * (classes + words) + patches * (classes + 512)
+        assert size(*case) * cells <= evaluation.CELLS < (size(*case) + 1) * cells
+    assert size(10**7, 10**7, 1) == 1
+
+
+def test_one_model_for_all_pools_as_if_every_client_had_answered() -> None:
+    text, images = drawn(60)
+    outside = drawn(40, 2)[1].pooled
+    sets = EvaluationSets(
+        Owned(images, np.array_split(np.arange(60), 6)),
+        {},
+        {"x": Images(outside, None, np.zeros(40, dtype=np.int64))},
+    )
+
+    class Fixed(Cosines):
+        def encode(self, params: Params, task: Task) -> Text:
+            return text
+
+    one = evaluate(Fixed(), TASK, lambda k: {}, sets)
+    shared = Fixed()
+    other = evaluate(shared, TASK, lambda k: {}, sets, same_for_all=True)
+    assert len(shared.seen) == 2  # one pass over each set
+    assert other.clients == one.clients
+    pooled = other.summary["ood"]["x"].pop("pooled")
+    assert pooled == pytest.approx(one.summary["ood"]["x"].pop("pooled"), abs=1e-12)
+    assert other.summary == one.summary
+    method = Cosines()
+    by_hand = [
+        method.score(method.logits(text, part, None), TASK).numpy()
+        for part in (images.pooled, outside.repeat(6, 1))
+    ]
+    assert pooled == pytest.approx(metrics.detection(*by_hand), abs=1e-12)

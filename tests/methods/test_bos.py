@@ -1,0 +1,147 @@
+"""The ascent's closed-form gradients against autograd, in float64; threads of the transport."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, Literal
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from focoop.functional.transport import dual, semi_unbalanced
+from focoop.methods._bos import Ascent, Separation, separation_loss
+from focoop.methods._goc import Consistency
+from focoop.methods.base import Batch, ClientUpdate, Params, Server, Text
+from focoop.seeds import torch_generator
+
+CLASSES, WORDS, WIDTH, IMAGES = 5, 4, 8, 6
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch_generator(1, *shape), dtype=torch.float64)
+
+
+def unit(*shape: int) -> Tensor:
+    return F.normalize(draw(*shape), dim=-1)
+
+
+def batch() -> Batch:
+    return Batch(unit(IMAGES, WIDTH), None, torch.arange(IMAGES) % CLASSES)
+
+
+def worst_features(
+    text: Text,
+    noise: Params,
+    objective: Callable[[Text], Tensor],
+    move_id: tuple[Ascent, int, float],
+    move_ood: tuple[Ascent, int, float],
+) -> Text:
+    """`Separation.worst` by autograd through any objective of the text.
+
+    `noise` holds the starting rows `id` and `ood`; a move is (ascent, steps, tau).
+    """
+    assert text.ood is not None
+    still_id, still_ood = text.id.detach(), text.ood.detach()
+    ascent, steps, tau = move_id
+    noise_id = ascent.climb(
+        torch.func.grad(lambda n: objective(Text(F.normalize(still_id + n, dim=-1), still_ood))),
+        noise["id"],
+        steps=steps,
+        tau=tau,
+    )
+    worst = F.normalize(text.id + noise_id, dim=-1)
+    ascent, steps, tau = move_ood
+    still = worst.detach()
+    noise_ood = ascent.climb(
+        torch.func.grad(lambda n: objective(Text(still, F.normalize(still_ood + n, dim=-1)))),
+        noise["ood"],
+        steps=steps,
+        tau=tau,
+    )
+    return Text(worst, F.normalize(text.ood + noise_ood, dim=-1))
+
+
+@pytest.mark.parametrize("offset", [None, draw(CLASSES)], ids=["plain", "prior"])
+@pytest.mark.parametrize("normalised", [True, False], ids=["unit steps", "raw steps"])
+@pytest.mark.parametrize("gamma", [0.0, 0.3])
+@pytest.mark.parametrize("weight", [0.0, 1.0, 0.5])
+def test_the_worst_features_are_those_of_autograd(
+    offset: Tensor | None, normalised: bool, gamma: float, weight: float
+) -> None:
+    images = batch()
+    text = Text(unit(CLASSES, WIDTH).requires_grad_(), unit(WORDS, WIDTH).requires_grad_())
+    noise = {"id": 0.01 * draw(CLASSES, WIDTH), "ood": 0.01 * draw(WORDS, WIDTH)}
+    moves = [(Ascent(r, 0.4, normalised, gamma), n, 2.0) for r, n in ((0.3, 3), (1.0, 4))]
+
+    def objective(moved: Text) -> Tensor:
+        return separation_loss(moved, images, 5.0, weight, offset).mean()
+
+    expected = worst_features(text, noise, objective, *moves)
+    found = Separation(images, 5.0, weight, offset).worst(text, noise, *moves)
+    assert found.ood is not None and expected.ood is not None
+    torch.testing.assert_close(found.id, expected.id, atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(found.ood, expected.ood, atol=1e-12, rtol=1e-12)
+    assert not torch.allclose(found.id, text.id, atol=1e-2)
+    # Gradients pass through the moved rows as if the noise were given.
+    leaves = [text.id, text.ood]
+    slopes = [
+        torch.autograd.grad(objective(side), leaves, retain_graph=True)
+        for side in (found, expected)
+    ]
+    for one, other in zip(*slopes, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-12, rtol=1e-9)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5])
+def test_the_slope_of_the_price(gamma: float) -> None:
+    ascent, noise = Ascent(1.0, 0.4, True, gamma), draw(3, WIDTH)
+    expected = torch.func.grad(lambda n: ascent.price(n, 3.0))(noise)
+    torch.testing.assert_close(ascent.price_slope(noise, 3.0), expected, atol=1e-12, rtol=1e-12)
+    noise[1] = 0.0
+    assert ascent.price_slope(noise, 3.0)[1].abs().max() == 0.0
+
+
+def test_many_clients_at_once() -> None:
+    images, other = batch(), unit(WORDS, WIDTH)
+    rows, noise = unit(3, CLASSES, WIDTH), 0.1 * draw(3, CLASSES, WIDTH)
+
+    def slope(rows: Tensor, noise: Tensor) -> Tensor:
+        return Separation(images, 5.0, 1.0).slope(rows, other, ids=True)(noise)
+
+    found = torch.func.vmap(slope)(rows, noise)
+    expected = torch.stack([slope(r, n) for r, n in zip(rows, noise, strict=True)])
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("rule", ["dual", "armijo"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_small_transports_run_on_one_thread(
+    fails: bool, rule: Literal["dual", "armijo"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = {
+        "dual": (dual, "semi_unbalanced_dual"),
+        "armijo": (semi_unbalanced, "semi_unbalanced"),
+    }
+    solver, used, before = getattr(*places[rule]), [], torch.get_num_threads()
+
+    def watched(cost: Tensor, **settings: Any) -> Any:
+        used.append(torch.get_num_threads())
+        if fails:
+            raise RuntimeError("no plan")
+        return solver(cost, **settings)
+
+    monkeypatch.setattr(*places[rule], watched)
+    updates = [
+        ClientUpdate(k, {"ood": draw(WORDS, 2, k + 3)[:, :, :3]}, 1, torch.ones(CLASSES), 0.0)
+        for k in range(2)
+    ]
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(RuntimeError, match="no plan") if fails else nullcontext():
+            Consistency(tau=0.1, rule=rule).calibrate(
+                draw(CLASSES, 2, 3), torch.arange(WORDS), updates, Server({})
+            )
+        assert used == [1] and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

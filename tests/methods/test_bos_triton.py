@@ -1,0 +1,104 @@
+"""The GPU's robust loss, its kernels run by Triton's interpreter, against float64."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from focoop.methods import _bos
+from focoop.methods._bos import Ascent, Separation
+from focoop.methods.base import Batch, Params, Text
+from focoop.seeds import torch_generator
+from tests.methods.test_bos import draw, unit
+
+pytest.importorskip("triton")
+from focoop.methods import _bos_triton  # noqa: E402
+
+CLIENTS, CLASSES, WORDS, WIDTH, IMAGES = 3, 11, 5, 12, 6
+
+
+PRIORS = {"none": None, "one": draw(CLASSES), "own": draw(CLIENTS, CLASSES)}
+
+
+def loss_of(
+    dtype: torch.dtype, radius: float, weight: float, prior: str, steps: Sequence[int] = (3, 2)
+) -> list[Tensor]:
+    """(K,) losses of clients under vmap, and the slopes of their class and OOD rows."""
+    labels = torch.randint(CLASSES, (CLIENTS, IMAGES), generator=torch_generator(3))
+    leaves = [unit(CLIENTS, n, WIDTH).to(dtype).requires_grad_() for n in (CLASSES, WORDS)]
+    noise = {"id": 0.01 * draw(CLIENTS, CLASSES, WIDTH), "ood": 0.01 * draw(CLIENTS, WORDS, WIDTH)}
+    noise["id"][0, 1] = 0.0  # its price has no slope
+    moves = [
+        (Ascent(r, 0.4, True, 0.0), count, 2.0)
+        for r, count in zip((radius, 2 * radius), steps, strict=True)
+    ]
+
+    def one(i: Tensor, o: Tensor, x: Tensor, y: Tensor, n: Params, p: Tensor | None) -> Tensor:
+        separation = Separation(Batch(x, None, y), 5.0, weight, p)
+        return separation.loss(Text(i, o), n, *moves, 0.7)
+
+    mapped = torch.func.vmap(one, in_dims=(0, 0, 0, 0, 0, 0 if prior == "own" else None))
+    pooled = unit(CLIENTS, IMAGES, WIDTH).to(dtype)
+    start = {n: v.to(dtype) for n, v in noise.items()}
+    given = PRIORS[prior]
+    shift = None if given is None else given.to(dtype)
+    losses: Tensor = mapped(*leaves, pooled, labels, start, shift)
+    total = (losses * torch.arange(1.0, 1 + CLIENTS)).sum()
+    return [losses.detach(), *torch.autograd.grad(total, leaves)]
+
+
+def use_kernels(monkeypatch: pytest.MonkeyPatch, rows: int = 8) -> None:
+    """Several rows a program: the interpreter is slow."""
+    monkeypatch.setattr(_bos, "fits", lambda *_: True)
+    monkeypatch.setattr(_bos_triton, "ROWS", rows)
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("weight", [0.0, 0.5])
+@pytest.mark.parametrize(
+    "radius",
+    [pytest.param(0.3, id="cap"), pytest.param(0.0, id="no cap", marks=pytest.mark.slow)],
+)
+def test_the_kernels_are_the_formulas(
+    radius: float, weight: float, prior: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = loss_of(torch.float64, radius, weight, prior)
+    use_kernels(monkeypatch)
+    for one, other in zip(loss_of(torch.float32, radius, weight, prior), expected, strict=True):
+        torch.testing.assert_close(one.double(), other, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("steps", [(0, 2), (2, 0), (0, 0)])
+def test_without_steps_the_noise_stays(
+    steps: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = loss_of(torch.float64, 0.3, 1.0, "none", steps)
+    use_kernels(monkeypatch)
+    for one, other in zip(loss_of(torch.float32, 0.3, 1.0, "none", steps), expected, strict=True):
+        torch.testing.assert_close(one.double(), other, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_one_client_alone_is_one_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_kernels(monkeypatch, rows=_bos_triton.ROWS)
+    batch = Batch(unit(IMAGES, WIDTH).float(), None, torch.arange(IMAGES))
+    noise = {"id": 0.01 * draw(CLASSES, WIDTH).float(), "ood": 0.01 * draw(WORDS, WIDTH).float()}
+    move = (Ascent(0.3, 0.4, True, 0.0), 2, 1.0)
+
+    def loss(ids: Tensor, oods: Tensor) -> Tensor:
+        return Separation(batch, 5.0, 1.0).loss(Text(ids, oods), noise, move, move, 1.0)
+
+    leaves = [unit(n, WIDTH).float().requires_grad_() for n in (CLASSES, WORDS)]
+    many = torch.func.vmap(loss)(*(leaf.expand(2, -1, -1) for leaf in leaves))
+    alone = loss(*leaves)
+    assert torch.equal(many[0], many[1])
+    torch.testing.assert_close(many[0], alone, atol=1e-6, rtol=1e-6)
+    slopes = torch.autograd.grad(many[0], leaves), torch.autograd.grad(alone, leaves)
+    for one, other in zip(*slopes, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
+
+
+def test_where_the_kernels_are_used() -> None:
+    rows, unit_steps = unit(CLASSES, WIDTH).float(), Ascent(0.3, 0.4, True, 0.0)
+    assert not _bos.fits(rows, rows, unit_steps)  # no GPU here
