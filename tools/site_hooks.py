@@ -38,7 +38,7 @@ def on_page_content(html: str, page: Any, config: Any, **_: Any) -> str:
 
 def settings() -> str:
     """Return every setting of the schema and of every method as Markdown tables."""
-    from focoop.config import MethodConfig, RunConfig
+    from focoop.config.loading import MethodConfig, RunConfig
     from focoop.methods import available, lookup
 
     scalars = [one for one in dataclasses.fields(RunConfig) if one.metadata]

@@ -14,8 +14,8 @@ from flwr.serverapp import Grid
 
 from focoop.errors import FederationError
 from focoop.flower.journal import shown
-from focoop.flower.pull import pull_each
 from focoop.flower.records import CONFIG
+from focoop.flower.server.pull import pull_each
 
 STEP = "failed"  # of Flower's queries
 KIND = f"{MessageType.QUERY}.{STEP}"

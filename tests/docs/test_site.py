@@ -12,8 +12,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from typer.testing import CliRunner
 
-from focoop import config
 from focoop.cli import app
+from focoop.config import loading
 from focoop.methods import available
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,10 +131,10 @@ def test_the_settings_page_has_every_setting_with_its_default(site: Path) -> Non
     common, _, rest = text.partition('<h2 id="method">')
     assert rest
     flat = {row[0]: row[1] for row in cells(common)}
-    known = config.load(None)
-    wanted = [(key, value) for key, value, _ in config.describe(known)]
+    known = loading.load(None)
+    wanted = [(key, value) for key, value, _ in loading.describe(known)]
     assert set(flat) == {key for key, _ in wanted if not key.startswith("method.")}
-    toml = tomllib.loads(config.to_toml(known))
+    toml = tomllib.loads(loading.to_toml(known))
     for key, default in flat.items():
         section, _, name = key.rpartition(".")
         if key not in ("data.corrupted", "data.ood", "partition.shots"):  # they depend on the data
@@ -143,7 +143,7 @@ def test_the_settings_page_has_every_setting_with_its_default(site: Path) -> Non
     for name in available():
         part = re.search(rf'<h3 id="{name}">(.*?)(?:<h3|</article>)', rest, flags=re.S)
         assert part is not None, name
-        own = config.describe(config.from_dict({"method": {"name": name}}))
+        own = loading.describe(loading.from_dict({"method": {"name": name}}))
         keys = {key for key, _, _ in own if key.startswith("method.")} - {"method.name"}
         assert {row[0] for row in cells(part[1])} == keys
 

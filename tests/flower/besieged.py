@@ -19,16 +19,16 @@ from flwr.app import RecordDict
 
 from focoop import atomic
 from focoop.cli.coordinator import study_settings
-from focoop.config import RunConfig, config_hash, load, to_toml
-from focoop.data.demo import demo_path
-from focoop.featurefile import load_split
-from focoop.features import save_splits
-from focoop.featureset import FeatureSet
+from focoop.config.loading import RunConfig, config_hash, load, to_toml
+from focoop.features.demo import demo_path
+from focoop.features.feature_set import FeatureSet
+from focoop.features.lookup import save_splits
+from focoop.features.storage import load_split
 from focoop.federation.simulator import start
 from focoop.flower.journal import events
-from focoop.flower.party import own_scenario
 from focoop.flower.records import CONFIG, GLOBAL, Order, to_arrays
-from focoop.scenario import Scenario
+from focoop.flower.site.client import own_scenario
+from focoop.scenario.scenario import Scenario
 from tests.flower.dishonest import EVALUATE_EVERY, LYING_ROUNDS, SELF, Hand
 from tools.flower_hosts import Federation, Network
 

@@ -23,10 +23,13 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from focoop.flower import client_app, launch, server_app, settings, worker
-from focoop.flower.control import Control
-from focoop.flower.joinbundle import invitation_of, send_key, settle
+from focoop.flower import settings
+from focoop.flower.deploy import processes, worker
+from focoop.flower.deploy.control import Control
+from focoop.flower.deploy.join_bundle import invitation_of, send_key, settle
 from focoop.flower.records import METRICS, STATS, UPDATE
+from focoop.flower.server import server_app
+from focoop.flower.site import client_app
 from tests.flower.light import LightNode
 
 SELF = "tests.flower.dishonest"
@@ -53,7 +56,7 @@ def coordinator(path: str, *words: str) -> None:
         told = [str(one) for one in given if one is not None]
         return [sys.executable, "-P", "-m", SELF, "worker", path, *told]
 
-    launch.replaced(launch, "worker", hand)
+    processes.replaced(processes, "worker", hand)
     sys.argv = ["focoop", *words]
     main()
 
@@ -245,7 +248,7 @@ def site(bundle: str, data: str, state: str) -> None:
     """Join by a bundle as `focoop site join` does, and answer with lies."""
     keys = settle(Path(bundle), Path(state)).resolve()
     server = invitation_of(keys).server
-    launch.await_server(server, keys / "ca.crt", 120)
+    processes.await_server(server, keys / "ca.crt", 120)
     send_key(keys)
     node = {"partition-id": 2, "name": "mallory", "keys": str(keys), "data": data, "state": state}
     LightNode(keys, server, node, lying).run()

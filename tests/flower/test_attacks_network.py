@@ -21,19 +21,20 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from torch import Tensor
 
-from focoop.config import RunConfig
-from focoop.experiment import client_privacy
-from focoop.flower import client_app, inprocess
+from focoop.config.loading import RunConfig
+from focoop.federation.updates.differential_privacy import ORDERS, WHOLE_ORDERS, clip_change
+from focoop.flower import in_process
+from focoop.flower.deploy.keys import make_site_key
 from focoop.flower.identity import registered, sign
 from focoop.flower.journal import events
-from focoop.flower.keys import make_site_key
 from focoop.flower.masking import Keys, Masker
 from focoop.flower.records import UPDATE, Order, to_tensor
-from focoop.flower.releases import LEDGER
-from focoop.flower.secure_site import KEYS, OPEN, SHARES, SUM, sum_name, to_keys, to_record
-from focoop.flower.spares import Draw
-from focoop.privacy import ORDERS, WHOLE_ORDERS, clip_change
+from focoop.flower.server.spares import Draw
+from focoop.flower.site import client_app
+from focoop.flower.site.releases import LEDGER
+from focoop.flower.site.secure_rounds import KEYS, OPEN, SHARES, SUM, sum_name, to_keys, to_record
 from focoop.runs import RunFolder
+from focoop.scenario.schedule import client_privacy
 from tests.flower.besieged import NAMES, PATIENT, Besieged, besieged, order, study
 from tests.flower.dishonest import CALLED, LYING_ROUNDS, Answer, Hand
 from tests.flower.federations import opened, state
@@ -81,10 +82,10 @@ def noised(noise: float) -> RunConfig:
 def clipped(fed: Besieged, received: dict[str, Tensor]) -> Tensor:
     """What the noise hides: ghent's change in round 1, shortened to length 1."""
     config = study()
-    grid = inprocess.InProcessGrid([client_app.app], {**fed.settings(config), "sites": len(NAMES)})
+    grid = in_process.InProcessGrid([client_app.app], {**fed.settings(config), "sites": len(NAMES)})
     grid.contexts[0].node_config.update({"data": f"file:{fed.data['ghent']}"})
     told = order(config, 1, key(), received)
-    message = Message(told, inprocess.FIRST_NODE, TRAIN, ttl=60.0)
+    message = Message(told, in_process.FIRST_NODE, TRAIN, ttl=60.0)
     (reply,) = grid.send_and_receive([message])
     exact = tensors(Answer(reply.content))
     return clip_change(exact, received, 1.0)["context"] - received["context"]
@@ -436,5 +437,5 @@ def test_rows_4_and_8_a_site_that_lies_is_left_out_by_name_and_changes_no_bit(
     nodes = [{"data": f"file:{fed.data[name]}", "policy": opened(tmp_path)} for name in NAMES]
     answers = [client_app.app, client_app.app, absent]
     told = {"classes": fed.classes, "sites": len(NAMES)}
-    inprocess.run(study(), tmp_path / "run", 3, nodes=nodes, answers=answers, **told)  # type: ignore[arg-type]
+    in_process.run(study(), tmp_path / "run", 3, nodes=nodes, answers=answers, **told)  # type: ignore[arg-type]
     assert state(run) == state(RunFolder.open(tmp_path / "run"))

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from focoop.flower import link, node
+from focoop.flower.deploy import superlink, supernode
 from focoop.flower.held import WAIT, Held, Hold
 from focoop.flower.patience import Clock
 
@@ -172,19 +172,19 @@ def test_what_is_held_is_there_in_flower() -> None:
 
     routers = (control, fleet, runtime)
     paths = {getattr(route, "path", "") for one in routers for route in one.routes}
-    for holds in (link.HOLDS, node.HOLDS):
+    for holds in (superlink.HOLDS, supernode.HOLDS):
         for path, hold in holds.items():
-            assert path in paths or path == node.REPLIES
+            assert path in paths or path == supernode.REPLIES
             assert set(hold.until) <= paths
 
 
 def test_the_node_wakes_its_worker_and_its_own_loop() -> None:
     async def story() -> None:
         clock = Clock()
-        runtime = node.Runtime(clock)
+        runtime = supernode.Runtime(clock)
         runtime.Config(Store(), host="127.0.0.1", port=1)
         assert runtime.held is not None
-        asked = asyncio.ensure_future(ask(runtime.held, node.ACQUIRE))
+        asked = asyncio.ensure_future(ask(runtime.held, supernode.ACQUIRE))
         await asyncio.sleep(0.02)
         confirm = runtime.offering(lambda run, name: f"{run} {name}")
         assert await asyncio.to_thread(confirm, 1, "id") == "1 id"

@@ -14,7 +14,8 @@ from flwr.supercore.inflatable.inflatable_utils import (
     pull_objects,
 )
 
-from focoop.flower import launch, node, patience
+from focoop.flower.deploy import processes, supernode
+from focoop.flower import patience
 
 
 def test_a_pause_is_a_share_of_the_time_waited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +59,7 @@ def test_the_node_notes_messages_that_come_and_go() -> None:
     clock = patience.Clock()
     for found, marks in ((None, False), (("message", "tree"), True)):
         clock.since = -1.0
-        assert node.noted(lambda *_, found=found: found, clock)("given") is found
+        assert supernode.noted(lambda *_, found=found: found, clock)("given") is found
         assert (clock.since > -1.0) is marks
 
 
@@ -90,6 +91,6 @@ def test_threads_that_wait_leave_the_processor_unless_the_user_says_otherwise(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    assert launch.environment(tmp_path)["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert processes.environment(tmp_path)["OMP_WAIT_POLICY"] == "PASSIVE"
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
-    assert launch.environment(tmp_path)["OMP_WAIT_POLICY"] == "ACTIVE"
+    assert processes.environment(tmp_path)["OMP_WAIT_POLICY"] == "ACTIVE"

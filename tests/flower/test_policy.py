@@ -17,14 +17,21 @@ from hypothesis import strategies as st
 from focoop.config.loading import config_hash, load, to_flat, to_toml
 from focoop.errors import ConfigError, DataError, FederationError, MethodError
 from focoop.features.lookup import save_splits
-from focoop.flower.site import client_app, guard
 from focoop.flower import in_process
 from focoop.flower.in_process import identify
 from focoop.flower.journal import events
-from focoop.flower.site.policy import (Policy, PolicyFileError, Refusal, default_policy_toml, parties_of, policy_file)
 from focoop.flower.records import CONFIG, Order
 from focoop.flower.settings import SETTINGS as SETTINGS_TEXT
 from focoop.flower.settings import server_settings
+from focoop.flower.site import client_app, guard
+from focoop.flower.site.policy import (
+    Policy,
+    PolicyFileError,
+    Refusal,
+    default_policy_toml,
+    parties_of,
+    policy_file,
+)
 from focoop.runs import RunFolder
 from focoop.scenario.assignment import make_split
 from tests.flower.federations import CLIENTS, toy_config
@@ -367,7 +374,9 @@ def test_rounds_beyond_the_runs_are_refused(tmp_path: Path) -> None:
     grid = in_process.InProcessGrid([client_app.app], {**to_flat(wanted), "classes": SAID})
     grid.contexts[0].node_config.update(nodes[0])
     order = Order(3, "0123456789abcdef", config_hash(wanted))
-    message = Message(RecordDict({CONFIG: order.record()}), in_process.FIRST_NODE, "train", ttl=60.0)
+    message = Message(
+        RecordDict({CONFIG: order.record()}), in_process.FIRST_NODE, "train", ttl=60.0
+    )
     (identifier,) = grid.push_messages([message])
     (reply,) = grid.pull_messages([identifier])
     assert reply.error.reason == "policy: round 3 of a run of 2 rounds"

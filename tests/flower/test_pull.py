@@ -21,8 +21,8 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 
 from focoop.errors import FederationError
-from focoop.flower.inprocess import identify
-from focoop.flower.pull import pull_each
+from focoop.flower.in_process import identify
+from focoop.flower.server.pull import pull_each
 
 
 class Link:

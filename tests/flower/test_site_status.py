@@ -121,7 +121,7 @@ def test_sites_hear_why_a_run_failed_and_not_what_others_said(tmp_path: Path) ->
     wanted = toy_config(tmp_path, *SETTINGS)
     told: dict[str, Any] = {"nodes": nodes, "classes": SAID, "quorum": 1.0}
     with pytest.raises(FederationError, match="of 3 needed .*policy: the method"):
-        inprocess.run(wanted, tmp_path / "run", CLIENTS, **told)
+        in_process.run(wanted, tmp_path / "run", CLIENTS, **told)
     for k in range(CLIENTS):
         tail = Tail(tmp_path / f"state{k}" / "journal.jsonl")
         (failed,) = [one for one in tail.new() if one["event"] == "run failed"]

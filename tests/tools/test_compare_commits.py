@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from focoop.config import load
+from focoop.config.loading import load
 from focoop.methods import available
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,8 +4,8 @@ The fingerprint of an app bundle is checked before the bundle is fetched, and it
 are opened. Who sent another one is told so. The tasks of the node are run by `worker.py`, which is
 started again whenever it dies.
 
-`python -m focoop.flower.deploy.supernode SECRET ADDRESS OPTION...` takes the options of `flower-supernode`;
-ADDRESS is where the node serves its worker.
+`python -m focoop.flower.deploy.supernode SECRET ADDRESS OPTION...` takes the options
+of `flower-supernode`; ADDRESS is where the node serves its worker.
 """
 
 import subprocess

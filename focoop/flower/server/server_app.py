@@ -8,23 +8,21 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from focoop.clip.base import Backbone
+from focoop.clip import Backbone
+from focoop.config import RunConfig
 from focoop.errors import ConfigError, FederationError
-from focoop.federation.simulator import start as first_state
+from focoop.federation import rounded
+from focoop.federation import start as first_state
 from focoop.flower import farewell
 from focoop.flower.identity import Registry, Site
 from focoop.flower.journal import Journal
 from focoop.flower.server.roster import Facts, Roster
 from focoop.flower.server.secure_rounds import SecureStrategy
-from focoop.flower.settings import ServerSettings, run_config, server_settings
 from focoop.flower.server.strategy import PromptStrategy
-from focoop.runs.manifest import collect
-from focoop.methods import create, lookup
-from focoop.methods.base import Method, Params, Server, Task
-from focoop.federation.updates.compression import rounded
-from focoop.runs import Client, Names, RunFolder, run_log, start
-from focoop.scenario.scenario import make_task, open_backbone, task_words
-from focoop.config.schema import RunConfig
+from focoop.flower.settings import ServerSettings, run_config, server_settings
+from focoop.methods import Method, Params, Server, Task, create, lookup
+from focoop.runs import Client, Names, RunFolder, collect, run_log, start
+from focoop.scenario import make_task, open_backbone, task_words
 
 app = ServerApp()
 

@@ -7,19 +7,24 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from focoop import __version__
-from focoop.federation.evaluation import EvaluationSets, Owned
-from focoop.experiments.evaluation import evaluate_state
-from focoop.scenario.schedule import schedule_of
-from focoop.federation.client import make_update
-from focoop.federation.client import train as train_locally
-from focoop.federation.simulator import client_state, local_settings, start
+from focoop.experiments import evaluate_state
+from focoop.federation import (
+    EvaluationSets,
+    Owned,
+    client_state,
+    local_settings,
+    make_update,
+    start,
+)
+from focoop.federation import train as train_locally
 from focoop.flower import farewell
-from focoop.flower.site import secure_rounds
-from focoop.flower.site.guard import SiteApp
 from focoop.flower.identity import prove
-from focoop.flower.site.client import Party
 from focoop.flower.records import ABOUT, Order, challenge, received, row_content, update_content
-from focoop.methods.base import Server
+from focoop.flower.site import secure_rounds
+from focoop.flower.site.client import Party
+from focoop.flower.site.guard import SiteApp
+from focoop.methods import Server
+from focoop.scenario import schedule_of
 from focoop.seeds import torch_generator
 
 app = SiteApp()
@@ -89,7 +94,9 @@ def train(message: Message, context: Context) -> Message:
     if schedule.privacy is not None:
         update = party.release(schedule.privacy, order, update, given)
     if party.config.privacy.secure_sum:
-        hidden = secure_rounds.masked_content(party, order, message.content, update, method.by_class)
+        hidden = secure_rounds.masked_content(
+            party, order, message.content, update, method.by_class
+        )
         return Message(hidden, reply_to=message)
     coins = torch_generator(seed, "payload", round_index, client)
     coded = schedule.payload.encode(update.shared, given, coins)
