@@ -14,8 +14,8 @@ from flwr.supercore.inflatable.inflatable_utils import (
     pull_objects,
 )
 
-from focoop.flower.deploy import processes, supernode
 from focoop.flower import patience
+from focoop.flower.deploy import processes, supernode
 
 
 def test_a_pause_is_a_share_of_the_time_waited(monkeypatch: pytest.MonkeyPatch) -> None:

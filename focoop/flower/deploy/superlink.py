@@ -26,8 +26,8 @@ from flwr.supercore.auth.typing import (
 )
 from flwr.superlink.auth_plugin import ControlAuthnPlugin
 
-from focoop.flower.held import Held, Hold
 from focoop.flower.deploy.processes import KEEP_ALIVE, replaced
+from focoop.flower.held import Held, Hold
 
 program = import_module("flwr.superlink.cli.flower_superlink")
 Metadata = Sequence[tuple[str, str | bytes]]

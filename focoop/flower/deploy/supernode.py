@@ -23,8 +23,8 @@ from flwr.common.constant import ErrorCode
 from flwr.supercore.fab import Fab
 
 from focoop.flower.app_bundle import fingerprint, is_ours, refusal
-from focoop.flower.held import Held, Hold
 from focoop.flower.deploy.processes import end_with_parent, replaced, worker
+from focoop.flower.held import Held, Hold
 from focoop.flower.patience import Clock, soon
 
 loop = import_module("flwr.supernode.start_client_internal")
