@@ -1,10 +1,11 @@
 """What mkdocs does beside rendering pages: makes the reference from the code, puts drawings in.
 
-`mkdocs.yml` names this file. A page that holds `<!-- generated: settings -->` or
-`<!-- generated: commands -->` gets that part when the site is built. Drawings (`*.svg`) of docs/
+`mkdocs.yml` names this file. A page that holds `<!-- generated: settings -->` (or `commands`, or
+`rooms`) gets that part when the site is built. Drawings (`*.svg`) of docs/
 stand in the page itself, so that they take the colours of the page's theme.
 """
 
+import ast
 import dataclasses
 import json
 import os
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[1]
 MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.M)
 SIGN = re.compile(r"([<\[*_])(?=(?:[^`]*`[^`]*`)*[^`]*$)")  # outside `code`
 DRAWING = re.compile(r'<img alt="(?P<alt>[^"]*)" src="(?P<src>[^":]+\.svg)" ?/?>')
@@ -134,6 +136,18 @@ def described(params: list[Any]) -> Iterator[tuple[str, str, str]]:
         yield named, shown_default, plain(one.help)
 
 
+def rooms() -> str:
+    """Return every room of the package, from the ground up: what lives there, what it imports."""
+    drawn = re.findall(r'data-room="(\w+)"', (ROOT / "docs/images/rooms.svg").read_text("utf-8"))
+    lines = []
+    for name in reversed(drawn):
+        source = (ROOT / "focoop" / name / "__init__.py").read_text(encoding="utf-8")
+        told = ast.get_docstring(ast.parse(source)) or ""
+        imports = re.search(r"May import: ([^.]*)\.", told)
+        lines.append((f"`{name}`", plain(told.split("\n\n")[0]), plain(imports and imports[1])))
+    return table(iter(lines), ("room", "what lives there", "may import"))
+
+
 def table(
     lines: Iterator[tuple[str, str, str]],
     heads: tuple[str, str, str] = ("setting", "default", "meaning"),
@@ -155,4 +169,4 @@ def plain(text: str | None) -> str:
     return "\n\n".join(SIGN.sub(r"\\\1", part) for part in paragraphs if part)
 
 
-PARTS = {"settings": settings, "commands": commands}
+PARTS = {"settings": settings, "commands": commands, "rooms": rooms}

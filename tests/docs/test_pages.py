@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.test_imports import RANK
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
@@ -92,3 +94,24 @@ def test_files_that_pages_name_exist() -> None:
         and not any(one.endswith(f"/{name}") for one in known)
     }
     assert wrong == set()
+
+
+def test_the_drawing_of_the_rooms_is_that_of_the_imports() -> None:
+    """Each room is drawn once; who may import another stands above it, equals side by side."""
+    root = ElementTree.fromstring(DRAWINGS[0].read_text(encoding="utf-8"))
+    groups = [one for one in root if "data-room" in one.attrib]
+    height = {
+        one.attrib["data-room"]: float(one.find("{http://www.w3.org/2000/svg}rect").attrib["y"])  # type: ignore[union-attr]
+        for one in groups
+    }
+    assert len(height) == len(groups)
+    assert set(height) == {path.parent.name for path in (ROOT / "focoop").glob("*/__init__.py")}
+    for upper in height:
+        for lower in height:
+            assert (RANK[upper] > RANK[lower]) == (height[upper] < height[lower]), (upper, lower)
+
+
+def test_the_way_of_an_image_passes_through_rooms_that_exist() -> None:
+    rooms = set(re.findall(r'data-room="(\w+)"', DRAWINGS[1].read_text(encoding="utf-8")))
+    assert len(rooms) >= 6
+    assert all((ROOT / "focoop" / room / "__init__.py").is_file() for room in rooms)
