@@ -155,7 +155,8 @@ def table(
     """Return a table that narrow screens show as blocks (`.stacked` in site.css)."""
     body = [f"| {' | '.join(heads)} |", "|---|---|---|"]
     body += ["| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines]
-    return '<div class="stacked" markdown>\n\n' + "\n".join(body) + "\n\n</div>"
+    kind = "stacked defaults" if "default" in heads else "stacked"
+    return f'<div class="{kind}" markdown>\n\n' + "\n".join(body) + "\n\n</div>"
 
 
 def sentence(documented: Any) -> str:
