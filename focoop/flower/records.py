@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MessageType, MetricRecord, RecordDict
 from torch import Tensor
 
 from focoop.errors import FederationError
@@ -31,6 +31,8 @@ GLOBAL, CONFIG, UPDATE, STATS, METRICS, ABOUT = (
     "about",
 )
 OUTCOME, OUTCOME_ROUND = "outcome", "outcome-round"
+FAILED_STEP, REASON = "failed", "reason"
+RUN_FAILED = f"{MessageType.QUERY}.{FAILED_STEP}"  # kind of the message that a run has failed
 KEY = re.compile(r"[0-9a-f]{16}")
 CHALLENGE = re.compile(r"[0-9a-f]{32}")
 
@@ -103,6 +105,18 @@ def challenge(content: RecordDict) -> str:
     if not isinstance(text, str) or not CHALLENGE.fullmatch(text):
         raise FederationError("the server asks who this is without a challenge to sign")
     return text
+
+
+def failure(reason: str) -> RecordDict:
+    """What a coordinator sends when a run has failed."""
+    return RecordDict({CONFIG: ConfigRecord({REASON: reason})})
+
+
+def failed_by(content: RecordDict) -> str:
+    """Why a coordinator says that a run has failed."""
+    record = content.get(CONFIG)
+    reason = record.get(REASON) if isinstance(record, ConfigRecord) else None
+    return reason if isinstance(reason, str) and reason else "it does not say why"
 
 
 def outcome(content: RecordDict) -> tuple[int, str] | None:

@@ -283,7 +283,9 @@ def test_what_a_hostile_coordinator_asks_is_refused_before_an_image_is_read(
 ) -> None:
     """Privacy off, means of two images, a folder of the site, a million epochs, too many tokens."""
     identify()
-    monkeypatch.setattr("focoop.flower.site.client.build", None)  # whoever opens images fails
+    monkeypatch.setattr(
+        "focoop.flower.site.client.build_scenario", None
+    )  # whoever opens images fails
     (tmp_path / "policy.toml").write_text(policy)
     node = {"partition-id": 0, "num-partitions": 3, "data": "folder:images"}
     node |= {"state": str(tmp_path / "state"), "policy": str(tmp_path / "policy.toml")}

@@ -13,9 +13,9 @@ from focoop.config import RunConfig
 from focoop.errors import ConfigError, FederationError
 from focoop.federation import rounded
 from focoop.federation import start as first_state
-from focoop.flower import farewell
 from focoop.flower.identity import Registry, Site
 from focoop.flower.journal import Journal
+from focoop.flower.server import farewell
 from focoop.flower.server.roster import Facts, Roster
 from focoop.flower.server.secure_rounds import SecureStrategy
 from focoop.flower.server.strategy import PromptStrategy

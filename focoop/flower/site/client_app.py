@@ -17,9 +17,16 @@ from focoop.federation import (
     start,
 )
 from focoop.federation import train as train_locally
-from focoop.flower import farewell
 from focoop.flower.identity import prove
-from focoop.flower.records import ABOUT, Order, challenge, received, row_content, update_content
+from focoop.flower.records import (
+    ABOUT,
+    FAILED_STEP,
+    Order,
+    challenge,
+    received,
+    row_content,
+    update_content,
+)
 from focoop.flower.site import secure_rounds
 from focoop.flower.site.client import Party
 from focoop.flower.site.guard import SiteApp
@@ -56,7 +63,7 @@ def hello(message: Message, context: Context) -> Message:
     return Message(RecordDict({ABOUT: about}), reply_to=message)
 
 
-@app.query(farewell.STEP)
+@app.query(FAILED_STEP)
 def run_failed(message: Message, context: Context) -> Message:
     """The run has failed at the coordinator: the guard has noted it, and nothing is to be done."""
     return Message(RecordDict(), reply_to=message)

@@ -33,9 +33,9 @@ from focoop.errors import (
     MethodError,
     RunError,
 )
-from focoop.flower import farewell, settings
+from focoop.flower import settings
 from focoop.flower.journal import Journal, shown
-from focoop.flower.records import CONFIG, outcome
+from focoop.flower.records import CONFIG, RUN_FAILED, failed_by, outcome
 from focoop.flower.site.policy import Policy, PolicyFileError, Refusal, parties_of
 
 REFUSED, FAILED = 901, 902  # our own error codes, beyond those of Flower
@@ -87,8 +87,8 @@ def guarded(handle: Handler, message: Message, context: Context) -> Message:
     try:
         if "state" in node:
             journal = Journal(Path(str(node["state"])) / "journal.jsonl")
-        if step == farewell.KIND:
-            journal.note("run failed", reason=farewell.heard(message.content))
+        if step == RUN_FAILED:
+            journal.note("run failed", reason=failed_by(message.content))
             return handle(message, context)
         number = round_of(message.content)
         _note_outcome(journal, message.content)

@@ -8,18 +8,15 @@ import time
 from collections.abc import Iterable
 from logging import WARNING
 
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import Message
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from focoop.errors import FederationError
 from focoop.flower.journal import shown
-from focoop.flower.records import CONFIG
+from focoop.flower.records import RUN_FAILED, failure
 from focoop.flower.server.pull import pull_each
 
-STEP = "failed"  # of Flower's queries
-KIND = f"{MessageType.QUERY}.{STEP}"
-REASON = "reason"
 PATIENCE, PAUSE = 10.0, 0.2  # seconds that sites have to hear of it, and between two looks
 OTHER = "an error in the coordinator's program"
 
@@ -49,8 +46,8 @@ def tell(grid: Grid, nodes: Iterable[int], error: Exception, seconds: float = PA
         seconds: How long to wait for answers.
     """
     try:
-        record = ConfigRecord({REASON: told_sites(error)})
-        messages = [Message(RecordDict({CONFIG: record}), n, KIND, ttl=seconds) for n in nodes]
+        content = failure(told_sites(error))
+        messages = [Message(content, node, RUN_FAILED, ttl=seconds) for node in nodes]
         pushed: list[str | None] = list(grid.push_messages(messages)) if messages else []
         waiting = {identifier for identifier in pushed if identifier is not None}
         until = time.monotonic() + seconds
@@ -60,10 +57,3 @@ def tell(grid: Grid, nodes: Iterable[int], error: Exception, seconds: float = PA
             time.sleep(PAUSE if waiting else 0.0)
     except Exception as second:
         log(WARNING, "the sites were not told that the run failed: %s", second)
-
-
-def heard(content: RecordDict) -> str:
-    """Why the coordinator says that a run has failed, fit for a journal."""
-    record = content.get(CONFIG)
-    reason = record.get(REASON) if isinstance(record, ConfigRecord) else None
-    return shown(reason) if isinstance(reason, str) and reason else OTHER
