@@ -37,7 +37,7 @@ def space(config: RunConfig, fixed: Sequence[str] = ()) -> dict[str, tuple[Any, 
     """Dotted key -> grid of what varies for a configuration's method, less what is `fixed`."""
     kind = lookup(config.method.name)
     found: dict[str, tuple[Any, ...]] = {}
-    if kind.trains:
+    if kind.trains and not kind.closed_form:
         found["federation.lr"] = tuple(getattr(kind, "lr_grid", ()) or LR_GRID)
     found["backbone.logit_scale"] = LOGIT_SCALE_GRID
     found |= {f"method.{name}": grid for name, grid in grids(kind.Config).items()}

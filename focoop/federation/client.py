@@ -66,6 +66,8 @@ def train(
     if len(data) == 0:
         return state, math.nan
     params: Params = {**state.shared, **state.private}
+    if method.closed_form:
+        return state, check_loss(mean_loss(method, params, data, task, generator), settings.lr)
     leaves = {
         name: value.detach().clone().requires_grad_(True) if trains(method, name, value) else value
         for name, value in params.items()
@@ -89,12 +91,23 @@ def train(
         optimiser.zero_grad()
         torch.autograd.backward(loss)
         optimiser.step()
-    mean_loss = check_loss(float(torch.stack(losses).mean()), settings.lr)
+    mean = check_loss(float(torch.stack(losses).mean()), settings.lr)
     trained = {name: value.detach() for name, value in leaves.items()}
     return State(
         shared={name: trained[name] for name in state.shared},
         private={name: trained[name] for name in state.private},
-    ), mean_loss
+    ), mean
+
+
+@torch.no_grad()
+def mean_loss(
+    method: Method, params: Params, data: ClientData, task: Task, generator: torch.Generator
+) -> float:
+    """The loss of a model on all of a client's images, where nothing is trained."""
+    noise = method.noise(len(data), task, generator)
+    noise = {name: value.to(task.device) for name, value in noise.items()}
+    batch = data.batch(torch.arange(len(data)), task.device)
+    return float(method.loss(params, method.encode(params, task), batch, task, noise))
 
 
 def batches(count: int, settings: LocalSettings, generator: torch.Generator) -> Iterator[Tensor]:
@@ -110,11 +123,11 @@ def distance(params: Params, received: Params) -> Tensor:
     return torch.stack(parts).sum() if parts else torch.zeros(())
 
 
-def check_loss(mean_loss: float, lr: float) -> float:
+def check_loss(loss: float, lr: float) -> float:
     """The loss itself, or a refusal to go on with prompts that are not numbers."""
-    if not math.isfinite(mean_loss):
-        raise MethodError(f"training diverged (loss {mean_loss}): lower federation.lr (now {lr:g})")
-    return mean_loss
+    if not math.isfinite(loss):
+        raise MethodError(f"training diverged (loss {loss}): lower federation.lr (now {lr:g})")
+    return loss
 
 
 def trains(method: Method, name: str, value: Tensor) -> bool:

@@ -85,6 +85,23 @@ def energy(id_cos: Tensor, scale: float) -> Tensor:
     return -_logits(id_cos, _positive("scale", scale)).logsumexp(-1)
 
 
+def mahalanobis(distances: Tensor) -> Tensor:
+    """Least squared Mahalanobis distance (N,) from any class (Lee et al. 2018).
+
+    Args:
+        distances: (N, C) squared distances; infinite for a class of which nothing is known.
+
+    Returns:
+        (N,) float64; 0 for every image where nothing is known of any class.
+
+    >>> mahalanobis(torch.tensor([[4.0, 1.0], [9.0, float("inf")]])).tolist()
+    [1.0, 9.0]
+    """
+    if distances.ndim != 2 or not distances.shape[-1]:
+        raise ValueError(f"distances must be (N,C) with C > 0, got {tuple(distances.shape)}")
+    return distances.double().amin(dim=-1).nan_to_num(posinf=0.0)
+
+
 def neglabel(
     id_cos: Tensor, ood_cos: Tensor, scale: float, groups: int = 1, seed: int = 0
 ) -> Tensor:

@@ -142,6 +142,8 @@ class Method(ABC):
         needs_ood: whether the task must have negative words.
         trains: False for methods without rounds (zero-shot).
         pools_data: True where one party holds all clients' images (no federation).
+        closed_form: True where nothing is trained: clients measure, the server solves. One round in
+            which all clients take part is enough, and no learning rate is tried.
         together: whether `text` and `loss` may run under `torch.func.vmap`, many clients at once:
             no branch on a tensor's value, no shape that depends on one.
         lr_grid: learning rates `focoop tune` tries; empty: those it tries for every method.
@@ -165,6 +167,7 @@ class Method(ABC):
     needs_ood: ClassVar[bool] = False
     trains: ClassVar[bool] = True
     pools_data: ClassVar[bool] = False
+    closed_form: ClassVar[bool] = False
     together: bool = True
     by_class: tuple[str, ...] = ()
     untrained: tuple[str, ...] = ()

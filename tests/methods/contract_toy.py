@@ -6,7 +6,7 @@ class and no template is. Some of an image's patches show its class, the others 
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,7 @@ from focoop.federation.simulator import (
     simulate,
     start,
 )
+from focoop.methods import create
 from focoop.methods.base import Batch, Method, Server, State, Task
 from focoop.seeds import torch_generator
 
@@ -95,6 +96,20 @@ class Tower(nn.Module):
             context = self.fitting + 0.2 * others.mean(dim=0)
             rows.append(self.read(context @ self.mix + self.token(name) @ self.word))
         return torch.stack(rows)
+
+
+def made(name: str) -> Method:
+    """A method with its defaults, but for least numbers of images: toy clients hold few.
+
+    Methods that train learn from few images too; closed forms know nothing but what they are told.
+    """
+    method = create(name)
+    if not method.closed_form:
+        return method
+    least = {"least_images": 1, "least_freedom": 1}
+    known = {one.name for one in fields(method.config)}
+    given = {key: value for key, value in least.items() if key in known}
+    return create(name, replace(method.config, **given))
 
 
 def make_task(

@@ -1,0 +1,162 @@
+"""Closed-form classifiers on federated sums: what `fedncm`, `fedlda`, `fed3r`, `gda_clip` share.
+
+Clients train nothing. Each tells the means of its classes, and where a method needs it one second
+moment (`_sums.py`); the server solves for the classifier and sends it back. One round in which all
+clients take part is enough; a later one adds what new clients bring. What makes a client's answer
+its own is its prior (`_prior.py`) and nothing else.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from focoop import scores
+from focoop.methods._base import (
+    Batch,
+    ClientUpdate,
+    Logits,
+    Method,
+    Params,
+    Prompt,
+    Server,
+    State,
+    Task,
+    Text,
+)
+from focoop.methods._prior import PRIOR, expected, log_prior
+from focoop.methods._sums import Sums, Totals
+from focoop.settings import setting
+
+APART = 1.0  # log-odds by which a class that nobody has told lies below all others
+
+
+@dataclass(frozen=True)
+class ClosedFormConfig:
+    """Settings that all closed-form classifiers have."""
+
+    open_share: float = setting(
+        0.3,
+        "lambda, share of images expected of any class; 1: no prior, 0: own classes alone",
+        low=0,
+        high=1,
+        grid=(0.1, 0.2, 0.3, 0.4),
+    )
+    least_images: int = setting(
+        5, "different images of a class below which nothing is sent of them", low=1
+    )
+
+
+class ClosedForm(Method):
+    """Measure, add up, solve; a subclass says what is solved and how images are compared."""
+
+    Config = ClosedFormConfig  # type: ignore[assignment]
+    config: ClosedFormConfig
+    keeps = "class counts"
+    closed_form = True
+    together = False
+
+    @property
+    @abstractmethod
+    def sums(self) -> Sums:
+        """What clients measure."""
+
+    @property
+    @abstractmethod
+    def scale(self) -> float:
+        """s, which makes log-odds of the entries of `Logits.id`."""
+
+    @abstractmethod
+    def solve(self, totals: Totals, task: Task) -> tuple[Params, dict[str, float]]:
+        """The server's own shared tensors, made of all sums, and numbers for the round's report."""
+
+    @abstractmethod
+    def model(self, params: Params, task: Task) -> Text:
+        """The classifier as `evidence` reads it: `id` (C, D) and its parts."""
+
+    @abstractmethod
+    def evidence(self, text: Text, pooled: Tensor) -> Logits:
+        """What images (N, D) say of each class, before a client's prior; log-odds over s."""
+
+    @property
+    def by_class(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What has a row per class."""
+        return self.sums.by_class
+
+    @property
+    def untrained(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Everything: nothing is trained."""
+        return (*self.sums.names, *self.solved)
+
+    solved: tuple[str, ...] = ()
+
+    def init(self, task: Task, generator: torch.Generator) -> State:
+        """Nothing is known of any class."""
+        shared = self.sums.init(task)
+        rows, width = task.anchors.shape
+        nothing = task.anchors.new_zeros
+        totals = Totals(
+            nothing(rows, width).double(), nothing(rows).double(), nothing(width, width).double(), 0
+        )
+        made = {name: value.to(task.anchors) for name, value in self.solve(totals, task)[0].items()}
+        counts = torch.zeros(rows, dtype=torch.int64, device=task.device)
+        return State({**shared, **made}, private={"counts": counts})
+
+    def personalise(self, private: Params, class_counts: Tensor, task: Task) -> Params:
+        """The client's own class counts, which make its prior."""
+        return {**private, "counts": class_counts}
+
+    def measure(self, params: Params, images: Batch, task: Task) -> Params:
+        """What the client tells of its images."""
+        return self.sums.measure(params, images)
+
+    def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
+        """Add up what clients told, then solve."""
+        shared, memory, totals = self.sums.add(server, updates)
+        solved, report = self.solve(totals, task)
+        made = {name: value.to(server.shared[name]) for name, value in solved.items()}
+        return Server({**shared, **made}, memory, report)
+
+    def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
+        """Nothing is prompted with a context."""
+        return {}
+
+    def text(self, params: Params, features: Params, task: Task) -> Text:
+        """The classifier and the client's prior."""
+        made = self.model(params, task)
+        prior = log_prior(params["counts"], self.config.open_share, made.id.dtype) / self.scale
+        return Text(made.id, made.ood, {**made.parts, PRIOR: prior})
+
+    def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
+        """Evidence and prior."""
+        return expected(self.evidence(text, pooled), text)
+
+    def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
+        """Cross-entropy of the answers: it says how the run goes, and trains nothing."""
+        logits = self.logits(text, batch.pooled, batch.patches)
+        return F.cross_entropy(self.scale * logits.id, batch.labels)
+
+    def score(self, logits: Logits, task: Task) -> Tensor:
+        """ID mass: how little of all evidence, weighed by the prior, speaks for any class."""
+        return scores.energy(logits.id, self.scale)
+
+
+def told(means: Tensor) -> Tensor:
+    """(C,) whether anybody has told a mean of this class."""
+    return means.abs().sum(dim=1) > 0
+
+
+def answerable(evidence: Tensor, known: Tensor, apart: float) -> Tensor:
+    """Evidence (N, C) in which classes that nobody has told lie below all others.
+
+    Args:
+        evidence: of each image for each class.
+        known: (C,) which classes somebody has told.
+        apart: by how much the others lie below the least of these.
+    """
+    least = torch.where(known, evidence, torch.inf).amin(dim=1, keepdim=True)
+    least = torch.where(known.any(), least - apart, torch.zeros_like(least))
+    return torch.where(known, evidence, least)

@@ -1,0 +1,50 @@
+"""What a client expects to see: its own classes, and with some share any class of the federation.
+
+A client with counts n_c of its training labels expects class c with probability
+    pi_c = (1 - lambda) n_c / n + lambda / C,            lambda -> `open_share`
+and answers argmax_c z_c + log pi_c, z_c the log-odds of the model. At lambda = 1 there is no prior.
+At lambda = 0 the client answers its own classes alone ("only local labels" of Fani et al. 2024).
+"""
+
+import torch
+from torch import Tensor
+
+from focoop.methods._base import Logits, Text
+
+PRIOR = "prior"  # the part of a `Text` that holds the shift (C,) of a client's cosines
+# Log probability of a class that is not expected at all: finite, and below every evidence.
+NEVER = -1e4
+
+
+def log_prior(counts: Tensor, open_share: float, dtype: torch.dtype) -> Tensor:
+    """Log of a client's prior over classes, up to a constant.
+
+    Args:
+        counts: (C,) the client's own training images of each class.
+        open_share: share of images that the client expects from any class, 0 to 1.
+        dtype: floating type of the result.
+
+    Returns:
+        (C,) log pi_c, the largest 0; `NEVER` for a class that is not expected. All 0 for a client
+        without images.
+    """
+    held = counts.to(dtype)
+    total = held.sum()
+    prior = (1.0 - open_share) * held / total.clamp(min=1.0) + open_share / len(counts)
+    prior = torch.where(total > 0, prior, torch.ones_like(prior))
+    return (prior / prior.amax()).log().clamp(min=NEVER)
+
+
+def expected(logits: Logits, text: Text) -> Logits:
+    """Cosines shifted by the client's prior, where the text side of its model has one.
+
+    Args:
+        logits: the cosines of images (N, D) with all prompts.
+        text: the client's model; its part `prior` (C,) is log pi_c / s.
+
+    Returns:
+        The same logits with shifted `id`, or those given where there is no prior.
+    """
+    if PRIOR not in text.parts:
+        return logits
+    return Logits(logits.id + text.parts[PRIOR], logits.ood, logits.patches, logits.parts)

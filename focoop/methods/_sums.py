@@ -1,0 +1,204 @@
+"""Federated sums: class means and the second moment of all clients' images, exact in one round.
+
+Every client sends, of the classes of which it has enough images, their means and one matrix: the
+mean of h h^T over these images. Averages weighted by images are then the statistics of all images
+in one place, whoever holds them and however classes are shared: the server needs sums alone, so
+that secure sums serve as well. What a client does not tell, it sends as it received it, with a
+weight of zero; a change that is not sent takes nothing of `privacy.clip`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from focoop.methods._base import (
+    Batch,
+    ClientUpdate,
+    Params,
+    Server,
+    Task,
+    class_weighted_mean,
+    weighted_mean,
+)
+from focoop.methods._metric import class_means, distinct_counts
+
+# What a client sends as the weight of a row it has measured: exact in binary, and small, so that it
+# takes little of `privacy.clip`.
+WEIGHT = 1 / 16
+LEAST_SHARE = 0.05  # of images whose clients measured; less is taken for noise
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What the server knows of all images so far.
+
+    Attributes:
+        means: (C, D) mean feature of each class; zero where nobody has told it.
+        images: (C,) images behind each mean: of the round that brought most, as a client that is
+            asked twice brings the same images twice.
+        moment: (D, D) mean of h h^T over these images; zeros where it is not asked for.
+        told: images whose spread within classes is in `moment`.
+    """
+
+    means: Tensor
+    images: Tensor
+    moment: Tensor
+    told: float
+
+    @property
+    def centre(self) -> Tensor:
+        """(D,) mean of all images; zero where there are none."""
+        return (self.images[:, None] * self.means).sum(dim=0) / self.images.sum().clamp(min=1e-9)
+
+    @property
+    def scatter(self) -> Tensor:
+        """(D, D) sum of (h - mu_y)(h - mu_y)^T over all images; zeros where nobody told it."""
+        total = self.images.sum()
+        if self.told <= 0:
+            return torch.zeros_like(self.moment)
+        between = self.means.T @ (self.images[:, None] * self.means)
+        spread = total * self.moment - between
+        return (spread + spread.T) / 2
+
+    @property
+    def freedom(self) -> float:
+        """Degrees of freedom of `scatter`: images less classes."""
+        return max(0.0, self.told - float((self.images > 0).sum()))
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What clients measure and how the server adds it up.
+
+    Attributes:
+        least_images: different images of a class below which a client tells nothing of them.
+        least_freedom: images less classes below which a client does not tell how images vary within
+            classes: with fewer, that and the means tell single images.
+        second: whether the second moment is asked for.
+    """
+
+    least_images: int
+    least_freedom: int
+    second: bool = True
+
+    @property
+    def by_class(self) -> tuple[str, ...]:
+        """Shared tensors that are averaged class by class."""
+        return ("means", "mean_weight")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All shared tensors that clients measure."""
+        return (*self.by_class, *(("moment", "spread_weight") if self.second else ()))
+
+    def init(self, task: Task) -> Params:
+        """The shared tensors before anybody has told anything: zeros."""
+        rows, width = task.anchors.shape
+        zeros = task.anchors.new_zeros
+        found = {"means": zeros(rows, width), "mean_weight": zeros(rows, 1)}
+        if self.second:
+            found |= {"moment": zeros(width, width), "spread_weight": zeros(1)}
+        return found
+
+    def measure(self, params: Params, images: Batch) -> Params:
+        """What a client sends of its images (n, D).
+
+        Args:
+            params: the shared tensors as it received them.
+            images: all its training images.
+
+        Returns:
+            `means` and `mean_weight`; `moment` and `spread_weight` where they are asked for.
+        """
+        old = params["means"]
+        counts = distinct_counts(images, len(old))
+        enough = counts >= self.least_images
+        kept = enough[images.labels]
+        share = float(kept.double().mean())
+        images = Batch(images.pooled[kept], None, images.labels[kept])
+        own = class_means(images, len(old))
+        found = {
+            "means": torch.where(enough[:, None], own.to(old), old),
+            "mean_weight": WEIGHT * enough[:, None].to(old),
+        }
+        if not self.second:
+            return found
+        tells = int((counts[enough] - 1).sum()) >= self.least_freedom
+        told = images.pooled.double() if tells else own[images.labels]
+        moment = told.T @ told / max(1, len(told))
+        before = params["moment"].double()
+        found["moment"] = (before + share * (moment - before)).to(old)
+        found["spread_weight"] = torch.full_like(params["spread_weight"], WEIGHT * share * tells)
+        return found
+
+    def add(self, server: Server, updates: Sequence[ClientUpdate]) -> tuple[Params, Params, Totals]:
+        """Add a round's updates to what earlier rounds told.
+
+        A round weighs as many images as were measured in it. Rows that clients left as they were
+        take no part: the change is divided by the share of images whose clients did measure.
+
+        Args:
+            server: the server before the round.
+            updates: what clients sent, or their sum.
+
+        Returns:
+            The measured shared tensors, the server's memory, and what is known of all images.
+        """
+        old, memory = server.shared, server.memory
+        counts = torch.stack([update.class_counts for update in updates]).sum(dim=0).double()
+        counts = counts.to(old["means"].device)
+        fresh = class_weighted_mean(updates, "means", old["means"])
+        weight = class_weighted_mean(updates, "mean_weight", torch.zeros_like(old["mean_weight"]))
+        share = (weight.double()[:, 0] / WEIGHT).clamp(0.0, 1.0)  # (C,)
+        now = counts * share
+        before = memory.get("images", torch.zeros_like(now)).to(now)
+        part = now / (now + before).clamp(min=1e-9) / share.clamp(min=LEAST_SHARE)
+        means = old["means"] + (fresh - old["means"]) * part[:, None].to(old["means"])
+        most = torch.maximum(now, memory.get("most", torch.zeros_like(now)).to(now))
+        kept = {"images": now + before, "most": most}
+        shared = {"means": means, "mean_weight": WEIGHT * (most > 0)[:, None].to(means)}
+        width = means.shape[1]
+        moment, told = means.new_zeros(width, width), 0.0
+        if self.second:
+            moment, told_now = self._moment(old, updates, float(counts.sum()), now, before)
+            told = max(told_now, float(memory.get("told", torch.zeros(()))))
+            kept["told"] = torch.tensor(told, dtype=torch.float64)
+            known = WEIGHT * told / max(float(most.sum()), 1e-9)
+            shared |= {"moment": moment, "spread_weight": moment.new_full((1,), known)}
+        return shared, kept, Totals(means.double(), most, moment.double(), told)
+
+    def _moment(
+        self,
+        old: Params,
+        updates: Sequence[ClientUpdate],
+        examples: float,
+        now: Tensor,
+        before: Tensor,
+    ) -> tuple[Tensor, float]:
+        """The second moment over all rounds, and the images whose spread this round told."""
+        fresh = weighted_mean(updates, "moment")
+        told = (weighted_mean(updates, "spread_weight").double() / WEIGHT).clamp(0.0, 1.0)
+        total = float(now.sum())
+        step = total / max(total + float(before.sum()), 1e-9)
+        step /= max(total / max(examples, 1e-9), LEAST_SHARE)
+        return old["moment"] + (fresh - old["moment"]) * step, examples * float(told)
+
+
+def oas(scatter: Tensor, freedom: float) -> float:
+    """Oracle Approximating Shrinkage (Chen et al. 2010): how far to draw a covariance to m I.
+
+    Args:
+        scatter: (D, D) sum of squares and products about class means, in float64.
+        freedom: its degrees of freedom n.
+
+    Returns:
+        rho in [0, 1] of (1 - rho) S + rho m I with S = scatter / n, m the mean of its diagonal.
+    """
+    if freedom <= 0:
+        return 1.0
+    spread = scatter / freedom
+    size, square = float(spread.diagonal().mean()), float(spread.square().mean())
+    below = (freedom + 1.0) * (square - size**2 / len(spread))
+    return 1.0 if below <= 0 else min(1.0, (square + size**2) / below)
