@@ -54,8 +54,8 @@ class CoOp(Method):
         return cosines(text, pooled)
 
     def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
-        """Cross-entropy over the C classes."""
-        logits = self.logits(text, batch.pooled, batch.patches)
+        """Cross-entropy over the C classes; a client's prior is for its answers alone."""
+        logits = cosines(text, batch.pooled)
         return F.cross_entropy(task.logit_scale * logits.id, batch.labels)
 
     def score(self, logits: Logits, task: Task) -> Tensor:

@@ -9,7 +9,7 @@ At lambda = 0 the client answers its own classes alone ("only local labels" of F
 import torch
 from torch import Tensor
 
-from focoop.methods._base import Logits, Text
+from focoop.methods._base import Logits, Params, Task, Text
 
 PRIOR = "prior"  # the part of a `Text` that holds the shift (C,) of a client's cosines
 # Log probability of a class that is not expected at all: finite, and below every evidence.
@@ -33,6 +33,23 @@ def log_prior(counts: Tensor, open_share: float, dtype: torch.dtype) -> Tensor:
     prior = (1.0 - open_share) * held / total.clamp(min=1.0) + open_share / len(counts)
     prior = torch.where(total > 0, prior, torch.ones_like(prior))
     return (prior / prior.amax()).log().clamp(min=NEVER)
+
+
+def prior_part(params: Params, open_share: float, task: Task) -> Params:
+    """The part of a client's `Text` that shifts its cosines.
+
+    Args:
+        params: the client's tensors; `counts` (C,) among them where it knows its own labels.
+        open_share: share of images that the client expects from any class; 1: no prior.
+        task: gives s, which makes log-odds of cosines.
+
+    Returns:
+        `prior` (C,), log pi_c / s; nothing where there is no prior.
+    """
+    if open_share == 1 or "counts" not in params:
+        return {}
+    prior = log_prior(params["counts"], open_share, task.anchors.dtype)
+    return {PRIOR: prior / task.logit_scale}
 
 
 def expected(logits: Logits, text: Text) -> Logits:

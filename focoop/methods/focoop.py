@@ -15,8 +15,9 @@ Server (Global-view OOD Consistency, GOC):
     T^o <- the OOD prompts that received least mass
 
 Shared: `global` (C, n, d_t), `ood` (U, n, d_t), `ood_words` (U,), the word of each OOD slot.
-Private: `local` (C, n, d_t).
+Private: `local` (C, n, d_t); with a prior `counts` (C,) of the client's own labels.
 Score: ID mass, w log sum_u S - log sum_c S, w -> `ood_weight`; at w = 1 the log-odds of p(ID|x).
+Not in the paper: `open_share` below 1 gives a client's answers and score its prior (`_prior.py`).
 
 Differs from the authors' code: perturbs on purpose what the paper perturbs (prompts) or, cheaper,
 normalised text features inside a radius, where the code adds noise of norm up to 4; -log p(ID|x)
@@ -38,6 +39,7 @@ from focoop.fields import setting
 from focoop.functional import scores
 from focoop.methods._bos import Ascent, Move, Separation, separation_loss, soft_maximum
 from focoop.methods._goc import Consistency
+from focoop.methods._prior import expected, prior_part
 from focoop.methods.base import (
     Batch,
     ClientUpdate,
@@ -113,6 +115,12 @@ class FOCoOpConfig:
     ood_weight: float = setting(
         1.0, "weight of OOD prompts in id_mass; 1: p(ID|x)", low=0, grid=(0.1, 0.3, 1.0)
     )
+    open_share: float = setting(
+        1.0,
+        "lambda, share of images expected of any class; 1: no prior, 0: own classes alone",
+        low=0,
+        high=1,
+    )
 
 
 class FOCoOp(Method):
@@ -146,6 +154,15 @@ class FOCoOp(Method):
             private={"local": prompts.clone()},
         )
 
+    def personalise(self, private: Params, class_counts: Tensor, task: Task) -> Params:
+        """The client's own class counts, where its prior asks for them."""
+        return private if self.config.open_share == 1 else {**private, "counts": class_counts}
+
+    def text(self, params: Params, features: Params, task: Task) -> Text:
+        """Class and OOD features, and the client's prior where it has one."""
+        parts = prior_part(params, self.config.open_share, task)
+        return Text(features["id"], features["ood"], parts)
+
     def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
         """The fused class prompts (C of them) and the OOD prompts (U)."""
         fused = self.fuse(params["local"], params["global"])
@@ -160,8 +177,8 @@ class FOCoOp(Method):
         return (1.0 - rho) * local + rho * shared
 
     def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
-        """Cosines with classes and OOD prompts."""
-        return cosines(text, pooled)
+        """Cosines with classes and OOD prompts, the former shifted by the client's prior."""
+        return expected(cosines(text, pooled), text)
 
     def noise(self, batch_size: int, task: Task, generator: torch.Generator) -> Params:
         """Starting perturbations of class and OOD prompts, Gaussian of scale sigma."""
