@@ -20,6 +20,8 @@ MEASURES: dict[str, Callable[[Mapping[str, Any]], float | None]] = {
     "own": lambda summary: summary["accuracy_own"],
     "all": lambda summary: summary["accuracy_all"],
     "alarm": lambda summary: summary["cross_alarm"],
+    "ausuc": lambda summary: (summary.get("frontier") or {}).get("ausuc"),
+    "harmonic": lambda summary: (summary.get("frontier") or {}).get("harmonic"),
     "auroc": lambda summary: _over_sets(summary, "auroc"),
     "fpr95": lambda summary: _over_sets(summary, "fpr95"),
     "fpr95_oodpos": lambda summary: _over_sets(summary, "fpr95_oodpos"),

@@ -1,8 +1,9 @@
 """Evaluation of every client's model: own classes, all classes, shifted images and detection.
 
 For each client: accuracy on its own test images over all C classes (the paper's ACC), accuracy on
-everybody's test images, accuracy under corruption, detection of each OOD set, and the cross-client
-alarm, the share of other clients' ID images it flags when it keeps 95% of its own.
+everybody's test images, accuracy under corruption, detection of each OOD set, the cross-client
+alarm, the share of other clients' ID images it flags when it keeps 95% of its own, and the frontier
+between own and other classes as a bias on its own classes varies (`metrics.frontier`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,10 +57,15 @@ class EvaluationSets:
 
 @dataclass(frozen=True)
 class Outputs:
-    """A model's answers on one set: predicted classes and OOD scores (higher: more OOD)."""
+    """A model's answers on one set: predicted classes and OOD scores (higher: more OOD).
+
+    `sides` are the margins (N,) between own and other classes of the clients that were asked about,
+    and whether each image is answered rightly on its side.
+    """
 
     predicted: np.ndarray
     score: np.ndarray
+    sides: Mapping[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -70,15 +76,26 @@ class Evaluation:
     clients: list[dict[str, Any]]
 
 
-def answers(method: Method, text: Text, images: Images, task: Task) -> Outputs:
+def answers(
+    method: Method,
+    text: Text,
+    images: Images,
+    task: Task,
+    own_classes: Mapping[int, np.ndarray] | None = None,
+) -> Outputs:
     """Predict and score a set in chunks; predictions run over all C classes.
 
-    Of an image only its class and score are kept, on the device until the set is done.
+    Of an image only its class and score are kept, on the device until the set is done, and its
+    margin for each client of `own_classes`, which holds some classes of these clients and not all.
     """
     count, device = len(images), task.device
     predicted = torch.empty(count, dtype=torch.int32, device=device)
     scored = torch.empty(count, dtype=torch.float64, device=device)
     size = chunk_size(text, images)
+    sides = {
+        client: Side.of(own, images.labels, len(task.classes), device)
+        for client, own in (own_classes or {}).items()
+    }
 
     @torch.no_grad()
     def answer(chunk: int) -> None:
@@ -88,9 +105,67 @@ def answers(method: Method, text: Text, images: Images, task: Task) -> Outputs:
         logits = method.logits(text, pooled, patches)
         predicted[rows] = logits.id.argmax(dim=1)
         scored[rows] = method.score(logits, task)
+        for side in sides.values():
+            side.keep(rows, logits.id)
 
     side_by_side(answer, -(-count // size), device)
-    return Outputs(predicted.cpu().numpy(), scored.cpu().numpy())
+    found = {client: side.found() for client, side in sides.items()}
+    return Outputs(predicted.cpu().numpy(), scored.cpu().numpy(), found)
+
+
+@dataclass(frozen=True)
+class Side:
+    """Margins between a client's own classes and all others, filled chunk by chunk."""
+
+    own: Tensor
+    others: Tensor
+    labels: Tensor
+    is_own: Tensor  # (N,) whether an image is of an own class
+    margin: Tensor
+    right: Tensor
+
+    @classmethod
+    def of(cls, own: np.ndarray, labels: np.ndarray, classes: int, device: torch.device) -> "Side":
+        """Room for the margins of all images, for a client with the classes `own`."""
+        held = np.zeros(classes, dtype=bool)
+        held[own] = True
+
+        def there(values: np.ndarray) -> Tensor:
+            return torch.from_numpy(values).to(device)
+
+        count = len(labels)
+        return cls(
+            there(np.flatnonzero(held)),
+            there(np.flatnonzero(~held)),
+            there(labels.astype(np.int64)),
+            there(held[labels]),
+            torch.empty(count, dtype=torch.float32, device=device),
+            torch.empty(count, dtype=torch.bool, device=device),
+        )
+
+    def keep(self, rows: slice, logits: Tensor) -> None:
+        """Margins of a chunk's images, whose logits are (n, C)."""
+        mine = logits.index_select(1, self.own).max(dim=1)
+        theirs = logits.index_select(1, self.others).max(dim=1)
+        self.margin[rows] = theirs.values - mine.values
+        answer = torch.where(self.is_own[rows], self.own[mine.indices], self.others[theirs.indices])
+        self.right[rows] = answer == self.labels[rows]
+
+    def found(self) -> tuple[np.ndarray, np.ndarray]:
+        """All margins and whether each image is answered rightly on its side."""
+        return self.margin.cpu().numpy(), self.right.cpu().numpy()
+
+
+def classes_of(sets: EvaluationSets, num_classes: int) -> dict[int, np.ndarray]:
+    """Own classes of every client that has some and not all: those of its own test images."""
+    labels = sets.test.images.labels
+    found = {client: np.unique(labels[own]) for client, own in enumerate(sets.test.index)}
+    present = np.unique(labels)
+    return {
+        client: own
+        for client, own in found.items()
+        if len(own) and len(np.setdiff1d(present, own)) and len(own) < num_classes
+    }
 
 
 def chunk_size(text: Text, images: Images) -> int:
@@ -149,11 +224,13 @@ def _per_client(
     asked = clients[:1] if same_for_all else clients
     ahead = torch.get_num_threads() if task.device.type == "cpu" else 1
     found: dict[str, Outputs] = {}
+    held = classes_of(sets, len(task.classes))
     for first in range(0, len(asked), ahead):
         group = asked[first : first + ahead]
         texts = encoded(method, [params(client) for client in group], task)
         for client, text in zip(group, texts, strict=True):
-            found = {"": answers(method, text, sets.test.images, task)}
+            wanted = held if same_for_all else {k: held[k] for k in (client,) if k in held}
+            found = {"": answers(method, text, sets.test.images, task, wanted)}
             for name, owned in sets.corrupted.items():
                 found[f"corrupted/{name}"] = answers(method, text, owned.images, task)
             for name, images in sets.ood.items():
@@ -191,6 +268,7 @@ def _client_row(
         "accuracy_all": metrics.accuracy(test.predicted, labels),
         "threshold": metrics.threshold_at(own_scores),
         "cross_alarm": metrics.alarm(own_scores, test.score[others]) if others.any() else None,
+        "frontier": frontier_of(client, own, test, labels),
         "corrupted": {},
         "ood": {},
     }
@@ -203,6 +281,31 @@ def _client_row(
     for name in sets.ood:
         row["ood"][name] = metrics.detection(own_scores, found[f"ood/{name}"].score)
     return row
+
+
+def frontier_of(
+    client: int, own: np.ndarray, test: Outputs, labels: np.ndarray
+) -> dict[str, Any] | None:
+    """The client's frontier; None where it holds all classes, or all that are tested."""
+    if client not in test.sides:
+        return None
+    margin, right = test.sides[client]
+    other = ~np.isin(labels, labels[own])
+    return metrics.frontier(
+        metrics.Margins(margin[own], right[own]), metrics.Margins(margin[other], right[other])
+    )
+
+
+def mean_frontier(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The plain mean of clients' frontiers, curve by curve; None where nobody has one."""
+    found = [row["frontier"] for row in rows if row.get("frontier")]
+    if not found:
+        return None
+    keys = [key for key in found[0] if key != "curve"]
+    curves = {
+        x: metrics.average([one["curve"][x] for one in found]) for x in found[0].get("curve", {})
+    }
+    return {**{key: metrics.average([one[key] for one in found]) for key in keys}, "curve": curves}
 
 
 def summary_of(
@@ -236,5 +339,6 @@ def summary_of(
         "corrupted_by_type": {name: metrics.average(values) for name, values in by_type.items()},
         "corrupted": corrupted,
         "cross_alarm": metrics.average(alarms) if alarms else None,
+        "frontier": mean_frontier(rows),
         "ood": ood,
     }

@@ -1,6 +1,7 @@
 """Evaluation against hand-counted answers of a model whose logits the test writes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -261,9 +262,10 @@ def test_one_model_for_all_pools_as_if_every_client_had_answered() -> None:
         def encode(self, params: Params, task: Task) -> Text:
             return text
 
-    one = evaluate(Fixed(), TASK, lambda k: {}, sets)
+    task = replace(TASK, classes=("a", "b", "c", "d", "e"))
+    one = evaluate(Fixed(), task, lambda k: {}, sets)
     shared = Fixed()
-    other = evaluate(shared, TASK, lambda k: {}, sets, same_for_all=True)
+    other = evaluate(shared, task, lambda k: {}, sets, same_for_all=True)
     assert len(shared.seen) == 2  # one pass over each set
     assert other.clients == one.clients
     pooled = other.summary["ood"]["x"].pop("pooled")
@@ -275,3 +277,56 @@ def test_one_model_for_all_pools_as_if_every_client_had_answered() -> None:
         for part in (images.pooled, outside.repeat(6, 1))
     ]
     assert pooled == pytest.approx(metrics.detection(*by_hand), abs=1e-12)
+
+
+@pytest.mark.parametrize("same_for_all", [False, True])
+def test_the_frontier_is_what_a_bias_on_own_classes_gives(same_for_all: bool) -> None:
+    """Every client's curve against answers with the bias added, client by client, bias by bias."""
+    generator = torch_generator(4, "frontier")
+    logits = torch.randn(80, 6, generator=generator)
+    labels = torch.randint(5, (80,), generator=generator).numpy()  # nobody has the sixth class
+    logits[torch.arange(80), torch.from_numpy(labels)] += 1.0
+    # Client 0 has all images of two classes; 1 and 2 share one; 3 has an image of every class.
+    index = [
+        np.flatnonzero(np.isin(labels, [0, 1])),
+        np.flatnonzero(labels == 2)[::2],
+        np.flatnonzero(np.isin(labels, [2, 3]))[1::2],
+        np.array([np.flatnonzero(labels == c)[0] for c in range(5)]),
+    ]
+
+    class Read(Written):
+        def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
+            return Logits(pooled, pooled[:, :1])
+
+    task = replace(TASK, classes=tuple("abcdef"))
+    sets = EvaluationSets(Owned(Images(logits, None, labels), index))
+    params = {"shift": torch.zeros(())}
+    result = evaluate(Read(), task, lambda k: params, sets, same_for_all=same_for_all)
+    assert result.clients[3]["frontier"] is None
+    areas = []
+    for client in range(3):
+        own = np.unique(labels[index[client]])
+        found = result.clients[client]["frontier"]
+        points = []
+        for bias in [-99.0, *np.linspace(-8, 8, 4001), 99.0, 0.0, found["bias"]]:
+            moved = logits.double().numpy().copy()
+            moved[:, own] += bias
+            right = moved.argmax(axis=1) == labels
+            other = ~np.isin(labels, own)
+            points.append((right[other].mean(), right[index[client]].mean()))
+        curve = np.array(points[:-2])
+        assert found["own_only"] == curve[-1, 1] and found["other_only"] == curve[0, 0]
+        area = -np.trapezoid(curve[:, 1], curve[:, 0])
+        assert found["ausuc"] == pytest.approx(area, abs=1e-3)
+        harmonic = [2 * a * b / (a + b) if a + b else 0.0 for a, b in points]
+        assert found["harmonic"] == pytest.approx(harmonic[-2])
+        assert found["harmonic_best"] == pytest.approx(harmonic[-1])
+        assert found["harmonic_best"] == pytest.approx(max(harmonic), abs=1e-12)
+        for x, y in found["curve"].items():
+            reached = curve[curve[:, 0] >= int(x) / 100 - 1e-9]
+            assert y == pytest.approx(reached[:, 1].max() if len(reached) else 0.0)
+        areas.append(found["ausuc"])
+    assert result.summary["frontier"]["ausuc"] == pytest.approx(np.mean(areas))
+    assert result.summary["frontier"]["curve"]["0"] == pytest.approx(
+        np.mean([row["frontier"]["own_only"] for row in result.clients[:3]])
+    )

@@ -25,6 +25,8 @@ def headline(summary: Mapping[str, Any]) -> dict[str, str]:
         "all classes": percent(summary.get("accuracy_all")),
         "corrupted": percent(summary.get("accuracy_corrupted")),
     }
+    if summary.get("frontier"):
+        columns["own-other area"] = percent(summary["frontier"].get("ausuc"))
     for name, values in summary.get("ood", {}).items():
         columns[f"fpr95 {name}"] = percent(values.get("fpr95"))
         columns[f"auroc {name}"] = percent(values.get("auroc"))

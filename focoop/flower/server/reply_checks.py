@@ -24,6 +24,7 @@ from focoop.methods import ClientUpdate, Params
 FEWEST_TO_COMPARE = 3
 HEADERS = 2**16  # bytes beside the tensors' own that an update may have
 ROW_KEYS = ("num_test", "num_classes", "accuracy_own", "accuracy_all", "threshold")
+FRONTIER = ("ausuc", "harmonic", "harmonic_best", "own_only", "other_only")
 SHARES = ("accuracy_own", "accuracy_all", "cross_alarm")  # of a row, between 0 and 1
 DETECTION = set(measures.detection([0.0], [1.0]))  # what is told of each OOD set
 MOST_IMAGES = 10**9
@@ -143,12 +144,12 @@ def read_row(
         raise FederationError(f"it says nothing of {missing[0]}")
     _check_row(row, num_classes)
     # Left out on the way where a client has none of them.
-    return {"cross_alarm": None, "corrupted": {}, "ood": {}, **row}
+    return {"cross_alarm": None, "frontier": None, "corrupted": {}, "ood": {}, **row}
 
 
 def _check_row(row: Mapping[str, Any], num_classes: int) -> None:
     """Refuse values that no evaluation gives, and values that do not belong to one."""
-    if odd := set(row) - {*ROW_KEYS, "cross_alarm", "corrupted", "ood", "client"}:
+    if odd := set(row) - {*ROW_KEYS, "cross_alarm", "frontier", "corrupted", "ood", "client"}:
         raise FederationError(f"it tells of {min(odd)[:60]}, which no evaluation has")
     _whole("num_test", row["num_test"], MOST_IMAGES)
     _whole("num_classes", row["num_classes"], num_classes)
@@ -157,6 +158,8 @@ def _check_row(row: Mapping[str, Any], num_classes: int) -> None:
             _share(name, row[name])
     if isinstance(row["threshold"], Mapping):
         raise FederationError("threshold is not a number")
+    if "frontier" in row:
+        _check_frontier(row["frontier"])
     for kind, keys in (("corrupted", {"accuracy", "count"}), ("ood", DETECTION)):
         sets = row.get(kind, {})
         if not isinstance(sets, Mapping) or len(sets) > MOST_SETS:
@@ -167,6 +170,21 @@ def _check_row(row: Mapping[str, Any], num_classes: int) -> None:
             for key, value in values.items():
                 where = f"{kind}/{name[:60]}/{key}"
                 _whole(where, value, MOST_IMAGES) if key == "count" else _share(where, value)
+
+
+def _check_frontier(found: Any) -> None:
+    """Refuse a frontier with other values than an evaluation has."""
+    if not isinstance(found, Mapping) or set(found) != {*FRONTIER, "bias", "curve"}:
+        raise FederationError("frontier has other values than an evaluation")
+    curve = found["curve"]
+    if not isinstance(curve, Mapping) or set(curve) != set(map(str, measures.CURVE)):
+        raise FederationError("frontier/curve has other places than an evaluation")
+    if isinstance(found["bias"], Mapping):
+        raise FederationError("frontier/bias is not a number")
+    for name in FRONTIER:
+        _share(f"frontier/{name}", found[name])
+    for x, value in curve.items():
+        _share(f"frontier/curve/{x}", value)
 
 
 def _share(name: str, value: Any) -> None:
