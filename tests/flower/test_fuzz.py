@@ -16,11 +16,21 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from focoop.errors import FederationError
 from focoop.federation.updates.compression import Payload
 from focoop.flower.in_process import identify
-from focoop.flower.records import METRICS, STATS, UPDATE, Order, to_arrays, to_tensor, unflatten
+from focoop.flower.records import (
+    METRICS,
+    STATS,
+    UPDATE,
+    Order,
+    flatten,
+    to_arrays,
+    to_tensor,
+    unflatten,
+)
 from focoop.flower.server.reply_checks import read_row, read_update
 from focoop.flower.server.roster import identified
 from focoop.flower.server.secure_rounds import read_keys, read_masked, read_opened
 from focoop.flower.site.secure_rounds import SUM, to_keys
+from focoop.functional.metrics import Margins, frontier
 from focoop.methods.base import ClientUpdate
 
 SENT = {"a": torch.zeros(2, 3), "words": torch.arange(2)}
@@ -169,9 +179,31 @@ def test_an_honest_row_passes() -> None:
     assert row == {
         **ROW,
         "cross_alarm": None,
+        "frontier": None,
         "ood": {"sun": measured},
         "corrupted": {"fog@1": {"accuracy": 1.0, "count": 3}},
     }
+
+
+def test_a_frontier_passes_as_it_was_measured_and_not_otherwise() -> None:
+    measured = frontier(Margins([-1.0, 2.0], [True, True]), Margins([1.0, 0.5], [True, False]))
+    told = {f"row/{name}": value for name, value in ROW.items()} | WHOLE
+    flat = flatten(measured, "row/frontier/")
+
+    def read(changed: dict[str, float]) -> dict[str, Any] | None:
+        return read_row(RecordDict({METRICS: MetricRecord({**told, **changed})}), 1, 1, 2)
+
+    row = read(flat)
+    assert row is not None and row["frontier"] == measured
+    for wrong in (
+        {**flat, "row/frontier/ausuc": 1.5},
+        {**flat, "row/frontier/curve/5": -0.1},
+        {**flat, "row/frontier/curve/7": 0.1},
+        {name: value for name, value in flat.items() if "bias" not in name},
+        {"row/frontier": 0.5},
+    ):
+        with pytest.raises(FederationError, match="frontier"):
+            read(wrong)
 
 
 @QUIET
