@@ -9,6 +9,7 @@ its own is its prior (`_prior.py`) and nothing else.
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +27,7 @@ from focoop.methods._base import (
     State,
     Task,
     Text,
+    weighted_mean,
 )
 from focoop.methods._prior import PRIOR, expected, log_prior
 from focoop.methods._sums import Sums, Totals
@@ -70,8 +72,11 @@ class ClosedForm(Method):
         """s, which makes log-odds of the entries of `Logits.id`."""
 
     @abstractmethod
-    def solve(self, totals: Totals, task: Task) -> tuple[Params, dict[str, float]]:
-        """The server's own shared tensors, made of all sums, and numbers for the round's report."""
+    def solve(self, totals: Totals, task: Task, told: Params) -> tuple[Params, dict[str, float]]:
+        """The server's own shared tensors, made of all sums, and numbers for the round's report.
+
+        `told` holds the means by images of what else clients measured (`also`).
+        """
 
     @abstractmethod
     def model(self, params: Params, task: Task) -> Text:
@@ -89,19 +94,25 @@ class ClosedForm(Method):
     @property
     def untrained(self) -> tuple[str, ...]:  # type: ignore[override]
         """Everything: nothing is trained."""
-        return (*self.sums.names, *self.solved)
+        return (*self.sums.names, *self.also, *self.solved)
 
-    solved: tuple[str, ...] = ()
+    also: ClassVar[tuple[str, ...]] = ()  # what clients measure beside the sums
+    solved: ClassVar[tuple[str, ...]] = ()  # what the server makes
+
+    def first(self, task: Task) -> Params:
+        """The tensors of `also` before anybody has measured them."""
+        return {}
 
     def init(self, task: Task, generator: torch.Generator) -> State:
         """Nothing is known of any class."""
-        shared = self.sums.init(task)
+        shared = {**self.sums.init(task), **self.first(task)}
         rows, width = task.anchors.shape
         nothing = task.anchors.new_zeros
         totals = Totals(
             nothing(rows, width).double(), nothing(rows).double(), nothing(width, width).double(), 0
         )
-        made = {name: value.to(task.anchors) for name, value in self.solve(totals, task)[0].items()}
+        solved, _ = self.solve(totals, task, shared)
+        made = {name: value.to(task.anchors) for name, value in solved.items()}
         counts = torch.zeros(rows, dtype=torch.int64, device=task.device)
         return State({**shared, **made}, private={"counts": counts})
 
@@ -116,7 +127,8 @@ class ClosedForm(Method):
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
         """Add up what clients told, then solve."""
         shared, memory, totals = self.sums.add(server, updates)
-        solved, report = self.solve(totals, task)
+        shared |= {name: weighted_mean(updates, name) for name in self.also}
+        solved, report = self.solve(totals, task, shared)
         made = {name: value.to(server.shared[name]) for name, value in solved.items()}
         return Server({**shared, **made}, memory, report)
 
@@ -144,7 +156,7 @@ class ClosedForm(Method):
         return scores.energy(logits.id, self.scale)
 
 
-def told(means: Tensor) -> Tensor:
+def has_mean(means: Tensor) -> Tensor:
     """(C,) whether anybody has told a mean of this class."""
     return means.abs().sum(dim=1) > 0
 

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from focoop.cores import one_core
 from focoop.methods._base import Logits, Params, Task, Text
-from focoop.methods._closed_form import APART, ClosedForm, ClosedFormConfig, answerable, told
+from focoop.methods._closed_form import APART, ClosedForm, ClosedFormConfig, answerable, has_mean
 from focoop.methods._sums import Sums, Totals
 from focoop.settings import setting
 
@@ -73,7 +73,7 @@ class Fed3R(ClosedForm):
         """Products are multiplied by `score_scale`."""
         return self.config.score_scale
 
-    def solve(self, totals: Totals, task: Task) -> tuple[Params, dict[str, float]]:
+    def solve(self, totals: Totals, task: Task, told: Params) -> tuple[Params, dict[str, float]]:
         """The classifier (C, D), and the ridge it was made with."""
         images = totals.images.sum()
         second, sums = images * totals.moment, totals.images[:, None] * totals.means
@@ -87,7 +87,7 @@ class Fed3R(ClosedForm):
         weights = params["weights"]
         if self.config.unit_columns:
             weights = F.normalize(weights, dim=-1)
-        return Text(weights, parts={"known": told(params["means"])})
+        return Text(weights, parts={"known": has_mean(params["means"])})
 
     def evidence(self, text: Text, pooled: Tensor) -> Logits:
         """What the regression says of each class."""

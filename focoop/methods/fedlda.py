@@ -34,7 +34,7 @@ from torch import Tensor
 
 from focoop import scores
 from focoop.methods._base import Logits, Params, Task, Text
-from focoop.methods._closed_form import APART, ClosedForm, ClosedFormConfig, answerable, told
+from focoop.methods._closed_form import APART, ClosedForm, ClosedFormConfig, answerable, has_mean
 from focoop.methods._metric import whitening
 from focoop.methods._sums import Sums, Totals, oas
 from focoop.settings import setting
@@ -74,7 +74,7 @@ class FedLDA(ClosedForm):
         """Cosines are multiplied by `score_scale`; Gaussian log-odds are what they are."""
         return self.config.score_scale if self.config.rule == "cosine" else 1.0
 
-    def solve(self, totals: Totals, task: Task) -> tuple[Params, dict[str, float]]:
+    def solve(self, totals: Totals, task: Task, told: Params) -> tuple[Params, dict[str, float]]:
         """The mean image and the metric A; the plain one where nothing was told of the spread."""
         rho = oas(totals.scatter, totals.freedom)
         spread = totals.scatter / max(totals.freedom, 1.0)
@@ -85,7 +85,7 @@ class FedLDA(ClosedForm):
         """Class means (C, D) as the metric sees them, about the mean image."""
         seen = (params["means"] - params["centre"]) @ params["metric"]
         parts = {name: params[name] for name in self.solved}
-        return Text(seen, parts={**parts, "known": told(params["means"])})
+        return Text(seen, parts={**parts, "known": has_mean(params["means"])})
 
     def evidence(self, text: Text, pooled: Tensor) -> Logits:
         """Cosines or half squared distances, and the squared distances (N, C) for the score."""

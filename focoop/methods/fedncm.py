@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from focoop.methods._base import Logits, Params, Task, Text
-from focoop.methods._closed_form import APART, ClosedForm, ClosedFormConfig, answerable, told
+from focoop.methods._closed_form import APART, ClosedForm, ClosedFormConfig, answerable, has_mean
 from focoop.methods._sums import Sums, Totals
 from focoop.settings import setting
 
@@ -56,13 +56,15 @@ class FedNCM(ClosedForm):
         """Cosines are multiplied by `score_scale`."""
         return self.config.score_scale
 
-    def solve(self, totals: Totals, task: Task) -> tuple[Params, dict[str, float]]:
+    def solve(self, totals: Totals, task: Task, told: Params) -> tuple[Params, dict[str, float]]:
         """The means are the classifier."""
         return {}, {}
 
     def model(self, params: Params, task: Task) -> Text:
         """Unit class means (C, D)."""
-        return Text(F.normalize(params["means"], dim=-1), parts={"known": told(params["means"])})
+        return Text(
+            F.normalize(params["means"], dim=-1), parts={"known": has_mean(params["means"])}
+        )
 
     def evidence(self, text: Text, pooled: Tensor) -> Logits:
         """Cosines with the means."""

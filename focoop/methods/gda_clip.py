@@ -31,7 +31,7 @@ from torch import Tensor
 
 from focoop import scores
 from focoop.methods._base import Logits, Params, Task, Text
-from focoop.methods._closed_form import ClosedForm, ClosedFormConfig, told
+from focoop.methods._closed_form import ClosedForm, ClosedFormConfig, has_mean
 from focoop.methods._metric import NOTHING, whitening
 from focoop.methods._sums import Sums, Totals
 from focoop.settings import setting
@@ -68,7 +68,7 @@ class GDACLIP(ClosedForm):
         """The evidence is log-odds as it is."""
         return 1.0
 
-    def solve(self, totals: Totals, task: Task) -> tuple[Params, dict[str, float]]:
+    def solve(self, totals: Totals, task: Task, told: Params) -> tuple[Params, dict[str, float]]:
         """The metric of the Bayesian precision; zero where nothing was told of the spread."""
         images = float(totals.images.sum())
         spread = totals.scatter / max(images - 1.0, 1.0)
@@ -83,7 +83,7 @@ class GDACLIP(ClosedForm):
     def model(self, params: Params, task: Task) -> Text:
         """Text features (C, D) times s; class means as the metric sees them are a part."""
         seen = params["means"] @ params["metric"]
-        parts = {"metric": params["metric"], "means": seen, "known": told(params["means"])}
+        parts = {"metric": params["metric"], "means": seen, "known": has_mean(params["means"])}
         return Text(task.anchors * task.logit_scale, parts=parts)
 
     def evidence(self, text: Text, pooled: Tensor) -> Logits:
