@@ -15,8 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop import scores
-from focoop.methods._base import (
+from focoop.fields import setting
+from focoop.functional import scores
+from focoop.methods._prior import PRIOR, expected, log_prior
+from focoop.methods._sums import Sums, Totals
+from focoop.methods.base import (
     Batch,
     ClientUpdate,
     Logits,
@@ -29,9 +32,6 @@ from focoop.methods._base import (
     Text,
     weighted_mean,
 )
-from focoop.methods._prior import PRIOR, expected, log_prior
-from focoop.methods._sums import Sums, Totals
-from focoop.settings import setting
 
 APART = 1.0  # log-odds by which a class that nobody has told lies below all others
 

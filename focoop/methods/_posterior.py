@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from focoop.cores import one_core
 from focoop.methods._sums import Totals
+from focoop.threads import one_core
 
 # Ridges of the text map, in means of the eigenvalues of the Gram matrix.
 RIDGES = tuple(10.0 ** (exponent / 8) for exponent in range(-16, 33))

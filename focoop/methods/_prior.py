@@ -9,7 +9,7 @@ At lambda = 0 the client answers its own classes alone ("only local labels" of F
 import torch
 from torch import Tensor
 
-from focoop.methods._base import Logits, Params, Task, Text
+from focoop.methods.base import Logits, Params, Task, Text
 
 PRIOR = "prior"  # the part of a `Text` that holds the shift (C,) of a client's cosines
 # Log probability of a class that is not expected at all: finite, and below every evidence.

@@ -20,11 +20,16 @@ SPELLINGS = {
     "fedcoop": "promptfl",
     "fedprox": "promptfl",
     "gallop": "fedgallop",
+    "gda": "gda_clip",
+    "gdaclip": "gda_clip",
     "lapt": "fedlapt",
+    "lda": "fedlda",
     "local": "local_only",
     "locoop": "fedlocoop",
+    "ncm": "fedncm",
     "otp": "fedotp",
     "pgp": "fedpgp",
+    "ridge": "fed3r",
 }
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from focoop.methods._base import (
+from focoop.methods._metric import class_means, distinct_counts
+from focoop.methods.base import (
     Batch,
     ClientUpdate,
     Params,
@@ -22,7 +23,6 @@ from focoop.methods._base import (
     class_weighted_mean,
     weighted_mean,
 )
-from focoop.methods._metric import class_means, distinct_counts
 
 # What a client sends as the weight of a row it has measured: exact in binary, and small, so that it
 # takes little of `privacy.clip`.

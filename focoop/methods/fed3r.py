@@ -29,11 +29,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop.cores import one_core
-from focoop.methods._base import Logits, Params, Task, Text
+from focoop.fields import setting
 from focoop.methods._closed_form import APART, ClosedForm, ClosedFormConfig, answerable, has_mean
 from focoop.methods._sums import Sums, Totals
-from focoop.settings import setting
+from focoop.methods.base import Logits, Params, Task, Text
+from focoop.threads import one_core
 
 # Ridges that are tried: from none at all to one that leaves the class means alone.
 RIDGES = tuple(10.0 ** (exponent / 8) for exponent in range(-24, 33))

@@ -32,11 +32,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop.methods._base import Batch, Logits, Params, Task, Text
+from focoop.fields import setting
 from focoop.methods._closed_form import APART, ClosedForm, ClosedFormConfig, answerable
 from focoop.methods._posterior import Basis, Posterior, Seen, left_out_cosines, posterior
 from focoop.methods._sums import Sums, Totals, oas
-from focoop.settings import setting
+from focoop.methods.base import Batch, Logits, Params, Task, Text
 
 # Shrinkages that are tried beside OAS's, and scales of cosines of which the best counts for each.
 SHRINKAGES = (0.1, 0.2, 0.3, 0.5, 0.7, 0.85, 0.95, 1.0)

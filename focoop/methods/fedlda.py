@@ -32,12 +32,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop import scores
-from focoop.methods._base import Logits, Params, Task, Text
+from focoop.fields import setting
+from focoop.functional import scores
 from focoop.methods._closed_form import APART, ClosedForm, ClosedFormConfig, answerable, has_mean
 from focoop.methods._metric import whitening
 from focoop.methods._sums import Sums, Totals, oas
-from focoop.settings import setting
+from focoop.methods.base import Logits, Params, Task, Text
 
 
 class FedLDA(ClosedForm):

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop.methods._base import Logits, Params, Task, Text
+from focoop.fields import setting
 from focoop.methods._closed_form import APART, ClosedForm, ClosedFormConfig, answerable, has_mean
 from focoop.methods._sums import Sums, Totals
-from focoop.settings import setting
+from focoop.methods.base import Logits, Params, Task, Text
 
 
 class FedNCM(ClosedForm):

@@ -29,12 +29,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from focoop import scores
-from focoop.methods._base import Logits, Params, Task, Text
+from focoop.fields import setting
+from focoop.functional import scores
 from focoop.methods._closed_form import ClosedForm, ClosedFormConfig, has_mean
 from focoop.methods._metric import NOTHING, whitening
 from focoop.methods._sums import Sums, Totals
-from focoop.settings import setting
+from focoop.methods.base import Logits, Params, Task, Text
 
 
 class GDACLIP(ClosedForm):

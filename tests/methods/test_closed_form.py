@@ -13,17 +13,17 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge
 
 from focoop.federation.client import ClientData, make_update
-from focoop.federation.round import Screen, aggregate
-from focoop.methods._base import Batch, ClientUpdate, Params, Server, Task
+from focoop.federation.rounds import Screen, aggregate
+from focoop.federation.updates.differential_privacy import Privacy
+from focoop.federation.updates.secure_sum import summed
 from focoop.methods._closed_form import ClosedForm, answerable
 from focoop.methods._prior import NEVER, log_prior
 from focoop.methods._sums import Totals, oas
+from focoop.methods.base import Batch, ClientUpdate, Params, Server, Task
 from focoop.methods.fed3r import RIDGES, Fed3R, ridge_regression
 from focoop.methods.fedlda import FedLDA
 from focoop.methods.fedncm import FedNCM
 from focoop.methods.gda_clip import GDACLIP
-from focoop.privacy import Privacy
-from focoop.secure_sum import summed
 from focoop.seeds import torch_generator
 from tests.methods.contract_toy import CLASSES, DIM, federate, make_task, spread
 

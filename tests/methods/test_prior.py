@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from focoop.methods import create
-from focoop.methods._base import Method
+from focoop.methods.base import Method
 from tests.methods.contract_toy import Outcome, federate, make_task, same
 
 HELD = [[0, 0, 0, 1, 1, 1], [2, 2, 3, 3, 3]]
