@@ -16,7 +16,7 @@ from focoop.config import loading
 from focoop.config.schema import SECTIONS
 from focoop.methods import available
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SETTING = re.compile(
     rf"(?<![\w./])(?:{'|'.join(SECTIONS)})\.[a-z][a-z0-9_]*(?![\w(]|\.[a-z])(?<!\.py)(?<!\.json)(?<!\.toml)(?<!\.md)"
 )

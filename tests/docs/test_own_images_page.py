@@ -18,7 +18,7 @@ from focoop.cli import app
 pytest.importorskip("pillow_heif", reason="the extra `formats` is not installed")
 pytest.importorskip("pydicom", reason="the extra `formats` is not installed")
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "guides" / "own-images.md"
 BLOCK = re.compile(
     r"^(?:<!-- (?P<note>[^>]*) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.M | re.S

@@ -17,7 +17,7 @@ from focoop.errors import DataError
 from focoop.scenario.scenario import datasets_of, require_data
 from tests.toy_command import call
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "configs").rglob("*.toml"))
 RUNS = [path for path in CONFIGS if path.parent.name != "methods"]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from focoop.cli import app
 from focoop.methods import available
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = [
     shlex.split(line.split("#")[0])[1:]
@@ -41,3 +41,13 @@ def test_its_commands_run(
         command = [*command, "--set", "federation.rounds=0"]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
+
+
+def test_its_links_into_pages_lead_to_headings() -> None:
+    links = re.findall(r"\]\(([^)#]+)#([^)]+)\)", " ".join(TEXT.split()))
+    assert links
+    for page, anchor in links:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        heads = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+        slugs = {re.sub(r"[^\w]+", "-", head.lower()).strip("-") for head in heads}
+        assert anchor in slugs, f"{page}#{anchor}"
