@@ -82,16 +82,18 @@ def answers(
     images: Images,
     task: Task,
     own_classes: Mapping[int, np.ndarray] | None = None,
+    most: int = CHUNK,
 ) -> Outputs:
     """Predict and score a set in chunks; predictions run over all C classes.
 
     Of an image only its class and score are kept, on the device until the set is done, and its
-    margin for each client of `own_classes`, which holds some classes of these clients and not all.
+    margin for each client of `own_classes`, which holds some classes of these clients and not all. A
+    chunk has at most `most` images.
     """
     count, device = len(images), task.device
     predicted = torch.empty(count, dtype=torch.int32, device=device)
     scored = torch.empty(count, dtype=torch.float64, device=device)
-    size = chunk_size(text, images)
+    size = chunk_size(text, images, most)
     sides = {
         client: Side.of(own, images.labels, len(task.classes), device)
         for client, own in (own_classes or {}).items()
@@ -168,14 +170,17 @@ def classes_of(sets: EvaluationSets, num_classes: int) -> dict[int, np.ndarray]:
     }
 
 
-def chunk_size(text: Text, images: Images) -> int:
-    """Images whose cosines with all prompts, and with all their patches, stay within ``CELLS``."""
+def chunk_size(text: Text, images: Images, most: int = CHUNK) -> int:
+    """Images whose cosines with all prompts, and with all their patches, stay within ``CELLS``.
+
+    At most `most` of them.
+    """
     sides = (text.id, *text.parts.values())
     prompts = sum(side.numel() // max(1, side.shape[-1]) for side in sides if side.dim() > 1)
     cells = _WIDENED * (prompts + (0 if text.ood is None else len(text.ood)))
     if images.patches is not None:
         cells += images.patches.shape[1] * (prompts + images.patches.shape[2])
-    return max(1, min(CHUNK, CELLS // max(1, cells)))
+    return max(1, min(most, CELLS // max(1, cells)))
 
 
 def evaluate(
@@ -185,15 +190,17 @@ def evaluate(
     sets: EvaluationSets,
     *,
     same_for_all: bool = False,
+    most: int = CHUNK,
 ) -> Evaluation:
     """Evaluate all clients; `params(k)` gives client k's model.
 
-    `same_for_all` says that clients have no private tensors, so one pass answers for all.
+    `same_for_all` says that clients have no private tensors, so one pass answers for all. `most`
+    images are answered at a time.
     """
     rows: list[dict[str, Any]] = []
     own_scores: list[np.ndarray] = []
     ood_scores: dict[str, list[np.ndarray]] = {name: [] for name in sets.ood}
-    for client, found in _per_client(method, task, params, sets, same_for_all):
+    for client, found in _per_client(method, task, params, sets, same_for_all, most):
         own = sets.test.index[client]
         rows.append(_client_row(client, own, found, sets))
         own_scores.append(found[""].score[own])
@@ -218,6 +225,7 @@ def _per_client(
     params: Callable[[int], Params],
     sets: EvaluationSets,
     same_for_all: bool,
+    most: int,
 ) -> Iterator[tuple[int, dict[str, Outputs]]]:
     """Answers of every client that has test images."""
     clients = [client for client, own in enumerate(sets.test.index) if len(own)]
@@ -230,11 +238,11 @@ def _per_client(
         texts = encoded(method, [params(client) for client in group], task)
         for client, text in zip(group, texts, strict=True):
             wanted = held if same_for_all else {k: held[k] for k in (client,) if k in held}
-            found = {"": answers(method, text, sets.test.images, task, wanted)}
+            found = {"": answers(method, text, sets.test.images, task, wanted, most)}
             for name, owned in sets.corrupted.items():
-                found[f"corrupted/{name}"] = answers(method, text, owned.images, task)
+                found[f"corrupted/{name}"] = answers(method, text, owned.images, task, most=most)
             for name, images in sets.ood.items():
-                found[f"ood/{name}"] = answers(method, text, images, task)
+                found[f"ood/{name}"] = answers(method, text, images, task, most=most)
                 # Which image has which score is not asked again: sorted once for all clients.
                 found[f"ood/{name}"].score.sort()
             yield client, found

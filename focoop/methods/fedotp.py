@@ -96,12 +96,17 @@ class FedOTP(Method):
         logits = self.transported(text, batch.patches, early=False)
         return F.cross_entropy(task.logit_scale * logits, batch.labels)
 
-    def transported(self, text: Text, patches: Tensor | None, *, early: bool) -> Tensor:
-        """(N, C) sum_pr T_pr S_pr of patches (N, P, D); `early` as in `partial_transport`."""
+    def transported(
+        self, text: Text, patches: Tensor | None, *, early: bool, cells: int = CELLS
+    ) -> Tensor:
+        """(N, C) sum_pr T_pr S_pr of patches (N, P, D); `early` as in `partial_transport`.
+
+        Plans of at most `cells` entries are held at a time.
+        """
         if patches is None:
             raise MethodError("fedotp reads patch features: set data.with_patches=true")
         prompts = torch.stack([text.id, text.parts["local"]], dim=1)  # (C, 2, D)
-        size = max(1, CELLS // max(1, patches.shape[1] * len(text.id) * 2))
+        size = max(1, cells // max(1, patches.shape[1] * len(text.id) * 2))
         found = []
         for some in torch.split(patches, size):
             similarity = torch.einsum("npd,crd->ncpr", some, prompts)

@@ -76,24 +76,22 @@ def test_fast_paths_are_the_naive_path(
     clients: int,
     dtype: torch.dtype,
     cost: float,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(prompted.BUCKET_COST, "cpu", cost)
     backbone = backbone_in(dtype)
-    names = backbone.names(texts)
+    names = backbone.text.prepare(backbone.tokenize, texts, bucket_cost=cost)
     rows = 1 if unified else len(texts)
     contexts = draw(clients, rows, tokens, backbone.width, dtype=dtype)
     compare(backbone.text, contexts, names, TOLERANCE[dtype])
 
 
-def test_names_are_grouped_by_length_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_grouped_by_length_where_it_pays() -> None:
     backbone = toy_backbone()
     lengths = (3, 4, 8, 3, 4, 3, 3)
     per_token = 12 * backbone.width**2
     found = {}
     for cost in (0.0, 5.0, 100.0):  # tokens of padding that cost as much as a bucket
-        monkeypatch.setitem(prompted.BUCKET_COST, "cpu", cost * per_token)
-        found[cost] = prompted.group(lengths, backbone.width, torch.device("cpu"))
+        device = torch.device("cpu")
+        found[cost] = prompted.group(lengths, backbone.width, device, cost * per_token)
     exact = found[0.0]
     assert exact is not None
     assert exact.sizes == ((4, 3), (2, 4), (1, 8)) and exact.exact == (True, True, True)
@@ -105,10 +103,10 @@ def test_names_are_grouped_by_length_where_it_pays(monkeypatch: pytest.MonkeyPat
     assert found[100.0] is None
 
 
-def test_selected_names_are_grouped_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(prompted.BUCKET_COST, "cpu", 0)
+def test_selected_names_are_grouped_anew() -> None:
     backbone = backbone_in(torch.float64)
-    names = backbone.names(UNEVEN).select(torch.tensor([2, 2, 0, 4, 0]))
+    names = backbone.text.prepare(backbone.tokenize, UNEVEN, bucket_cost=0.0)
+    names = names.select(torch.tensor([2, 2, 0, 4, 0]))
     assert names.grouping is not None
     assert names.grouping.sizes == ((2, 3), (1, 4), (2, 9))
     compare(backbone.text, draw(2, 5, 4, backbone.width), names, 1e-9)
@@ -135,10 +133,9 @@ def test_selections_of_the_host_are_kept_and_those_of_transforms_are_not() -> No
     assert len(names.chosen) <= prompted.SELECTIONS
 
 
-def test_transforms_of_torch_func_pass_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(prompted.BUCKET_COST, "cpu", 0)
+def test_transforms_of_torch_func_pass_through() -> None:
     backbone = backbone_in(torch.float64)
-    names = backbone.names(UNEVEN)
+    names = backbone.text.prepare(backbone.tokenize, UNEVEN, bucket_cost=0.0)
     slopes = draw(len(UNEVEN), backbone.dim)
 
     def value(contexts: Tensor) -> Tensor:

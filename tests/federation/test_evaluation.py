@@ -186,13 +186,10 @@ def drawn(count: int, patches: int = 0) -> tuple[Text, Images]:
 
 @pytest.mark.parametrize("patches", [0, 3])
 @pytest.mark.parametrize("size", [1, 7, 64])
-def test_chunks_answer_as_the_whole_set(
-    patches: int, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunks_answer_as_the_whole_set(patches: int, size: int) -> None:
     text, images = drawn(50, patches)
     method = Cosines()
-    monkeypatch.setattr(evaluation, "CHUNK", size)
-    found = answers(method, text, images, TASK)
+    found = answers(method, text, images, TASK, most=size)
     assert max(method.seen) == min(size, 50)
     logits = method.logits(text, images.pooled, images.patches)
     assert np.array_equal(found.predicted, logits.id.argmax(1).numpy())
@@ -201,10 +198,7 @@ def test_chunks_answer_as_the_whole_set(
 
 
 @pytest.mark.parametrize("name", ["zeroshot", "focoop"])
-def test_evaluation_does_not_depend_on_the_number_of_threads(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(evaluation, "CHUNK", 7)
+def test_evaluation_does_not_depend_on_the_number_of_threads(name: str) -> None:
     method = create(name)
     task = make_task(method)
     count, before, found = len(task.classes), torch.get_num_threads(), []
@@ -220,7 +214,7 @@ def test_evaluation_does_not_depend_on_the_number_of_threads(
         for threads in (1, 3):
             torch.set_num_threads(threads)
             params = {**state.shared, **state.private}
-            found.append(evaluate(method, task, lambda _, p=params: p, sets))  # type: ignore[misc]
+            found.append(evaluate(method, task, lambda _, p=params: p, sets, most=7))  # type: ignore[misc]
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)

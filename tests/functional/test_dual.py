@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from focoop.errors import ConfigError, MethodError
-from focoop.functional.transport import marginals
 from focoop.functional.transport.dual import semi_unbalanced_dual
 from focoop.functional.transport.frank_wolfe import (
     select_by_mass,
@@ -134,11 +133,10 @@ def test_same_prompts_are_chosen_as_by_frank_wolfe(near):
             assert sorted(select_by_mass(result.mass, near).tolist()) == list(range(near))
 
 
-def test_chunks_change_nothing(monkeypatch):
+def test_chunks_change_nothing():
     cost = prompts(20, 200, 30, torch.float64)
     whole = semi_unbalanced_dual(cost, tau=0.1, tolerance=1e-4)
-    monkeypatch.setattr(marginals, "CPU_CELLS", 20 * 7)
-    parts = semi_unbalanced_dual(cost, tau=0.1, tolerance=1e-4)
+    parts = semi_unbalanced_dual(cost, tau=0.1, tolerance=1e-4, cells=20 * 7)
     assert parts.steps == whole.steps
     torch.testing.assert_close(parts.plan, whole.plan, rtol=1e-9, atol=1e-15)
     assert parts.gap == pytest.approx(whole.gap, rel=1e-6)

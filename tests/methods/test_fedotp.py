@@ -14,7 +14,6 @@ from focoop.config.loading import load
 from focoop.errors import ConfigError, MethodError
 from focoop.federation.batched_training import train_together
 from focoop.federation.client import ClientData, LocalSettings, train
-from focoop.methods import fedotp
 from focoop.methods.base import Batch, ClientUpdate, Server, State, Task
 from focoop.methods.fedotp import FedOTP
 from focoop.seeds import torch_generator
@@ -146,15 +145,16 @@ def test_gradients_by_finite_differences_with_the_plan_held() -> None:
             assert float(gradient[place]) == pytest.approx(slope, rel=1e-6, abs=1e-9)
 
 
-def test_logits_predict_what_the_loss_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logits_predict_what_the_loss_trains() -> None:
     task, batch, state = make_unified_task(), make_images(), make_state()
     params = {**state.shared, **state.private}
     method = FedOTP(CONFIG)
     logits = method.logits(method.encode(params, task), batch.pooled, batch.patches).id
     loss = F.cross_entropy(task.logit_scale * logits, batch.labels)
     assert float(loss) == pytest.approx(float(step_loss(method, params, batch, task)), rel=1e-12)
-    monkeypatch.setattr(fedotp, "CELLS", 2 * P * C * 2)  # two images at a time
-    parts = method.logits(method.encode(params, task), batch.pooled, batch.patches).id
+    two_images = 2 * P * C * 2
+    text = method.encode(params, task)
+    parts = method.transported(text, batch.patches, early=True, cells=two_images)
     torch.testing.assert_close(parts, logits, rtol=1e-12, atol=1e-15)
     none = method.logits(method.encode(params, task), batch.pooled[:0], batch.patches[:0])
     assert none.id.shape == (0, C)

@@ -43,6 +43,7 @@ class Names:
         index: (N,) place of each name in the vocabulary; None: in order.
         grouping: names by length; None: all as long as the longest.
         known: the lengths on the host; None: not known there.
+        bucket_cost: what a bucket of its own costs, as in `group`; None: the device's.
         flats: layouts for the fused step by context tokens and whether names share them.
         chosen: earlier selections by their rows.
     """
@@ -53,6 +54,7 @@ class Names:
     index: Tensor | None = None
     grouping: Grouping | None = field(default=None, repr=False)
     known: tuple[int, ...] | None = field(default=None, repr=False)
+    bucket_cost: float | None = field(default=None, repr=False)
     flats: dict[tuple[int, bool], Flat] = field(default_factory=dict, repr=False, compare=False)
     chosen: dict[tuple[int, ...], "Names"] = field(default_factory=dict, repr=False, compare=False)
 
@@ -94,8 +96,9 @@ class Names:
             known = on_host(lengths) if lengths.device.type == "cpu" else None
         else:
             known = tuple(self.known[row] for row in rows)
-        grouping = None if known is None else group(known, embeddings.shape[-1], lengths.device)
-        found = Names(self.vocabulary, embeddings, lengths, source, grouping, known)
+        cost, width = self.bucket_cost, embeddings.shape[-1]
+        grouping = None if known is None else group(known, width, lengths.device, cost)
+        found = Names(self.vocabulary, embeddings, lengths, source, grouping, known, cost)
         if rows is not None and not _transformed(embeddings):
             if len(self.chosen) >= SELECTIONS:
                 self.chosen.clear()
@@ -117,9 +120,22 @@ def _transformed(tensor: Tensor) -> bool:
     return wrapped or tensor.is_inference()
 
 
-def group(known: Sequence[int], width: int, device: torch.device) -> Grouping | None:
-    """Group names by length (N,) where that saves more padding than it costs."""
-    cost = BUCKET_COST.get(device.type, BUCKET_COST["cuda"])
+def group(
+    known: Sequence[int], width: int, device: torch.device, cost: float | None = None
+) -> Grouping | None:
+    """Group names by length (N,) where that saves more padding than it costs.
+
+    Args:
+        known: length of each name in tokens.
+        width: of the text tower.
+        device: where the tower runs.
+        cost: multiplications that a bucket of its own may cost; None: measured for the device.
+
+    Returns:
+        The buckets, or None where one bucket of padded names is best.
+    """
+    if cost is None:
+        cost = BUCKET_COST.get(device.type, BUCKET_COST["cuda"])
     padding = cost / (12 * width**2)  # tokens cheaper than a bucket
     order = sorted(range(len(known)), key=known.__getitem__)
     sizes: list[tuple[int, int]] = []

@@ -86,8 +86,23 @@ class TextTower(nn.Module):
         names: Sequence[str],
         *,
         period: bool = True,
+        bucket_cost: float | None = None,
     ) -> Names:
-        """Tokenise and embed names once; `encode` then adds contexts to them."""
+        """Tokenise and embed names once; `encode` then adds contexts to them.
+
+        Args:
+            tokenize: texts to (N, L) token ids.
+            names: class names or words; underscores become spaces.
+            period: end each name with a period.
+            bucket_cost: what a bucket of names of one length costs (`prompted.group`); None: as
+                measured for the device.
+
+        Returns:
+            The names, grouped by length where that is cheaper.
+
+        Raises:
+            ConfigError: if there is no name, or one is too long for the tower.
+        """
         if not names:
             raise ConfigError("no class names were given: at least one is needed")
         ending = "." if period else ""
@@ -97,12 +112,12 @@ class TextTower(nn.Module):
         self.check_names(names, lengths)
         tokens = tokens[:, : int(lengths.max())].to(self.device)
         known = tuple(lengths.tolist())
-        grouping = group(known, self.width, self.device)
+        grouping = group(known, self.width, self.device, bucket_cost)
         lengths = lengths.to(self.device)
         inside = torch.arange(tokens.shape[1], device=self.device) < lengths[:, None]
         with torch.no_grad():
             embeddings = self.tok(tokens).to(self.pos.dtype) * inside[:, :, None]
-        return Names(tuple(names), embeddings, lengths, grouping=grouping, known=known)
+        return Names(tuple(names), embeddings, lengths, None, grouping, known, bucket_cost)
 
     def forward(self, contexts: Tensor, names: Names) -> Tensor:
         """Contexts and N names -> (..., N, D) unit features.

@@ -91,12 +91,13 @@ class _Problem:
     a: Tensor  # (J,) float64, total 1
     tau: float
     softness: float
+    cells: int
 
     def at(self, u: Tensor) -> _Point:
         """One pass over the cost. A constant added to u has a best value in closed form."""
         rows = torch.zeros_like(self.b)
         slope, hard = torch.empty_like(self.a), torch.empty_like(self.a)
-        parts = list(chunks(self.cost, 1))
+        parts = list(chunks(self.cost, 1, self.cells))
         for part in parts:
             share, top = _shares(self.cost[:, part], u, self.softness)
             hard[part] = self.softness * top
@@ -123,7 +124,7 @@ class _Problem:
     def gram(self, point: _Point) -> Tensor:
         """sum_j q_j p_cj p_kj / sqrt(m_c m_k) (C,C): at most 1 as an operator."""
         total = self.cost.new_zeros(len(self.b), len(self.b))
-        for part in chunks(self.cost, 1):
+        for part in chunks(self.cost, 1, self.cells):
             share = self.shares(point, part)
             share *= point.drawn[part].sqrt().to(share.dtype)
             total.addmm_(share, share.T)
@@ -146,7 +147,7 @@ class _Problem:
         """The plan with its rows rescaled to b."""
         scale = rescaling(self.b, point.rows).to(self.cost.dtype)
         mass, linear = torch.empty_like(self.a), torch.zeros_like(self.a)
-        for part in chunks(self.cost, 1):
+        for part in chunks(self.cost, 1, self.cells):
             share = self.shares(point, part)
             share *= scale[:, None]
             mass[part] = share.sum(0).double() * point.drawn[part]
@@ -170,11 +171,13 @@ def semi_unbalanced_dual(
     max_steps: int = 100,
     tolerance: float = 5e-3,
     start: Tensor | None = None,
+    cells: int = 0,
 ) -> DualPlan:
     """Solve by damped Newton steps on u (C,) until the gap is at most ``tolerance``.
 
     Made for J >> C: a step costs C*C*J products, whatever the plan looks like. ``start`` is the
-    ``potential`` of an earlier solve.
+    ``potential`` of an earlier solve. ``cells`` entries of the cost are worked on at a time; 0: as
+    suits the device.
 
     >>> cost = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]], dtype=torch.float64)
     >>> result = semi_unbalanced_dual(cost, tau=0.1, tolerance=1e-6)
@@ -190,7 +193,7 @@ def semi_unbalanced_dual(
     # Scaled to total 1, the problem keeps its cost per unit of mass.
     low, high = torch.stack(cost.aminmax()).tolist()
     softness = min(max(tolerance, _SMOOTH * (high - low)), tau)
-    problem = _Problem(cost, b / total, a / a.sum(), tau, softness)
+    problem = _Problem(cost, b / total, a / a.sum(), tau, softness, cells)
     floor = 64 * torch.finfo(cost.dtype).eps * max(abs(low), abs(high), _TINY)
     point = problem.at(_first_potential(start, cost, problem.b, high - low))
     bound, damping, steps = point.bound, 1e-3, 0

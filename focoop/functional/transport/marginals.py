@@ -45,18 +45,21 @@ def masses(
     return b, a
 
 
-def chunks(cost: Tensor, dim: int) -> Iterator[slice]:
-    """Ranges along ``dim`` of a cost (C,J) that hold the device's share of cells, at least one."""
-    cells = CPU_CELLS if cost.device.type == "cpu" else GPU_CELLS
+def chunks(cost: Tensor, dim: int, cells: int = 0) -> Iterator[slice]:
+    """Ranges along ``dim`` of a cost (C,J) that hold ``cells`` entries, at least one row or column.
+
+    Without ``cells``, as many as suit the device.
+    """
+    cells = cells or (CPU_CELLS if cost.device.type == "cpu" else GPU_CELLS)
     width = max(1, cells // cost.shape[1 - dim])
     for first in range(0, cost.shape[dim], width):
         yield slice(first, min(first + width, cost.shape[dim]))
 
 
-def nearest(cost: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+def nearest(cost: Tensor, slope: Tensor, cells: int = 0) -> tuple[Tensor, Tensor]:
     """Least of ``M_cj + slope_j`` in each row (C,) and its column (C,), row by row in chunks."""
     found = []
-    for part in chunks(cost, 0):
+    for part in chunks(cost, 0, cells):
         reduced = cost[part] + slope
         if cost.device.type == "cpu":  # numpy's argmin is vectorised, torch's is not
             best = torch.from_numpy(reduced.numpy().argmin(1))
@@ -67,6 +70,7 @@ def nearest(cost: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([least for least, _ in found]), torch.cat([best for _, best in found])
 
 
-def inner(cost: Tensor, plan: Tensor) -> Tensor:
+def inner(cost: Tensor, plan: Tensor, cells: int = 0) -> Tensor:
     """``<M,pi>`` without a third matrix of that size."""
-    return torch.cat([(cost[part] * plan[part]).sum(1) for part in chunks(cost, 0)]).sum()
+    parts = chunks(cost, 0, cells)
+    return torch.cat([(cost[part] * plan[part]).sum(1) for part in parts]).sum()
