@@ -89,11 +89,17 @@ class LightBackbone(Backbone):
 
 
 def load_light(
-    name: str, *, weights: Path | None = None, device: str = "cpu", cache_dir: Path | None = None
+    name: str,
+    *,
+    weights: Path | None = None,
+    device: str = "cpu",
+    cache_dir: Path | None = None,
+    probes: Sequence[str] = PROBES,
 ) -> Backbone:
     """`load_backbone`, without the image side where the model was loaded here before.
 
-    `mini` is packaged in our own form: it is as quick as can be.
+    `mini` is packaged in our own form: it is as quick as can be. Of other models the text side is
+    kept only if our tokenizer and theirs agree on `probes`.
     """
     if not name.startswith("openclip:"):
         return load_backbone(name, weights=weights, device=device)
@@ -105,7 +111,7 @@ def load_light(
         return LightBackbone(told, tensors, weights, device)
     except (OSError, SafetensorError, ValueError, KeyError, RuntimeError):
         found = load_backbone(name, weights=weights, device=device)
-        _keep(found, path)
+        _keep(found, path, probes)
         return found
 
 
@@ -118,11 +124,11 @@ def _key(name: str, weights: Path | None) -> str:
     return sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def _keep(backbone: Backbone, path: Path) -> None:
+def _keep(backbone: Backbone, path: Path, probes: Sequence[str]) -> None:
     """Write the text side, where our tokenizer agrees with the model's."""
     shape = backbone.text.shape
     own = Tokenizer(shape.context_length)
-    if not torch.equal(own(PROBES), backbone.tokenize(PROBES)):
+    if not torch.equal(own(probes), backbone.tokenize(probes)):
         return
     told = {key: getattr(backbone, key) for key in PLAIN}
     told |= {"shape": asdict(shape), "pixel_type": str(backbone.pixel_type).split(".")[-1]}

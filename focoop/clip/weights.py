@@ -62,25 +62,28 @@ def source_of(model: str, tag: str) -> Source:
     return Source(model, tag, repo, files, url, digest, config)
 
 
-def fetch(source: Source) -> Path:
-    """The weight file of a source: out of a cache, else from the hub, else a helpful error."""
+def fetch(source: Source, patience: float = PATIENCE) -> Path:
+    """The weight file of a source: out of a cache, else from the hub, else a helpful error.
+
+    The hub has `patience` seconds to answer.
+    """
     if cached := find_cached(source):
         return cached
-    name = reach(source)
+    name = reach(source, patience)
     try:
         return Path(huggingface_hub.hf_hub_download(source.repo, name))
     except Exception as error:
         raise missing(source, f"the hub gave no file: {brief(error)}") from error
 
 
-def reach(source: Source) -> str:
+def reach(source: Source, patience: float = PATIENCE) -> str:
     """Name of the file that the hub has of a source, or a helpful error."""
     if huggingface_hub.constants.HF_HUB_OFFLINE:
         raise missing(source, "HF_HUB_OFFLINE forbids downloads")
     reason: object = f"none of {', '.join(source.files)} is there"
     for name in source.files:
         try:
-            probe(huggingface_hub.hf_hub_url(source.repo, name))
+            probe(huggingface_hub.hf_hub_url(source.repo, name), patience)
             return name
         except EntryNotFoundError:
             continue
@@ -103,24 +106,24 @@ def find_cached(source: Source) -> Path | None:
     return None
 
 
-def probe(url: str) -> None:
-    """Raise within `PATIENCE` seconds when a hub file cannot be had.
+def probe(url: str, patience: float = PATIENCE) -> None:
+    """Raise within `patience` seconds when a hub file cannot be had.
 
     The hub's own download repeats failed requests for half a minute, and no timeout of its client
     bounds a name server that does not answer.
     """
-    errors: list[Exception] = [TimeoutError(f"no answer within {PATIENCE:.0f} seconds")]
+    errors: list[Exception] = [TimeoutError(f"no answer within {patience:.0f} seconds")]
 
     def ask() -> None:
         try:
-            huggingface_hub.get_hf_file_metadata(url, timeout=PATIENCE)
+            huggingface_hub.get_hf_file_metadata(url, timeout=patience)
             errors.clear()
         except Exception as error:
             errors[:] = [error]
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
-    thread.join(PATIENCE)
+    thread.join(patience)
     if errors:
         raise errors[0]
 

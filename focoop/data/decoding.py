@@ -100,7 +100,7 @@ def decode(path: Path, *, small: bool = False) -> Decoded:
             return quietly(lambda: decode_dicom(path))
         if formats.is_heif(start):
             return _heif(path)
-        if formats.is_avif(start) and "AVIF" not in _pillow_formats():
+        if formats.is_avif(start) and "AVIF" not in pillow_formats():
             raise MissingPackageError("AVIF needs Pillow 11.3 or newer: pip install -U pillow")
         return _pillow(path, small)
     except MissingPackageError as error:
@@ -170,7 +170,7 @@ def _opened(path: Path) -> "ImageFile":
 
     with _filters, warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        return Image.open(path, formats=_pillow_formats())
+        return Image.open(path, formats=pillow_formats())
 
 
 def _flat(kind: str, image: "Image", remarks: tuple[str, ...] = ()) -> Decoded:
@@ -220,7 +220,7 @@ def _heif(path: Path) -> Decoded:
 
 
 @cache
-def _pillow_formats() -> tuple[str, ...]:
+def pillow_formats() -> tuple[str, ...]:
     """The formats that the installed Pillow reads, of those that are images here."""
     from PIL import Image, features
 

@@ -24,9 +24,9 @@ class DemoFile:
 
 
 @cache
-def manifest() -> dict[str, Any]:
+def manifest(folder: Path = FOLDER) -> dict[str, Any]:
     """The manifest written by `tools/make_demo_pack.py`: provenance, counts, errors, hashes."""
-    path = FOLDER / "manifest.json"
+    path = folder / "manifest.json"
     try:
         content: dict[str, Any] = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -36,11 +36,11 @@ def manifest() -> dict[str, Any]:
     return content
 
 
-def files() -> dict[str, DemoFile]:
+def files(folder: Path = FOLDER) -> dict[str, DemoFile]:
     """All files of the pack by name; corrupted ones are called `cifar100.brightness.3`."""
     return {
-        name: DemoFile(name, FOLDER / entry["file"], entry["sha256"], entry["bytes"], entry)
-        for name, entry in manifest()["files"].items()
+        name: DemoFile(name, folder / entry["file"], entry["sha256"], entry["bytes"], entry)
+        for name, entry in manifest(folder)["files"].items()
     }
 
 
@@ -64,10 +64,10 @@ def demo_path(name: str) -> Path:
     return known[name].path
 
 
-def verify() -> list[str]:
+def verify(folder: Path = FOLDER) -> list[str]:
     """What is wrong with the installed pack, one line per file; empty when all hashes agree."""
     problems = []
-    for name, entry in files().items():
+    for name, entry in files(folder).items():
         if not entry.path.is_file():
             problems.append(f"demo file {entry.path} ({name}) is missing: reinstall focoop")
         elif hashlib.sha256(entry.path.read_bytes()).hexdigest() != entry.sha256:

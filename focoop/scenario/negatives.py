@@ -102,6 +102,7 @@ def mine(
     template_adjective: str = TEMPLATE_ADJECTIVE,
     candidates: Candidates | None = None,
     cache_dir: Path | None = None,
+    rankings: Path | None = PACKAGED,
 ) -> Negatives:
     """Mine `count` negatives for an ID class list.
 
@@ -120,6 +121,7 @@ def mine(
         candidates: your own words instead of WordNet's.
         cache_dir: where to keep encoded words; default `$FOCOOP_CACHE/negatives`, else
             `~/.cache/focoop/negatives`.
+        rankings: file of rankings that need no encoding; None: encode whatever is asked.
     """
     if count < 0:
         raise ConfigError(f"the number of negatives is {count}: it must be 0 or more")
@@ -128,7 +130,7 @@ def mine(
     if count == 0:
         return Negatives((), torch.empty(0), ())
     query = Query.of(backbone, classes, template_noun, template_adjective, quantile, candidates)
-    ranking = packaged(query.key)
+    ranking = packaged(query.key, rankings) if rankings else None
     picks = _picks(ranking, count, adjective_share, band) if ranking else None
     if ranking is None or picks is None:
         ranking = query.rank(cache_folder(cache_dir, "negatives"))
@@ -216,11 +218,11 @@ class Query:
         return self.backbone.encode_texts(texts).cpu().half()
 
 
-def packaged(key: str) -> Ranking | None:
+def packaged(key: str, file: Path = PACKAGED) -> Ranking | None:
     """The head of the ranking with that key, if it ships with the package (for the demo)."""
-    if not PACKAGED.is_file():
+    if not file.is_file():
         return None
-    entry = json.loads(PACKAGED.read_text(encoding="ascii"))["rankings"].get(key)
+    entry = json.loads(file.read_text(encoding="ascii"))["rankings"].get(key)
     return None if entry is None else Ranking(**{kind: _unpack(entry[kind]) for kind in KINDS})
 
 

@@ -85,8 +85,8 @@ def test_places_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
     assert findings.cache().state == doctor.FAIL
     assert "FOCOOP_CACHE" in findings.cache().advice
     monkeypatch.undo()
-    monkeypatch.setattr(findings, "NEEDED_SPACE", 2**70)
-    assert findings.runs_folder().state == doctor.NOTE
+    for place in (findings.runs_folder, findings.cache):
+        assert place(needed=2**70).state == doctor.NOTE
 
 
 def test_the_cache_is_measured(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run
     """The configuration for ViT-B/16 on a machine with nothing on it."""
     monkeypatch.setenv("FOCOOP_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda repo, name: None)
-    monkeypatch.setattr(weights, "URL_CACHE", tmp_path / "no cache")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # where weights may lie already
     return lambda *settings: loading.load(CONFIG, settings)
 
 
@@ -114,7 +114,7 @@ def test_what_a_bare_machine_with_network_lacks_the_run_fetches(
     wanted: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(weights, "probe", asked.append)
+    monkeypatch.setattr(weights, "probe", lambda url, patience: asked.append(url))
     found = of_this_run(wanted())
     assert set(found) == {"backbone", "method", "cifar100", "texture", "svhn"}
     lacking = {name: one.advice for name, one in found.items() if one.state != doctor.OK}
@@ -128,7 +128,7 @@ def test_what_a_bare_machine_with_network_lacks_the_run_fetches(
 def test_what_a_bare_machine_without_network_lacks_it_is_told_how_to_bring(
     wanted: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unreachable(url: str) -> None:
+    def unreachable(url: str, patience: float) -> None:
         raise OSError("no route")
 
     monkeypatch.setattr(weights, "probe", unreachable)

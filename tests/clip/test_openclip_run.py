@@ -18,7 +18,6 @@ from scipy.io import savemat
 from typer.testing import CliRunner, Result
 
 from focoop.cli import app
-from focoop.clip import weights
 from focoop.clip.openclip import build
 from focoop.data import download
 from focoop.seeds import numpy_generator
@@ -85,7 +84,7 @@ def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FOCOOP_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("FOCOOP_DATA", str(root))
-    monkeypatch.setattr(weights, "URL_CACHE", tmp_path / "no cache")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # with the cache of downloads
     monkeypatch.setattr(download, "fetch", fetched)
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda repo, name: None)
     monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", lambda url, timeout: None)

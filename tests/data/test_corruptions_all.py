@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from focoop.data.corruptions import apply
-from focoop.data.corruptions.apply import CORRUPTIONS, SEVERITIES, corrupt, corrupt_batch
+from focoop.data.corruptions.apply import CHUNK, CORRUPTIONS, SEVERITIES, corrupt, corrupt_batch
 from focoop.errors import DataError
 from focoop.seeds import numpy_generator
 from tests.data.test_corruptions import LARGE, MIDDLE, SMALL, flat, pictures, random_image
@@ -89,14 +88,17 @@ def test_any_size_works_and_batches_change_nothing(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_batches_change_nothing_at_the_published_sizes(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for images in (np.tile(pictures(56, 2), (1, 4, 4, 1)), pictures(SMALL, 9), pictures(MIDDLE, 5)):
-        whole = corrupt_batch(images, name, 5)
+def test_batches_change_nothing_at_the_published_sizes(name: str) -> None:
+    several = 2 * MIDDLE**2  # pixels: the small ones in several parts
+    large = np.tile(pictures(56, 2), (1, 4, 4, 1))
+    for images, most in (
+        (large, CHUNK),
+        (pictures(SMALL, 9), several),
+        (pictures(MIDDLE, 5), several),
+    ):
+        whole = corrupt_batch(images, name, 5, most=most)
         last = len(images) - 1
         assert np.array_equal(whole[last], corrupt(images[last], name, 5, last))
-        monkeypatch.setattr(apply, "CHUNK", 2 * MIDDLE**2)  # the others in several parts
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -11,9 +11,9 @@ from typer.testing import CliRunner, Result
 import focoop.clip
 from focoop.cli import app
 from focoop.cli.data import PATCH_KINDS
+from focoop.clip.mini import Mini
 from focoop.config import loading
 from focoop.experiments.naming import describe_partition
-from focoop.features import encoding
 from focoop.features.lookup import open_features
 from focoop.methods import available
 from focoop.scenario.assignment import make_split
@@ -42,7 +42,7 @@ def nothing_encodes(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("an image would be encoded")
 
-    monkeypatch.setattr(encoding, "_Job", refuse)
+    monkeypatch.setattr(Mini, "encode_images", refuse)
     monkeypatch.setattr(focoop.clip, "load_backbone", refuse)
 
 

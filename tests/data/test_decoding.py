@@ -223,7 +223,7 @@ def test_a_pillow_without_avif_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_any(tmp_path / "x.avif")
-    monkeypatch.setattr(decoding, "_pillow_formats", lambda: ("JPEG", "PNG"))
+    monkeypatch.setattr(decoding, "pillow_formats", lambda: ("JPEG", "PNG"))
     with pytest.raises(UnreadableImageError, match=r"Pillow 11\.3"):
         read_rgb(tmp_path / "x.avif")
 

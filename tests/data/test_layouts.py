@@ -11,9 +11,9 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from focoop.cli import app
+from focoop.clip.mini import Mini
 from focoop.config.loading import load
 from focoop.errors import ConfigError, DataError, FocoopError
-from focoop.features import encoding
 from focoop.features.lookup import open_features
 from focoop.scenario.assignment import Split, make_split, remarks
 from focoop.scenario.scenario import build_scenario
@@ -172,7 +172,7 @@ def test_own_data_is_measured_on_nothing_that_was_not_named(tmp_path: Path) -> N
 def test_missing_sets_are_refused_before_an_image_is_encoded(
     setting: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encoding, "_Job", None)
+    monkeypatch.setattr(Mini, "encode_images", None)
     root = class_folders(tmp_path / "things", ant=10, bee=10)
     class_folders(tmp_path / "others", cow=10)
     class_folders(tmp_path / "more", ant=12, bee=12)

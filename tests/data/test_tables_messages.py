@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 
 from focoop.cli import app
 from focoop.cli.doctor import NOTE, OK, run_clients
+from focoop.clip.mini import Mini
 from focoop.config import loading
-from focoop.features import encoding
 from tests.features.test_encoding import ROOT, plant_images
 
 
@@ -48,7 +48,7 @@ def test_corrupted_sets_of_other_classes_are_named_with_what_to_write(tmp_path: 
 def test_what_cannot_be_divided_is_refused_before_anything_is_encoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encoding, "_Job", None)
+    monkeypatch.setattr(Mini, "encode_images", None)
     done = run(tmp_path, f"data.id=csv:{table(tmp_path)}", "method.name=zeroshot")
     assert done.exit_code == 2 and "set partition.clients to 3" in done.stderr
     assert "names 3 clients, which partition.kind = pathological ignores" in done.stderr

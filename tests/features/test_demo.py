@@ -86,23 +86,16 @@ def test_the_manifest_records_small_errors() -> None:
     assert "/" not in json.dumps(demo.manifest()["backbone"])
 
 
-def test_damaged_and_missing_packs_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damaged_and_missing_packs_are_found(tmp_path: Path) -> None:
     for path in demo.FOLDER.iterdir():
         if not path.name.startswith("cifar100"):
             (tmp_path / path.name).write_bytes(path.read_bytes())
-    monkeypatch.setattr(demo, "FOLDER", tmp_path)
     raw = bytearray((tmp_path / "sun.safetensors.gz").read_bytes())
     raw[len(raw) // 2] ^= 1
     (tmp_path / "sun.safetensors.gz").write_bytes(raw)
-    problems = demo.verify()
+    problems = demo.verify(tmp_path)
     assert len(problems) == 7 and sum("is missing" in line for line in problems) == 6
     assert any("sun.safetensors.gz" in line and "is damaged" in line for line in problems)
-    demo.manifest.cache_clear()
-    (tmp_path / "manifest.json").unlink()
-    try:
-        with pytest.raises(DataError, match="reinstall focoop"):
-            demo.names()
-    finally:
-        demo.manifest.cache_clear()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="reinstall focoop"):
+        demo.files(tmp_path / "empty")

@@ -159,24 +159,26 @@ def demo_pack() -> Check:
     return Check("demo data", OK, f"{', '.join(demo.names())}; hashes agree")
 
 
-def cache() -> Check:
+def cache(needed: int = NEEDED_SPACE) -> Check:
     """The folder of encoded features and words."""
     from focoop.caching import cache_folder
 
     folder = cache_folder()
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    return _place("cache", folder, f"{size / 2**20:.0f} MiB", "set FOCOOP_CACHE to another folder")
+    held, advice = f"{size / 2**20:.0f} MiB", "set FOCOOP_CACHE to another folder"
+    return _place("cache", folder, held, advice, needed)
 
 
-def runs_folder() -> Check:
+def runs_folder(needed: int = NEEDED_SPACE) -> Check:
     """Where runs go unless --out says otherwise."""
     from focoop.runs import list_runs
 
     folder = Path("runs")
-    return _place("runs", folder, f"{len(list_runs(folder))} runs", "use --out with another folder")
+    held, advice = f"{len(list_runs(folder))} runs", "use --out with another folder"
+    return _place("runs", folder, held, advice, needed)
 
 
-def _place(topic: str, folder: Path, found: str, advice: str) -> Check:
+def _place(topic: str, folder: Path, found: str, advice: str, needed: int) -> Check:
     existing = folder.absolute()
     while not existing.exists():
         existing = existing.parent
@@ -184,7 +186,7 @@ def _place(topic: str, folder: Path, found: str, advice: str) -> Check:
     found = f"{folder}: {found}, {free / 2**30:.1f} GiB free"
     if not os.access(existing, os.W_OK | os.X_OK):
         return Check(topic, FAIL, f"{found}, not writable", advice)
-    if free < NEEDED_SPACE:
+    if free < needed:
         return Check(topic, NOTE, found, f"little space is left: {advice}")
     return Check(topic, OK, found)
 

@@ -86,18 +86,20 @@ def corrupt_batch(
     severity: int,
     keys: Sequence[str | int] | None = None,
     seed: int = 0,
+    most: int = CHUNK,
 ) -> Bytes:
     """(N, H, W, 3) images -> the images corrupted.
 
     `keys` name the images for random corruptions; without them an image's key is its place.
-    Values are cut, not rounded, to whole numbers, as in the published sets.
+    Values are cut, not rounded, to whole numbers, as in the published sets. About `most` pixels are
+    worked on at a time, at least one image.
     """
     check(name, severity)
     count, height, width, _ = images.shape
     named = range(count) if keys is None else keys
     corruption = CORRUPTIONS[name]
     strength = corruption.strength(severity, height, width)
-    step = max(1, CHUNK // max(1, height * width))
+    step = max(1, most // max(1, height * width))
     out = np.empty_like(images)
     for start in range(0, count, step):
         part = slice(start, start + step)
