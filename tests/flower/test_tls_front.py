@@ -23,10 +23,9 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
 from focoop.errors import FederationError
-from focoop.flower.deploy import tls_front as module
 from focoop.flower.deploy.gate import FLEET
 from focoop.flower.deploy.keys import make_keys
-from focoop.flower.deploy.tls_front import Front, open_front
+from focoop.flower.deploy.tls_front import Front, Limits, open_front
 
 PULL = "/v1/fleet/pull-messages"
 
@@ -324,20 +323,15 @@ def test_health_and_enrolment_need_no_key(port: Port) -> None:
     assert not port.link.seen
 
 
-def test_a_body_must_not_be_too_long_or_stop_in_the_middle(
-    port: Port, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "BODY_BYTES", 100)
-    monkeypatch.setattr(module, "BODY_PAUSE", 0.2)
+def test_a_body_must_not_be_too_long_or_stop_in_the_middle(port: Port) -> None:
+    port.front.limits = Limits(body_bytes=100, body_pause=0.2)
     assert status(port.send(port.signed(body=b"x" * 101))) == 413
     cut = port.signed(body=b"x" * 100)[:-1]
     assert port.send(cut) == b"" and not port.link.seen
 
 
-def test_slow_strangers_are_cut_off_and_too_many_are_not_let_in(
-    port: Port, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "STRANGERS_EACH", 3)
+def test_slow_strangers_are_cut_off_and_too_many_are_not_let_in(port: Port) -> None:
+    port.front.limits = Limits(strangers_each=3)
     site = port.connect()
     site.sendall(port.signed())
     assert answered(site)  # a site that is known counts among the strangers no more
@@ -353,7 +347,7 @@ def test_slow_strangers_are_cut_off_and_too_many_are_not_let_in(
     while port.front.strangers and time.monotonic() < until:
         time.sleep(0.02)
     assert not port.front.strangers
-    monkeypatch.setattr(module, "FIRST_LINES", 0.3)
+    port.front.limits = Limits(first_lines=0.3)
     with port.connect() as sock:
         began = time.monotonic()
         try:

@@ -25,14 +25,7 @@ from focoop.errors import FederationError
 from focoop.flower.deploy.gate import ENROL, FLEET, HEALTH, Names, Refused, site_of
 from focoop.flower.deploy.processes import KEEP_ALIVE, LOOPBACK
 
-HANDSHAKE, FIRST_LINES = 10.0, 10.0  # seconds
-IDLE = 60.0  # seconds between two requests of a site
-BODY_PAUSE, BODY_TIME = 30.0, 900.0  # seconds: between two pieces of a body, and for all of it
 FAREWELL = 2.0  # seconds a peer has to take the end of an answer
-ANSWER = 300.0  # seconds the SuperLink has to answer
-HEAD_BYTES, ENROL_BYTES = 16_384, 8_192
-BODY_BYTES = 64 * 2**20  # Flower cuts what is larger than 5 MB into pieces
-CONNECTIONS, STRANGERS, STRANGERS_EACH = 2048, 256, 32
 PIECE = 2**16
 PASSED = (b"content-type", b"content-length", b"content-encoding", b"accept", b"accept-encoding")
 OURS = b"flwr-"
@@ -40,13 +33,47 @@ SAY_AGAIN = 60.0  # seconds before the same refusal is told again
 Enrol = Callable[[bytes], tuple[int, dict[str, Any]]]
 
 
+@dataclass(frozen=True)
+class Limits:
+    """How long the front waits, and how much it takes.
+
+    Attributes:
+        handshake: seconds for TLS, with a peer or with the SuperLink.
+        first_lines: seconds in which a stranger must have sent a whole request without a body.
+        idle: seconds between two requests of a site.
+        body_pause: seconds between two pieces of a body.
+        body_time: seconds for a whole body.
+        answer: seconds the SuperLink has to answer.
+        head_bytes: longest head of a request.
+        enrol_bytes: longest body of a first request.
+        body_bytes: longest body of a site's request; Flower cuts what is larger than 5 MB.
+        connections: open connections of all peers.
+        strangers: open connections of peers that have signed nothing yet.
+        strangers_each: those of one address.
+    """
+
+    handshake: float = 10.0
+    first_lines: float = 10.0
+    idle: float = 60.0
+    body_pause: float = 30.0
+    body_time: float = 900.0
+    answer: float = 300.0
+    head_bytes: int = 16_384
+    enrol_bytes: int = 8_192
+    body_bytes: int = 64 * 2**20
+    connections: int = 2048
+    strangers: int = 256
+    strangers_each: int = 32
+
+
 @dataclass
 class Side:
-    """One end of a connection and its protocol's state."""
+    """One end of a connection and its protocol's state; a peer that takes nothing is dropped."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     http: h11.Connection
+    pause: float  # seconds in which the other party must take what is sent
     used: float = field(default_factory=time.monotonic)
 
     async def event(self, pause: float, until: float) -> Any:
@@ -66,7 +93,7 @@ class Side:
         data = self.http.send(event)
         if data:
             self.writer.write(data)
-            async with asyncio.timeout(BODY_PAUSE):
+            async with asyncio.timeout(self.pause):
                 await self.writer.drain()
 
 
@@ -97,6 +124,7 @@ class Front:
         names: The site's name for a public key (PEM), None for a key of nobody.
         enrol: Answers a site's first request, its body -> (status, document).
         say: Told what a person should know.
+        limits: How long it waits, and how much it takes.
     """
 
     listener: socket.socket
@@ -105,6 +133,7 @@ class Front:
     names: Names
     enrol: Enrol
     say: Callable[[str], None]
+    limits: Limits = Limits()
     strangers: Counter[str] = field(default_factory=Counter)
     tasks: set["asyncio.Task[None]"] = field(default_factory=set)
     told: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -151,8 +180,9 @@ class Front:
                 await asyncio.sleep(0.2)
                 continue
             peer = str(address[0])
-            full = self.strangers.total() >= STRANGERS or len(self.tasks) >= CONNECTIONS
-            if full or self.strangers[peer] >= STRANGERS_EACH:
+            limits, strangers = self.limits, self.strangers.total()
+            full = strangers >= limits.strangers or len(self.tasks) >= limits.connections
+            if full or self.strangers[peer] >= limits.strangers_each:
                 sock.close()
                 self._tell(peer, "it opens too many connections")
                 continue
@@ -178,15 +208,14 @@ class Front:
         protocol = asyncio.StreamReaderProtocol(reader, loop=self.loop)
         try:
             transport, _ = await self.loop.connect_accepted_socket(
-                lambda: protocol, sock, ssl=self.tls, ssl_handshake_timeout=HANDSHAKE
+                lambda: protocol, sock, ssl=self.tls, ssl_handshake_timeout=self.limits.handshake
             )
         except (OSError, ssl.SSLError, TimeoutError):
             sock.close()
             return None
         writer = asyncio.StreamWriter(transport, protocol, reader, self.loop)
-        return Side(
-            reader, writer, h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
-        )
+        http = h11.Connection(h11.SERVER, max_incomplete_event_size=self.limits.head_bytes)
+        return Side(reader, writer, http, self.limits.body_pause)
 
     def _tell(self, peer: str, why: str) -> None:
         now = time.monotonic()
@@ -202,7 +231,7 @@ class Visit:
     """One connection: the peer's requests, one by one, and our own way to the SuperLink."""
 
     def __init__(self, front: Front, peer: str) -> None:
-        self.front, self.peer = front, peer
+        self.front, self.peer, self.limits = front, peer, front.limits
         self.sides: list[Side] = []
         self.stranger, self.bodiless = True, False
 
@@ -218,7 +247,7 @@ class Visit:
         """Answer until the peer closes or must be cut off."""
         self.sides.append(side)
         while True:
-            wait = FIRST_LINES if self.stranger else IDLE
+            wait = self.limits.first_lines if self.stranger else self.limits.idle
             request = await side.event(wait, time.monotonic() + wait)
             if not isinstance(request, h11.Request):
                 return
@@ -238,9 +267,12 @@ class Visit:
         what = bytes(request.method), bytes(request.target)
         headers = dict(request.headers)
         if what == HEALTH:
-            await side.event(FIRST_LINES, time.monotonic() + FIRST_LINES)  # the end of the request
+            wait = self.limits.first_lines
+            await side.event(wait, time.monotonic() + wait)  # the end of the request
             return await self._reply(side, 200, {})
-        length = _length(headers, ENROL_BYTES if what == ENROL else BODY_BYTES)
+        length = _length(
+            headers, self.limits.enrol_bytes if what == ENROL else self.limits.body_bytes
+        )
         if what == ENROL:
             status, document = await self._enrol(side, length)
             return await self._reply(side, status, document, last=True)
@@ -251,30 +283,31 @@ class Visit:
         return await self._forward(side, request, what[1])
 
     async def _enrol(self, side: Side, length: int) -> tuple[int, dict[str, Any]]:
-        body, until = b"", time.monotonic() + FIRST_LINES
+        wait = self.limits.first_lines
+        body, until = b"", time.monotonic() + wait
         while len(body) < length:
-            event = await side.event(FIRST_LINES, until)
+            event = await side.event(wait, until)
             if not isinstance(event, h11.Data):
                 raise Refused(400, "its request is cut off")
             body += bytes(event.data)
-        await side.event(FIRST_LINES, until)
+        await side.event(wait, until)
         return await self.front.loop.run_in_executor(self.front.pool, self.front.enrol, body)
 
     async def _forward(self, side: Side, request: h11.Request, path: bytes) -> None:
-        until = time.monotonic() + BODY_TIME
+        until, pause = time.monotonic() + self.limits.body_time, self.limits.body_pause
         try:
             link = await self._link()
             await link.send(h11.Request(method="POST", target=path, headers=_passed(request)))
         except (OSError, TimeoutError):
             return await self._reply(side, 503, {"detail": "the SuperLink is away"}, last=True)
-        while not isinstance(event := await side.event(BODY_PAUSE, until), h11.EndOfMessage):
+        while not isinstance(event := await side.event(pause, until), h11.EndOfMessage):
             if not isinstance(event, h11.Data):
                 return None
             await link.send(h11.Data(data=event.data))
         await link.send(h11.EndOfMessage())
-        until = time.monotonic() + ANSWER
+        until = time.monotonic() + self.limits.answer
         while True:
-            event = await link.event(ANSWER, until)
+            event = await link.event(self.limits.answer, until)
             if isinstance(event, h11.Response):
                 headers = [*_kept(event.headers), (b"date", formatdate(usegmt=True).encode())]
                 event = h11.Response(status_code=event.status_code, headers=headers)
@@ -303,11 +336,11 @@ class Visit:
             self.sides.remove(link)
             await close([link])
         port, tls = self.front.link
-        async with asyncio.timeout(HANDSHAKE):
+        async with asyncio.timeout(self.limits.handshake):
             reader, writer = await asyncio.open_connection(
                 LOOPBACK, port, ssl=tls, server_hostname=LOOPBACK
             )
-        link = Side(reader, writer, h11.Connection(h11.CLIENT))
+        link = Side(reader, writer, h11.Connection(h11.CLIENT), self.limits.body_pause)
         self.sides.append(link)
         return link
 
