@@ -80,23 +80,37 @@ class Separation:
     With unit rows u = (t + eps) / |t + eps|, logits l and their softmax over C + U:
         dL/dl = ((1 + w) softmax - [ID] (w softmax over ID + one-hot)) / B
         dL/deps = (g - u (u.g)) / |t + eps|, g = s (dL/dl)^T x
+
+    Attributes:
+        batch: images and labels.
+        scale: s, factor of the cosines.
+        detection_weight: w, weight of -log p(ID|x).
+        offset: (C,) added to the class logits, for example a log prior; None: nothing.
+        kernels: whether `loss` uses the kernels of `_bos_triton.py`; None: where they can be used.
+        kernel_rows: rows that one program of these kernels moves.
     """
 
     batch: Batch
     scale: float
     detection_weight: float
     offset: Tensor | None = None
+    kernels: bool | None = None
+    kernel_rows: int = 1
 
     def loss(
         self, text: Text, noise: Params, move_id: Move, move_ood: Move, sharpness: float
     ) -> Tensor:
         """Eq. sol_dro: the soft maximum of the batch's losses under the worst perturbations."""
-        if fits(text.id, text.ood, move_id[0], move_ood[0]):
+        kernels = self.kernels
+        if kernels is None:
+            kernels = fits(text.id, text.ood, move_id[0], move_ood[0])
+        if kernels:
             from focoop.methods._bos_triton import RobustLoss
 
             found: Tensor = RobustLoss.apply(
                 text.id, text.ood, noise["id"], noise["ood"], self.batch.pooled, self.batch.labels,
                 self.offset, move_id, move_ood, self.scale, self.detection_weight, sharpness,
+                self.kernel_rows,
             )[0]  # fmt: skip
             return found
         worst = self.worst(text, noise, move_id, move_ood)
@@ -151,7 +165,7 @@ class Separation:
 
 
 def fits(ids: Tensor, oods: Tensor | None, *ascents: Ascent) -> bool:
-    """Whether the kernels of `_climb.py` can: a GPU, unit gradients, no L1 price."""
+    """Whether the kernels of `_bos_triton.py` can: a GPU, unit gradients, no L1 price."""
     assert oods is not None
     return (
         ids.device.type == "cuda"

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from focoop.methods._bos import Move
 
-ROWS, WARPS = 1, 1  # per program
+WARPS = 1  # per program
 
 
 @triton.jit
@@ -127,8 +127,10 @@ class Side:
     """Class or OOD rows (K, R, D) of K clients, what moves them and their logits (K, B, R)."""
 
     def __init__(
-        self, still: Tensor, noise: Tensor, pooled: Tensor, offset: Tensor | None, scale: float
-    ) -> None:
+        self, still: Tensor, noise: Tensor, pooled: Tensor, offset: Tensor | None, scale: float,
+        rows_each: int,
+    ) -> None:  # fmt: skip
+        self.rows_each = rows_each  # rows that one program moves
         self.still, self.noise = still.contiguous(), noise.contiguous()
         self.pooled, self.scale = pooled, scale
         self.offset = None if offset is None else offset.contiguous()
@@ -144,13 +146,13 @@ class Side:
     ) -> Tensor:
         """One pass over the rows; with `how` a step of ascent, else the slope itself."""
         ascent, tau = (how[0], how[2]) if how else (None, 0.0)
-        _move[(triton.cdiv(self.rows, ROWS), self.clients)](
+        _move[(triton.cdiv(self.rows, self.rows_each), self.clients)](
             self.still, noise, out, self.pooled, self.slopes,
             self.logits if self.offset is None else self.offset, self.logits,
             self.images, self.rows, float(self.scale), float(tau),
             float(ascent.step_size) if ascent else 0.0, float(ascent.radius) if ascent else 0.0,
-            D=self.width, BLOCK=triton.next_power_of_2(self.width), ROWS=ROWS, AHEAD=self.ahead,
-            IMAGES=triton.next_power_of_2(self.images),
+            D=self.width, BLOCK=triton.next_power_of_2(self.width), ROWS=self.rows_each,
+            AHEAD=self.ahead, IMAGES=triton.next_power_of_2(self.images),
             SLOPE=slope, CLIMB=how is not None, LOOK=look, OFFSET=self.offset is not None,
             num_warps=WARPS,
         )  # fmt: skip
@@ -181,12 +183,12 @@ class Side:
 def robust(
     ids: Tensor, oods: Tensor, noise_id: Tensor, noise_ood: Tensor, pooled: Tensor,
     labels: Tensor, offset: Tensor | None, move_id: Move, move_ood: Move, scale: float,
-    detection: float, sharpness: float,
+    detection: float, sharpness: float, rows_each: int,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Eq. sol_dro of K clients: losses (K,), their slopes for class and OOD rows (K, R, D)."""
     pooled, labels = pooled.contiguous(), labels.contiguous()
-    id_side = Side(ids, noise_id, pooled, offset, scale)
-    ood_side = Side(oods, noise_ood, pooled, None, scale)
+    id_side = Side(ids, noise_id, pooled, offset, scale, rows_each)
+    ood_side = Side(oods, noise_ood, pooled, None, scale, rows_each)
     ood_side.move(torch.zeros_like(oods), oods, None, slope=False, look=True)
     id_side.climb(ood_side, labels, detection, move_id)
     ood_side.climb(id_side, None, detection, move_ood)
@@ -231,7 +233,7 @@ class RobustLoss(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor, *_: None) -> tuple[Tensor | None, ...]:
         """What was made in `forward`, times the slope () or (K,)."""
         ids, oods = (slope[..., None, None] * one for one in ctx.saved_tensors)
-        return ids, oods, *[None] * 10
+        return ids, oods, *[None] * 11
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *given: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:

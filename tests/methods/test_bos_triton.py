@@ -13,7 +13,6 @@ from focoop.seeds import torch_generator
 from tests.methods.test_bos import draw, unit
 
 pytest.importorskip("triton")
-from focoop.methods import _bos_triton  # noqa: E402
 
 CLIENTS, CLASSES, WORDS, WIDTH, IMAGES = 3, 11, 5, 12, 6
 
@@ -22,7 +21,13 @@ PRIORS = {"none": None, "one": draw(CLASSES), "own": draw(CLIENTS, CLASSES)}
 
 
 def loss_of(
-    dtype: torch.dtype, radius: float, weight: float, prior: str, steps: Sequence[int] = (3, 2)
+    dtype: torch.dtype,
+    radius: float,
+    weight: float,
+    prior: str,
+    steps: Sequence[int] = (3, 2),
+    *,
+    kernels: bool = False,
 ) -> list[Tensor]:
     """(K,) losses of clients under vmap, and the slopes of their class and OOD rows."""
     labels = torch.randint(CLASSES, (CLIENTS, IMAGES), generator=torch_generator(3))
@@ -35,7 +40,8 @@ def loss_of(
     ]
 
     def one(i: Tensor, o: Tensor, x: Tensor, y: Tensor, n: Params, p: Tensor | None) -> Tensor:
-        separation = Separation(Batch(x, None, y), 5.0, weight, p)
+        # Several rows a program: the interpreter is slow.
+        separation = Separation(Batch(x, None, y), 5.0, weight, p, kernels, kernel_rows=8)
         return separation.loss(Text(i, o), n, *moves, 0.7)
 
     mapped = torch.func.vmap(one, in_dims=(0, 0, 0, 0, 0, 0 if prior == "own" else None))
@@ -48,46 +54,36 @@ def loss_of(
     return [losses.detach(), *torch.autograd.grad(total, leaves)]
 
 
-def use_kernels(monkeypatch: pytest.MonkeyPatch, rows: int = 8) -> None:
-    """Several rows a program: the interpreter is slow."""
-    monkeypatch.setattr(_bos, "fits", lambda *_: True)
-    monkeypatch.setattr(_bos_triton, "ROWS", rows)
-
-
 @pytest.mark.parametrize("prior", PRIORS)
 @pytest.mark.parametrize("weight", [0.0, 0.5])
 @pytest.mark.parametrize(
     "radius",
     [pytest.param(0.3, id="cap"), pytest.param(0.0, id="no cap", marks=pytest.mark.slow)],
 )
-def test_the_kernels_are_the_formulas(
-    radius: float, weight: float, prior: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_kernels_are_the_formulas(radius: float, weight: float, prior: str) -> None:
     expected = loss_of(torch.float64, radius, weight, prior)
-    use_kernels(monkeypatch)
-    for one, other in zip(loss_of(torch.float32, radius, weight, prior), expected, strict=True):
+    found = loss_of(torch.float32, radius, weight, prior, kernels=True)
+    for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one.double(), other, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("steps", [(0, 2), (2, 0), (0, 0)])
-def test_without_steps_the_noise_stays(
-    steps: Sequence[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_steps_the_noise_stays(steps: Sequence[int]) -> None:
     expected = loss_of(torch.float64, 0.3, 1.0, "none", steps)
-    use_kernels(monkeypatch)
-    for one, other in zip(loss_of(torch.float32, 0.3, 1.0, "none", steps), expected, strict=True):
+    found = loss_of(torch.float32, 0.3, 1.0, "none", steps, kernels=True)
+    for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one.double(), other, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.slow
-def test_one_client_alone_is_one_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_kernels(monkeypatch, rows=_bos_triton.ROWS)
+def test_one_client_alone_is_one_of_many() -> None:
     batch = Batch(unit(IMAGES, WIDTH).float(), None, torch.arange(IMAGES))
     noise = {"id": 0.01 * draw(CLASSES, WIDTH).float(), "ood": 0.01 * draw(WORDS, WIDTH).float()}
     move = (Ascent(0.3, 0.4, True, 0.0), 2, 1.0)
 
     def loss(ids: Tensor, oods: Tensor) -> Tensor:
-        return Separation(batch, 5.0, 1.0).loss(Text(ids, oods), noise, move, move, 1.0)
+        separation = Separation(batch, 5.0, 1.0, kernels=True)
+        return separation.loss(Text(ids, oods), noise, move, move, 1.0)
 
     leaves = [unit(n, WIDTH).float().requires_grad_() for n in (CLASSES, WORDS)]
     many = torch.func.vmap(loss)(*(leaf.expand(2, -1, -1) for leaf in leaves))
