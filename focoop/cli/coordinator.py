@@ -2,7 +2,8 @@
 
 import signal
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from focoop.flower import Served, Tail
 
 LOCK_SECONDS = 30.0  # a server process that lost its SuperLink is gone by then
-EVERY, ASK_EVERY = 1.0, 20.0  # seconds between looks at the journal, and questions
 
 
 def coordinator(
@@ -126,22 +126,67 @@ def serve(
             Watch(out(), shown.rounds, names, log_json=shown.log_json) as watch,
         ):
             served = replace(served, again=again)
-            _follow(served, served.control.submit(settings), path, watch, tail)
+            follow(served, served.control.submit(settings), path, watch, tail)
 
 
-def _follow(served: "Served", number: int, path: Path, watch: Watch, tail: "Tail") -> None:
+def run_status(path: Path) -> str:
+    """The status of the run in a folder; `absent` where there is none."""
+    from focoop.runs import RunFolder
+
+    try:
+        return RunFolder.open(path).status
+    except RunError:
+        return "absent"
+
+
+@dataclass(frozen=True)
+class Looks:
+    """How a run is followed: what is asked, and seconds between two questions.
+
+    Attributes:
+        status: the status of the run in a folder.
+        every: between two looks at the journal.
+        ask_every: between two questions to the SuperLink.
+    """
+
+    status: Callable[[Path], str] = run_status
+    every: float = 1.0
+    ask_every: float = 20.0
+
+
+LOOKS = Looks()
+
+
+def follow(
+    served: "Served",
+    number: int,
+    path: Path,
+    watch: Watch,
+    tail: "Tail",
+    looks: Looks = LOOKS,
+) -> None:
     """Show what the journal says to its last line, however the run ends.
+
+    Args:
+        served: The running server.
+        number: Flower's number of the run.
+        path: The run folder.
+        watch: Shows events.
+        tail: The journal's new events.
+        looks: How often the journal, the run folder and the SuperLink are looked at.
 
     Raises:
         FederationError: Where it did not complete.
     """
     try:
-        _until_ended(served, number, path, watch, tail)
+        _until_ended(served, number, path, watch, tail, looks)
     finally:
         watch.show(tail.new())
 
 
-def _until_ended(served: "Served", number: int, path: Path, watch: Watch, tail: "Tail") -> None:
+def _until_ended(
+    served: "Served", number: int, path: Path, watch: Watch, tail: "Tail", looks: Looks
+) -> None:
     from focoop.flower import ENDED
     from focoop.flower import check as check_end
 
@@ -153,30 +198,21 @@ def _until_ended(served: "Served", number: int, path: Path, watch: Watch, tail: 
         served.check()
         begun |= any(event["event"] == "began" for event in new)
         over |= any(event["event"] == "ended" for event in new)
-        if begun and not over and _status(path) == "killed":
+        if begun and not over and looks.status(path) == "killed":
             raise FederationError(
                 f"the server's process died in a round (see {home / 'server.log'}): "
                 f"{served.again}; sites come back by themselves"
             )
-        if over or time.monotonic() > asked + ASK_EVERY:
+        if over or time.monotonic() > asked + looks.ask_every:
             state, details = served.control.status(number)
             if state.startswith(ENDED):
                 return check_end(number, state, details)
             asked = time.monotonic()
-        time.sleep(EVERY)
+        time.sleep(looks.every)
 
 
 def _await_free(path: Path) -> None:
     """Wait for a server process that has lost its SuperLink to notice."""
     until = time.monotonic() + LOCK_SECONDS
-    while _status(path) == "running" and time.monotonic() < until:
-        time.sleep(EVERY)
-
-
-def _status(path: Path) -> str:
-    from focoop.runs import RunFolder
-
-    try:
-        return RunFolder.open(path).status
-    except RunError:
-        return "absent"
+    while run_status(path) == "running" and time.monotonic() < until:
+        time.sleep(1.0)

@@ -56,20 +56,14 @@ def kept(tmp_path: Path, *words: str, lives: int) -> list[str]:
     thread.start()
     try:
         command = [sys.executable, "-c", NODE, str(counter), *words]
-        supervise.keep(lambda: command, os.environ, tmp_path / "node.log", said.append)
+        log = tmp_path / "node.log"
+        supervise.keep(lambda: command, os.environ, log, said.append, first_pause=0.05, poll=0.02)
     finally:
         thread.join()
         for name, handler in before.items():
             signal.signal(name, handler)
     assert len(counter.read_text()) == lives
     return said
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervise, "FIRST_PAUSE", 0.05)
-    monkeypatch.setattr(supervise, "POLL", 0.02)
-    monkeypatch.setattr(coordinator, "EVERY", 0.02)
 
 
 def test_a_node_that_gives_up_is_started_again_until_it_is_stopped(tmp_path: Path) -> None:
@@ -112,7 +106,9 @@ def test_a_certificate_that_was_never_right_is_told_at_once(
     command = [sys.executable, "-c", NODE, str(tmp_path / "lives"), words, "never"]
     try:
         with pytest.raises(FederationError, match=reason):
-            supervise.keep(lambda: command, os.environ, tmp_path / "node.log", lambda text: None)
+            supervise.keep(
+                lambda: command, os.environ, tmp_path / "node.log", lambda text: None, poll=0.02
+            )
     finally:
         for name, handler in before.items():
             signal.signal(name, handler)
@@ -168,7 +164,6 @@ class Asked:
 
 def followed(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     *,
     code: int | None = None,
     status: str = "running",
@@ -184,7 +179,6 @@ def followed(
         for event in happened:
             journal.note(**event)
 
-    monkeypatch.setattr(coordinator, "_status", lambda path: status)
     journal.note("began")  # of an earlier run
     tail = Tail(tmp_path / "journal.jsonl")
     tail.new()
@@ -196,7 +190,8 @@ def followed(
         control: Any = Asked(run)
         served = Served(control, link, link, link, tmp_path)
         try:
-            coordinator._follow(served, 7, tmp_path / "run", watch, tail)
+            looks = coordinator.Looks(lambda path: status, every=0.02)
+            coordinator.follow(served, 7, tmp_path / "run", watch, tail, looks)
         except FederationError as error:
             file.write(f"\nerror: {error}")
         finally:
@@ -204,13 +199,11 @@ def followed(
     return file.getvalue()
 
 
-def test_the_end_of_a_server_is_noticed_and_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown = followed(tmp_path, monkeypatch, code=-9)
+def test_the_end_of_a_server_is_noticed_and_told(tmp_path: Path) -> None:
+    shown = followed(tmp_path, code=-9)
     assert "error: the SuperLink ended (killed by signal 9" in shown and "--resume" in shown
     (tmp_path / "b").mkdir()
-    shown = followed(tmp_path / "b", monkeypatch, status="killed", happened=({"event": "began"},))
+    shown = followed(tmp_path / "b", status="killed", happened=({"event": "began"},))
     assert "error: the server's process died in a round" in shown and "--resume" in shown
 
 
@@ -225,31 +218,26 @@ HAPPENED: tuple[dict[str, Any], ...] = (
 )
 
 
-def test_sites_that_are_refused_or_late_are_shown_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sites_that_are_refused_or_late_are_shown_by_name(tmp_path: Path) -> None:
     done = ("finished:completed", "")
-    shown = followed(tmp_path, monkeypatch, run=done, happened=HAPPENED)
+    shown = followed(tmp_path, run=done, happened=HAPPENED)
     assert "utrecht refused: it differs in its classes (dog)" in shown
     assert "round 1: ghent left out: it did not answer in time" in shown
     assert "round 1/3, 0 updates, accuracy 0.500" in shown
     (tmp_path / "b").mkdir()
-    live = followed(tmp_path / "b", monkeypatch, run=done, happened=HAPPENED, terminal=True)
+    live = followed(tmp_path / "b", run=done, happened=HAPPENED, terminal=True)
     assert "round 1 of 3, accuracy 0.500" in live and "\nutrecht " in live
 
 
-def test_a_failed_run_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_run_raises(tmp_path: Path) -> None:
     failed = ("finished:failed", "round 2 has 1 updates of 2 needed")
-    shown = followed(tmp_path, monkeypatch, run=failed, happened=HAPPENED)
+    shown = followed(tmp_path, run=failed, happened=HAPPENED)
     assert "error: run 7 ended as finished:failed: round 2 has 1 updates of 2 needed" in shown
 
 
-def test_the_last_rounds_line_is_shown_however_late_it_comes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_rounds_line_is_shown_however_late_it_comes(tmp_path: Path) -> None:
     """The run ends between a look into the journal and the question how it stands."""
-    monkeypatch.setattr(coordinator, "ASK_EVERY", -1.0)
-    monkeypatch.setattr(coordinator, "_status", lambda path: "running")
+    looks = coordinator.Looks(lambda path: "running", every=0.02, ask_every=-1.0)
     path, file = tmp_path / "journal.jsonl", io.StringIO()
 
     class Ends(Asked):
@@ -261,5 +249,5 @@ def test_the_last_rounds_line_is_shown_however_late_it_comes(
         link: Any = Process(None)
         control: Any = Ends(("finished:completed", ""))
         served = Served(control, link, link, link, tmp_path)
-        coordinator._follow(served, 7, tmp_path / "run", watch, Tail(path))
+        coordinator.follow(served, 7, tmp_path / "run", watch, Tail(path), looks)
     assert "round 3/3, 1 updates, accuracy 0.750" in file.getvalue()

@@ -13,9 +13,8 @@ from focoop.cli import app
 from focoop.errors import FederationError, RunError
 from focoop.flower import in_process
 from focoop.flower.journal import Journal, Tail
-from focoop.flower.site import status
 from focoop.flower.site.connection import Reach
-from focoop.flower.site.status import SiteWatch, read_status, sentences
+from focoop.flower.site.status import Pauses, SiteWatch, read_status, sentences
 from tests.flower.federations import CLIENTS, toy_config
 from tests.flower.test_policy import SAID, SETTINGS, site_nodes
 
@@ -26,22 +25,18 @@ class Said(list[str]):
         self.append(text)
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("FIRST_PAUSE", "LOOK_EVERY", "BEAT"):
-        monkeypatch.setattr(status, name, 0.0)
+QUICK = Pauses(beat=0.0, look_every=0.0, first=0.0)
 
 
-def watched(folder: Path, said: Said, *found: Reach) -> SiteWatch:
+def watched(folder: Path, said: Said, *found: Reach, pauses: Pauses = QUICK) -> SiteWatch:
     left = list(found)
 
     def looking(server: str, certificate: Path) -> Reach:
         return left.pop(0) if len(left) > 1 else left[0]
 
-    return SiteWatch("ghent", "fl:8000", folder / "ca.crt", folder, said, looking)
+    return SiteWatch("ghent", "fl:8000", folder / "ca.crt", folder, said, looking, pauses)
 
 
-@pytest.mark.usefixtures("quick")
 def test_a_site_that_starts_first_says_so_and_goes_on(tmp_path: Path) -> None:
     said = Said()
     away = Reach("refused", "fl:8000 is not reachable yet: nothing listens there")
@@ -56,7 +51,6 @@ def test_a_site_that_starts_first_says_so_and_goes_on(tmp_path: Path) -> None:
     assert (found["state"], found["reason"], found["running"]) == ("connected", "", True)
 
 
-@pytest.mark.usefixtures("quick")
 def test_a_server_of_another_federation_ends_it_unless_it_was_known(tmp_path: Path) -> None:
     said = Said()
     watch = watched(tmp_path, said, Reach("authority", "another authority"))
@@ -65,7 +59,6 @@ def test_a_server_of_another_federation_ends_it_unless_it_was_known(tmp_path: Pa
     assert read_status(tmp_path)["state"] == "failed"
 
 
-@pytest.mark.usefixtures("quick")
 def test_cut_off_and_back(tmp_path: Path) -> None:
     said = Said()
     lost = Reach("silent", "fl:8000 does not answer")
@@ -88,7 +81,6 @@ def test_cut_off_and_back(tmp_path: Path) -> None:
     assert found["state"] == "stopped" and not found["running"]
 
 
-@pytest.mark.usefixtures("quick")
 def test_a_coordinator_that_leaves_after_its_run_is_not_called_cut_off(tmp_path: Path) -> None:
     said, gone = Said(), Reach("refused", "fl:8000 is not reachable yet")
     watch = watched(tmp_path, said, gone, Reach(""), gone)
@@ -190,13 +182,10 @@ def test_the_command_shows_words_and_json(tmp_path: Path) -> None:
     assert found["running"] and found["left_out"][0]["round"] == 3 and found["rounds"] == 5
 
 
-def test_a_process_that_is_gone_is_not_called_connected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_is_gone_is_not_called_connected(tmp_path: Path) -> None:
     watch = watched(tmp_path, Said(), Reach(""))
     watch.connected()
-    monkeypatch.setattr(status, "SILENT", -1.0)
-    found = read_status(tmp_path)
+    found = read_status(tmp_path, silent=-1.0)
     assert not found["running"]
     assert sentences(found)[0].startswith("ghent: not running (last seen")
     (tmp_path / "status.json").write_text("{")

@@ -42,14 +42,24 @@ def keep(
     log: Path,
     say: Callable[[str], None],
     watch: SiteWatch | None = None,
+    first_pause: float = FIRST_PAUSE,
+    poll: float = POLL,
 ) -> None:
     """Run the node and start it again whenever it ends; returns when a signal says stop.
 
-    `command` makes the command anew for each start. What the node says goes to `log`, what a
-    person should know to `say`. `watch` waits for the server before each start, and follows the
-    node. A certificate that was never right raises `FederationError`.
+    Args:
+        command: makes the command anew for each start.
+        environment: of the node's process.
+        log: file for what the node says.
+        say: told what a person should know.
+        watch: waits for the server before each start, and follows the node.
+        first_pause: seconds before a node that has ended is started again; later pauses are longer.
+        poll: seconds between two looks at the node.
+
+    Raises:
+        FederationError: if the server's certificate was never right.
     """
-    known, pause = False, FIRST_PAUSE
+    known, pause = False, first_pause
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, signal.default_int_handler)
     try:
@@ -57,14 +67,14 @@ def keep(
             if watch is not None:
                 watch.await_server()
             began, start = time.monotonic(), log.stat().st_size if log.exists() else 0
-            text, how = _once(command(), environment, log, start, say, watch)
+            text, how = _once(command(), environment, log, start, say, watch, poll)
             known |= CONNECTED in text
             why = explain(text) or f"the node ended ({how}, see {log})"
             if watch is not None:
                 why = watch.ended(why)
             if CERTIFICATE in text and not known:
                 raise FederationError(why)
-            pause = FIRST_PAUSE if time.monotonic() - began > STEADY else pause
+            pause = first_pause if time.monotonic() - began > STEADY else pause
             say(f"{why}; trying again in {pause:g} s")
             time.sleep(pause)
             pause = min(LONGEST_PAUSE, 2 * pause)
@@ -85,6 +95,7 @@ def _once(
     start: int,
     say: Callable[[str], None],
     watch: SiteWatch | None,
+    poll: float,
 ) -> tuple[str, str]:
     """One life of the node: what it wrote, and how it ended."""
     process = processes.begin(command, environment, log)
@@ -99,7 +110,7 @@ def _once(
                 watch.tick()
             if FORGOTTEN in text:
                 break
-            time.sleep(POLL)
+            time.sleep(poll)
     finally:
         processes.stop([process])
     return _since(log, start), processes.ended(process)

@@ -22,11 +22,28 @@ from focoop.runs import now
 FILE, JOURNAL = "status.json", "journal.jsonl"
 KEPT = 20  # refusals, rounds left out and errors that the status names
 TOLD = ("time", "round", "reason")  # what it says of each
-BEAT = 5.0  # seconds between two writes of an unchanged status
 SILENT = 30.0  # seconds without a write after which the process is not there any more
-LOOK_EVERY = 20.0  # seconds between two looks at a server that answered
-FIRST_PAUSE, LONGEST_PAUSE = 2.0, 20.0  # seconds between two looks at one that did not
 STEPS = {"train": "training", "evaluate": "evaluating", "query.hello": "introducing itself"}
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """Seconds that a site's command lets pass.
+
+    Attributes:
+        beat: between two writes of an unchanged status.
+        look_every: between two looks at a server that answered.
+        first: after the first look at a server that did not; each later pause is longer.
+        longest: between two looks at such a server, at most.
+    """
+
+    beat: float = 5.0
+    look_every: float = 20.0
+    first: float = 2.0
+    longest: float = 20.0
+
+
+PAUSES = Pauses()
 
 
 @dataclass
@@ -130,7 +147,9 @@ class SiteWatch:
         state: Path,
         say: Callable[[dict[str, Any], str], None],
         looking: Callable[[str, Path], Reach] = look,
+        pauses: Pauses = PAUSES,
     ) -> None:
+        self.pauses = pauses
         self.server, self.certificate, self.folder = server, certificate, state
         self._say, self._looking = say, looking
         self.tail = Tail(state / JOURNAL)
@@ -152,7 +171,7 @@ class SiteWatch:
         Raises:
             FederationError: where waiting cannot help, as the certificate is another server's.
         """
-        pause, told = FIRST_PAUSE, ""
+        pause, told = self.pauses.first, ""
         while True:
             found = self._look()
             if not found.kind:
@@ -168,7 +187,7 @@ class SiteWatch:
             while time.monotonic() < until:
                 time.sleep(0.5)
                 self._write()
-            pause = min(LONGEST_PAUSE, 1.5 * pause)
+            pause = min(self.pauses.longest, 1.5 * pause)
 
     def connected(self) -> None:
         """The node is connected."""
@@ -188,7 +207,7 @@ class SiteWatch:
         away = self.status.state == "cut off" or self._left
         if (
             away or self.status.state == "connected"
-        ) and time.monotonic() > self._looked + LOOK_EVERY:
+        ) and time.monotonic() > self._looked + self.pauses.look_every:
             found = self._look()
             if found.kind and found.kind != "clock" and self.status.state == "connected":
                 self._gone(found.text.replace("not reachable yet", "not reachable any more"))
@@ -242,7 +261,7 @@ class SiteWatch:
 
     def _write(self) -> None:
         """Write the status; the state folder is its owner's alone, and a full disk ends nothing."""
-        if time.monotonic() < self._written + BEAT and self._written:
+        if time.monotonic() < self._written + self.pauses.beat and self._written:
             return
         self.status.updated = now()
         text = json.dumps(asdict(self.status), indent=1) + "\n"
@@ -254,11 +273,12 @@ class SiteWatch:
         self._written = time.monotonic()
 
 
-def read_status(folder: Path) -> dict[str, Any]:
+def read_status(folder: Path, silent: float = SILENT) -> dict[str, Any]:
     """The last status that `focoop site join` wrote into a state folder.
 
     Args:
         folder: the site's state folder (`--state`).
+        silent: seconds after the last write from which the process counts as gone.
 
     Returns:
         The fields of `SiteStatus`, and `running`: whether the process that wrote it still does.
@@ -279,7 +299,7 @@ def read_status(folder: Path) -> dict[str, Any]:
         raise RunError(f"{folder / FILE} is no status of a site")
     age = time.time() - (folder / FILE).stat().st_mtime
     ended = found["state"] in ("stopped", "failed")
-    return {**found, "running": not ended and age < SILENT, "age": round(age, 1)}
+    return {**found, "running": not ended and age < silent, "age": round(age, 1)}
 
 
 def sentences(found: dict[str, Any]) -> list[str]:
