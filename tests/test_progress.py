@@ -17,6 +17,7 @@ from focoop.features.encoding import encode
 from focoop.progress import tell, watched
 from tests.features.test_encoding import plant_images
 from tests.helpers import toy_backbone
+from tests.toy_command import SlowClock
 
 
 def console(terminal: bool) -> Console:
@@ -131,7 +132,7 @@ def test_a_run_in_a_pipe_says_what_it_encodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FOCOOP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(screen, "QUICK", 0.0)
+    monkeypatch.setattr(screen, "time", SlowClock())  # else quick work has no line
     root = plant_images(tmp_path / "pets", per_class=1)
     settings = [
         f"data.id=folder:{root}",

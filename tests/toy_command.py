@@ -20,5 +20,15 @@ FAST = [*TINY, "--set=method.name=promptfl"]
 PRIVATE = [*TINY, "--set=method.bos=false", "--set=negatives.count=10"]  # focoop keeps tensors
 
 
+class SlowClock:
+    """Stands in for the module `time`: two seconds pass between any two looks."""
+
+    seconds = 0.0
+
+    def monotonic(self) -> float:
+        self.seconds += 2.0
+        return self.seconds
+
+
 def call(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments))

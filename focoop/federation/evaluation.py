@@ -87,8 +87,8 @@ def answers(
     """Predict and score a set in chunks; predictions run over all C classes.
 
     Of an image only its class and score are kept, on the device until the set is done, and its
-    margin for each client of `own_classes`, which holds some classes of these clients and not all. A
-    chunk has at most `most` images.
+    margin for each client of `own_classes`, which holds some classes of these clients and not all.
+    A chunk has at most `most` images.
     """
     count, device = len(images), task.device
     predicted = torch.empty(count, dtype=torch.int32, device=device)

@@ -18,7 +18,7 @@ from focoop.cli.doctor import Check
 from focoop.cli.screen import Rounds
 from focoop.config import loading
 from focoop.methods import available
-from tests.toy_command import FAST, call
+from tests.toy_command import FAST, SlowClock, call
 
 
 @pytest.fixture(autouse=True)
@@ -261,7 +261,7 @@ def test_features_encode_a_folder_once_and_save_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FOCOOP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(screen, "QUICK", 0.0)  # else quick work has no line
+    monkeypatch.setattr(screen, "time", SlowClock())  # else quick work has no line
     for number, name in enumerate(("cat", "dog")):
         folder = tmp_path / "images" / "train" / name
         folder.mkdir(parents=True)

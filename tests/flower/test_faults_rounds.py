@@ -14,15 +14,17 @@ from hypothesis import strategies as st
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 import torch
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Error, Message
 from flwr.proto.node_pb2 import NodeInfo
 
 from focoop.config.loading import RunConfig, to_flat
 from focoop.federation.rounds import sample_clients
 from focoop.flower import in_process
 from focoop.flower.journal import Journal, events, sentence
-from focoop.flower.server import replies, server_app
+from focoop.flower.server import server_app
+from focoop.flower.server.replies import Pauses
 from focoop.flower.server.spares import Draw, chosen, spare_clients
+from focoop.flower.settings import run_config, server_settings
 from focoop.flower.site import client_app
 from focoop.methods.base import ClientUpdate
 from focoop.runs import RunFolder
@@ -32,13 +34,7 @@ LOST = 2  # the client that has trouble
 NODE = in_process.FIRST_NODE + LOST
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Polls of a test are short."""
-    monkeypatch.setattr(replies, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(replies, "LONGEST_PAUSE", 0.02)
-    monkeypatch.setattr(replies, "LOOK_EVERY", 0.0)
-    monkeypatch.setattr(replies, "LEAST_TIME", 0.0)
+QUICK = Pauses(first=0.01, longest=0.02, look_every=0.0, least_time=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +108,7 @@ def run(
     grid.trouble, grid.back_after, grid.activated = Trouble(script), back_after, activated
     for context in grid.contexts:
         context.node_config["state"] = str(path.with_name(f"{path.name}-clients"))
-    server_app.app(grid, Context(1, 1, {}, RecordDict(), dict(flat)))
+    server_app.run_federation(grid, run_config(flat), server_settings(flat), QUICK)
     return RunFolder.open(path), grid.trouble, list(events(journal))
 
 

@@ -25,10 +25,29 @@ REASONS = {
 }
 PASSING = (4, 5, 8)
 MALFORMED = 900  # our own, beyond those of Flower: a reply that Flower could not decode
-FIRST_PAUSE, LONGEST_PAUSE, LOOK_EVERY = 0.1, 2.0, 3.0  # seconds
-LONGEST_HOLD = 1.0  # seconds that the SuperLink holds an answer without replies
-LEAST_TIME = 1.0  # seconds left below which nobody is asked again
 Enough = Callable[[dict[int, Message]], bool]
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """Seconds that the server lets pass while it waits for replies.
+
+    Attributes:
+        first: after the first question without a reply; each later pause is longer.
+        longest: between two questions, at most.
+        look_every: between two looks at which nodes are there.
+        hold: that the SuperLink may hold an answer without replies.
+        least_time: left in a round, below which nobody is asked again.
+    """
+
+    first: float = 0.1
+    longest: float = 2.0
+    look_every: float = 3.0
+    hold: float = 1.0
+    least_time: float = 1.0
+
+
+PAUSES = Pauses()
 
 
 @dataclass
@@ -47,8 +66,15 @@ class Collection:
     """The orders of one step. `clients` are those asked, whatever message they were sent last."""
 
     def __init__(
-        self, grid: Grid, roster: Roster, settings: ServerSettings, journal: Journal, round_: int
+        self,
+        grid: Grid,
+        roster: Roster,
+        settings: ServerSettings,
+        journal: Journal,
+        round_: int,
+        pauses: Pauses = PAUSES,
     ) -> None:
+        self.pauses = pauses
         self.grid, self.roster, self.settings = grid, roster, settings
         self.journal, self.round = journal, round_
         self.until = time.monotonic() + settings.deadline
@@ -64,10 +90,10 @@ class Collection:
         """Send the orders and wait; `enough` of the replies by client end it early."""
         self.asked = {client: Asked(client, message) for client, message in orders}
         self._push(list(self.asked.values()))
-        pause, held = FIRST_PAUSE, Pause()
+        pause, held = self.pauses.first, Pause()
         while self.open:
             began, heard = time.monotonic(), False
-            wait = min(LONGEST_HOLD, self.until - began)
+            wait = min(self.pauses.hold, self.until - began)
             for identifier, reply in pull_each(self.grid, list(self.waiting), wait):
                 heard = True
                 self._receive(identifier, reply)
@@ -80,7 +106,8 @@ class Collection:
                 break
             if not heard:
                 time.sleep(min(held.after(took, pause), left))
-                pause = min(LONGEST_PAUSE, 1.15 * pause)  # about a fifth of the time waited so far
+                # About a fifth of the time waited so far.
+                pause = min(self.pauses.longest, 1.15 * pause)
         return self
 
     @property
@@ -139,7 +166,7 @@ class Collection:
         """Ask again who is back: after its order failed, or restarted with the order in hand."""
         now = time.monotonic()
         away = [one for one in self.open if one.away is not None]
-        if not away and now < self.looked + LOOK_EVERY:
+        if not away and now < self.looked + self.pauses.look_every:
             return
         self.looked = now
         nodes = {info.node_id: info.last_activated_at for info in self.grid.get_nodes()}
@@ -177,7 +204,7 @@ class Collection:
         self._push([one])
 
     def _time(self) -> bool:
-        return self.until - time.monotonic() > LEAST_TIME
+        return self.until - time.monotonic() > self.pauses.least_time
 
 
 def why(error: Error) -> str:

@@ -16,6 +16,7 @@ from focoop.federation import start as first_state
 from focoop.flower.identity import Registry, Site
 from focoop.flower.journal import Journal
 from focoop.flower.server import farewell
+from focoop.flower.server.replies import PAUSES, Pauses
 from focoop.flower.server.roster import Facts, Roster
 from focoop.flower.server.secure_rounds import SecureStrategy
 from focoop.flower.server.strategy import PromptStrategy
@@ -30,7 +31,24 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation that the run configuration describes."""
-    config, settings = run_config(context.run_config), server_settings(context.run_config)
+    run_federation(grid, run_config(context.run_config), server_settings(context.run_config))
+
+
+def run_federation(
+    grid: Grid, config: RunConfig, settings: ServerSettings, pauses: Pauses = PAUSES
+) -> None:
+    """Run a federation to its end; every round is committed to the run folder.
+
+    Args:
+        grid: the way to the sites.
+        config: the run's configuration.
+        settings: how the server behaves.
+        pauses: how long it waits between two questions for replies.
+
+    Raises:
+        ConfigError: if the method needs all images in one place.
+        FederationError: if too few sites answer, or what they send cannot be used.
+    """
     if lookup(config.method.name).pools_data:
         raise ConfigError(
             f"{config.method.name} needs all clients' images in one place: use focoop run"
@@ -59,7 +77,7 @@ def main(grid: Grid, context: Context) -> None:
         waits = settings.wait, settings.deadline
         roster = Roster(*waits, sites, journal, settings.rejoin)
         try:
-            _rounds(grid, config, settings, folder, roster)
+            _rounds(grid, config, settings, folder, roster, pauses)
         except Exception as error:
             farewell.tell(grid, sorted(roster.online), error)
             raise
@@ -67,7 +85,12 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _rounds(
-    grid: Grid, config: RunConfig, settings: ServerSettings, folder: RunFolder, roster: Roster
+    grid: Grid,
+    config: RunConfig,
+    settings: ServerSettings,
+    folder: RunFolder,
+    roster: Roster,
+    pauses: Pauses,
 ) -> None:
     """Wait for the sites, then run every round that is left."""
     facts = roster.assemble(grid)
@@ -78,7 +101,7 @@ def _rounds(
     server, done = restored(folder, method, task)
     key = str(folder.manifest["federation"])
     kind = SecureStrategy if config.privacy.secure_sum else PromptStrategy
-    strategy = kind(method, task, server, done, folder, roster, facts, settings, key)
+    strategy = kind(method, task, server, done, folder, roster, facts, settings, key, pauses)
     strategy.run(grid)
 
 

@@ -18,7 +18,7 @@ from focoop.errors import FederationError
 from focoop.federation import Payload, aggregate, num_bytes, rounded
 from focoop.flower.journal import shown
 from focoop.flower.records import CONFIG, GLOBAL, Order, sent_down
-from focoop.flower.server.replies import EXPIRED, REASONS, Collection, Enough, why
+from focoop.flower.server.replies import EXPIRED, PAUSES, REASONS, Collection, Enough, Pauses, why
 from focoop.flower.server.reply_checks import (
     check_counts,
     read_row,
@@ -49,7 +49,9 @@ class PromptStrategy(Strategy):
         facts: Facts,
         settings: ServerSettings,
         key: str,
+        pauses: Pauses = PAUSES,
     ) -> None:
+        self.pauses = pauses
         self.method, self.task, self.server, self.done = method, task, server, done
         self.folder, self.roster, self.facts = folder, roster, facts
         self.settings, self.config, self.key = settings, folder.config, key
@@ -104,7 +106,7 @@ class PromptStrategy(Strategy):
         sites = [self.roster.name(client) for client, _ in self.sent]
         kind = self.sent[0][1].metadata.message_type
         self.journal.note("asked", round=round_index, step=kind, sites=sites)
-        step = Collection(grid, self.roster, self.settings, self.journal, round_index)
+        step = Collection(grid, self.roster, self.settings, self.journal, round_index, self.pauses)
         step.gather(self.sent, enough)
         self.orders = step.ids
         self.busy = {one.client for one in step.open} if step.closed else set()
