@@ -7,18 +7,15 @@ import sys
 from pathlib import Path
 
 import torch
-from focoop.data.demo import demo_path
-from focoop.featurefile import load_split
-from focoop.featureset import FeatureSet
 
-from focoop.features import save_splits
+from focoop.features import FeatureSet, demo, load_split, save_splits
 
 CLASSES_EACH = 4
 
 
 def part(split: str, first: int, last: int) -> FeatureSet:
     """Images of the classes `first` to before `last`, labelled from 0."""
-    found = load_split(demo_path("cifar100"), split)
+    found = load_split(demo.demo_path("cifar100"), split)
     rows = (found.labels >= first) & (found.labels < last)
     labels = found.labels[rows] - first
     return FeatureSet(found.pooled[rows], None, labels, found.classes[first:last])

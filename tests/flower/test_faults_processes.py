@@ -119,9 +119,9 @@ def test_a_program_ends_with_the_process_that_started_it(tmp_path: Path) -> None
     script = f"""
 import os, sys, time
 from pathlib import Path
-from focoop.flower import launch
+from focoop.flower.deploy import processes
 code = "import time; time.sleep(60)"
-process = launch.begin([sys.executable, "-c", code], os.environ, Path({str(tmp_path / "log")!r}))
+process = processes.begin([sys.executable, "-c", code], os.environ, Path({str(tmp_path / "log")!r}))
 print(process.pid, flush=True)
 time.sleep(60)
 """
