@@ -31,7 +31,9 @@ from flwr.supercore.runtime import RuntimeHttpClient
 
 from focoop.flower.app_bundle import install_ours
 from focoop.flower.deploy.processes import end_with_parent, replaced
+from focoop.flower.parcel import Wrapping
 from focoop.flower.patience import Pause, soon
+from focoop.methods import available
 
 POLL = 0.2  # seconds between two looks for a task, where nobody holds us
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
@@ -47,6 +49,7 @@ def work(kind: str, address: str, secret: Path, certificate: Path | None) -> Non
     """Take tasks and run each in a process of its own, until the parent is gone."""
     run = runner(kind, address, certificate)
     importlib.import_module(APPS[kind])  # before the first fork, and never again
+    available()  # imports all methods
     certificates = certificate.read_bytes() if certificate else None
     parent = os.getppid()
     with RuntimeHttpClient.from_server_address(
@@ -81,6 +84,9 @@ def runner(kind: str, address: str, certificate: Path | None) -> Callable[[str],
     if kind == "client":
         name = "pull_and_inflate_object_from_tree"
         replaced(module, name, soon(getattr(module, name)))
+        wrapping = Wrapping(module.pull_task_input, module.push_message)
+        replaced(module, "pull_task_input", wrapping.pull)
+        replaced(module, "push_message", wrapping.push)
     told: dict[str, Any] = {
         "runtime_api_address": address,
         "insecure": certificate is None,

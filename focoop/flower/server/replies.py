@@ -10,6 +10,7 @@ from flwr.serverapp import Grid
 
 from focoop.errors import FederationError
 from focoop.flower.journal import Journal
+from focoop.flower.parcel import push_parcels
 from focoop.flower.patience import Pause
 from focoop.flower.server.pull import pull_each
 from focoop.flower.server.roster import Roster
@@ -127,7 +128,7 @@ class Collection:
         return {k: one.reason for k, one in self.asked.items() if one.tries > 1}
 
     def _push(self, those: Sequence[Asked]) -> None:
-        pushed = self.grid.push_messages([one.message for one in those])
+        pushed = push_parcels(self.grid, [one.message for one in those])
         ids: Sequence[str | None] = list(pushed) or [None] * len(those)
         for one, identifier in zip(those, ids, strict=True):
             self.ids[one.message.metadata.message_id] = one.client

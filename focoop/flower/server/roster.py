@@ -13,6 +13,7 @@ from focoop import __version__
 from focoop.errors import FederationError
 from focoop.flower.identity import Registry, Site, proves
 from focoop.flower.journal import Journal, shown
+from focoop.flower.parcel import push_parcels
 from focoop.flower.records import ABOUT, CONFIG, reading
 from focoop.flower.server.pull import pull_each
 
@@ -221,7 +222,7 @@ class Roster:
             )
             for one in asked
         ]
-        pushed: Iterable[str | None] = grid.push_messages(messages)
+        pushed = push_parcels(grid, messages)
         for one, identifier in zip(asked, pushed, strict=True):
             if identifier is not None:
                 self.hellos[identifier] = one
