@@ -159,8 +159,8 @@ import torch
 def touched(*_, **__): raise SystemExit("a GPU was touched")
 for name in ("_lazy_init", "is_available", "device_count", "get_device_name"):
     setattr(torch.cuda, name, touched)
-import focoop.flower.deploy.worker, importlib
-importlib.import_module(focoop.flower.deploy.worker.APPS["client"])
+from focoop.flower.deploy import worker
+worker.prepare("client")
 import threading
 print(threading.active_count(), torch.cuda.is_initialized())
 """
@@ -173,7 +173,7 @@ def test_a_task_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
     code = f"""
 import os, sys
 from pathlib import Path
-from focoop.flower import worker
+from focoop.flower.deploy import worker
 def run(token):
     if token == "raises": raise ValueError("told in the log")
     if token == "exits": sys.exit(3)
@@ -207,7 +207,7 @@ def test_a_task_ends_with_its_worker_though_its_main_thread_waits_for_a_lock() -
     """As Flower's client does while a SuperLink is away."""
     code = """
 import os, signal, threading, time
-from focoop.flower import worker
+from focoop.flower.deploy import worker
 def run(token):
     signal.signal(signal.SIGTERM, lambda *_: os._exit(3))
     lock = threading.Lock()
@@ -230,7 +230,7 @@ def test_a_worker_that_dies_is_started_again_and_ends_with_its_node(tmp_path: Pa
     work = f"import os, time; open({str(lives)!r}, 'a').write(f'{{os.getpid()}} '); time.sleep(60)"
     script = f"""
 import sys, threading, time
-from focoop.flower import node
+from focoop.flower.deploy import supernode as node
 node.PAUSE = 0.05
 command = [sys.executable, "-c", {work!r}]
 threading.Thread(target=node.attend, args=(command,), daemon=True).start()

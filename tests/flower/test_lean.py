@@ -26,13 +26,14 @@ class Absent:
 sys.meta_path.insert(0, Absent())
 import flwr.app, flwr.clientapp, torch, safetensors.torch
 before = {name.split(".")[0] for name in sys.modules}
-from focoop.flower import client_app, inprocess, party
+from focoop.flower import in_process
+from focoop.flower.site import client
 new = {name.split(".")[0] for name in sys.modules} - before - set(sys.stdlib_module_names)
 from focoop.config.loading import load
 folder = Path(sys.argv[1])
 wanted = load(folder / "run.toml", [])
-inprocess.run(wanted, folder / "run", 3, state=folder / "state")
-backbone = party._scenario(wanted).backbone
+in_process.run(wanted, folder / "run", 3, state=folder / "state")
+backbone = client._scenario(wanted).backbone
 print(sorted(name for name in new if not name.startswith("_")))
 print("trunk" in vars(backbone), (HEAVY | {"torch._dynamo"}) & set(sys.modules))
 """

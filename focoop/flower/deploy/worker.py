@@ -48,8 +48,7 @@ RUNNERS = {
 def work(kind: str, address: str, secret: Path, certificate: Path | None) -> None:
     """Take tasks and run each in a process of its own, until the parent is gone."""
     run = runner(kind, address, certificate)
-    importlib.import_module(APPS[kind])  # before the first fork, and never again
-    available()  # imports all methods
+    prepare(kind)
     certificates = certificate.read_bytes() if certificate else None
     parent = os.getppid()
     with RuntimeHttpClient.from_server_address(
@@ -75,6 +74,12 @@ def work(kind: str, address: str, secret: Path, certificate: Path | None) -> Non
             else:
                 time.sleep(pause.after(time.monotonic() - began))
             reap()
+
+
+def prepare(kind: str) -> None:
+    """Import the app and all methods, once and before the first fork."""
+    importlib.import_module(APPS[kind])
+    available()
 
 
 def runner(kind: str, address: str, certificate: Path | None) -> Callable[[str], None]:
