@@ -1,5 +1,6 @@
 """Machines of a federation run the app of the installed focoop and open no other bundle."""
 
+import importlib.util
 import io
 import os
 import signal
@@ -141,6 +142,18 @@ def test_the_workers_apps_are_installed_by_our_check_alone() -> None:
     for kind, name in worker.RUNNERS.items():
         worker.runner(kind, "127.0.0.1:1", None)
         assert sys.modules[name].install_from_fab is app_bundle.install_ours
+
+
+def test_every_program_that_is_started_is_there() -> None:
+    path = Path("keys")
+    commands = [
+        processes.superlink(path, 1, path / "db", path / "secret"),
+        processes.supernode(path, "127.0.0.1:1", 2, {"name": "ghent"}, path / "secret"),
+        *(processes.worker(kind, "127.0.0.1:1", path / "secret") for kind in worker.RUNNERS),
+    ]
+    for command in commands:
+        module = command[command.index("-m") + 1]
+        assert importlib.util.find_spec(module) is not None, module
 
 
 def test_the_superlink_obeys_the_holder_of_the_secret_alone() -> None:

@@ -51,15 +51,15 @@ def program(name: str) -> str:
 
 
 def python(module: str, *arguments: str) -> list[str]:
-    """A module of this package as a program of this Python."""
+    """A module of this room as a program of this Python."""
     # -P: a file of the folder we are started in must not be imported instead of a package.
-    return [sys.executable, "-P", "-m", f"focoop.flower.{module}", *arguments]
+    return [sys.executable, "-P", "-m", f"focoop.flower.deploy.{module}", *arguments]
 
 
 def superlink(keys: Path, port: int, database: Path, secret: Path) -> list[str]:
     """The SuperLink's command: TLS on loopback, registered nodes alone, runs kept in a file."""
     return [
-        *python("link", str(secret), "--host", LOOPBACK, "--port", str(port)),
+        *python("superlink", str(secret), "--host", LOOPBACK, "--port", str(port)),
         *("--ssl-ca-certfile", str(keys / "ca.crt")),
         *("--ssl-certfile", str(keys / "server.pem"), "--ssl-keyfile", str(keys / "server.key")),
         *("--enable-supernode-auth", "--database", str(database)),
@@ -81,7 +81,7 @@ def supernode(
     """A site's command; `port` is its own, for the apps it starts on this machine."""
     settings = " ".join(f"{key}={toml_value(value)}" for key, value in node.items())
     return [
-        *python("node", str(secret), f"{LOOPBACK}:{port}", "--superlink", server),
+        *python("supernode", str(secret), f"{LOOPBACK}:{port}", "--superlink", server),
         *("--root-certificates", str(keys / "ca.crt")),
         *("--auth-supernode-private-key", str(keys / "key")),
         *("--node-config", settings),
