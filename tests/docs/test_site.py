@@ -161,3 +161,10 @@ def test_the_page_of_commands_has_every_option_of_their_helps(site: Path) -> Non
         assert options <= shown, name
         found += len(options)
     assert found > 100
+
+
+def test_doctests_of_docstrings_are_shown_as_code(site: Path) -> None:
+    text = (site / "reference" / "python-functional.html").read_text(encoding="utf-8")
+    assert "&gt;&gt;&gt; " in text and "<blockquote" not in text
+    for name in ("mcm", "energy", "fpr95", "semi_unbalanced"):
+        assert f">{name}</span>" in text or f">{name}<" in text, name
