@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from flwr.app import RecordDict
 
-from focoop import atomic
+from focoop.caching import write_whole
 from focoop.cli.coordinator import study_settings
 from focoop.config.loading import RunConfig, config_hash, load, to_toml
 from focoop.features.demo import demo_path
@@ -132,11 +132,11 @@ class Besieged(Federation):
     def other_images(self, name: str, content: bytes) -> Iterator[None]:
         """Let a site have another file of images for a while."""
         before = self.data[name].read_bytes()
-        atomic.replace(self.data[name], content)
+        write_whole(self.data[name], content)
         try:
             yield
         finally:
-            atomic.replace(self.data[name], before)
+            write_whole(self.data[name], before)
 
     def open(self) -> Hand:
         """Start the coordinator and all sites; the hand of the study's own run."""
