@@ -63,7 +63,13 @@ class MissingExtra(FocoopError):
 
 
 def folded(name: str) -> str:
-    """A name without what people write differently: case, spaces, dashes, a plus sign.
+    """Return a name without what people write differently: case, spaces, dashes, a plus sign.
+
+    Args:
+        name: What a user wrote.
+
+    Returns:
+        The name in lower case, letters and digits alone.
 
     >>> folded("FOCoOp+"), folded("focoop_plus"), folded("CIFAR-100-C")
     ('focoopplus', 'focoopplus', 'cifar100c')
@@ -105,7 +111,15 @@ def closest(
 
 
 def nearest(name: str, valid: Iterable[str], *, spellings: Mapping[str, str] | None = None) -> str:
-    """The end of an error message about an unknown name.
+    """Return the end of an error message about an unknown name: the name that was probably meant.
+
+    Args:
+        name: What a user wrote.
+        valid: The names that exist.
+        spellings: Other ways to write valid names, as `folded` gives them.
+
+    Returns:
+        Text that begins with a semicolon.
 
     >>> nearest("tran", ["train", "test"])
     "; nearest is 'train'"

@@ -29,14 +29,20 @@ NAMES: dict[Any, str] = {
 
 @dataclass(frozen=True)
 class Typed:
-    """A value typed on a command line: `raw` text for strings, `value` for everything else."""
+    """A value typed on a command line: `raw` is its text, `value` what the text means as TOML."""
 
     raw: str
     value: Any
 
     @classmethod
     def parse(cls, raw: str) -> "Typed":
-        """Read TOML where it is TOML; anything else is a bare word, a string.
+        """Read a value typed on a command line as TOML, or as a bare word where it is not TOML.
+
+        Args:
+            raw: The text.
+
+        Returns:
+            The value.
 
         >>> Typed.parse("[1, 2]").value, Typed.parse("cosine").value
         ([1, 2], 'cosine')
@@ -49,27 +55,60 @@ class Typed:
 
 
 def setting(default: Any, doc: str, **rules: Any) -> Any:
-    """A documented field; rules are `choices`, `low`, `high`, `above` and `grid`."""
+    """Declare a documented field of a settings class.
+
+    Args:
+        default: The field's default value.
+        doc: What the setting does, in words for users.
+        **rules: Rules for its values: `choices`, `low`, `high`, `above` and `grid`.
+
+    Returns:
+        A dataclass field.
+    """
     return dataclasses.field(default=default, metadata={"doc": doc, **rules})
 
 
 def fields_of(cls: Any) -> Iterator[tuple[Field[Any], Any]]:
-    """Every field of a settings class with its resolved type."""
+    """List the fields of a settings class with their resolved types.
+
+    Args:
+        cls: The settings class.
+
+    Yields:
+        Each field and its type.
+    """
     hints = typing.get_type_hints(cls)
     for one in dataclasses.fields(cls):
         yield one, hints[one.name]
 
 
 def grids(cls: Any) -> dict[str, tuple[Any, ...]]:
-    """The values to try of every field that declares some."""
+    """Return the values that `focoop tune` tries, for every field that declares some.
+
+    Args:
+        cls: The settings class.
+
+    Returns:
+        Values by field name.
+    """
     found = {one.name: tuple(one.metadata.get("grid", ())) for one in dataclasses.fields(cls)}
     return {name: grid for name, grid in found.items() if grid}
 
 
 def build(cls: type[Settings], tree: Tree, prefix: str, also: Sequence[str] = ()) -> Settings:
-    """Make settings from plain values; a refusal names the key, the value and what is allowed.
+    """Make settings from plain values.
 
-    `also` are names valid beside the fields, for the nearest one to be named.
+    Args:
+        cls: The settings class.
+        tree: Values by field name.
+        prefix: What comes before a field's name in messages, such as `method.`.
+        also: Names that are valid beside the fields, for messages that name the nearest one.
+
+    Returns:
+        The settings.
+
+    Raises:
+        ConfigError: A key is unknown, or a value is of the wrong type or out of range.
     """
     known = {one.name: (one, kind) for one, kind in fields_of(cls)}
     values = {}
@@ -93,7 +132,16 @@ def build(cls: type[Settings], tree: Tree, prefix: str, also: Sequence[str] = ()
 
 
 def convert(key: str, given: Any, kind: Any) -> Any:
-    """One value as the field's type; whole numbers may stand for numbers, nothing else is cast."""
+    """Convert a value to a field's type; only whole numbers may stand for another type, numbers.
+
+    Args:
+        key: The setting's name, for messages.
+        given: The value.
+        kind: The field's type.
+
+    Returns:
+        The value in the field's type.
+    """
     raw = given
     if isinstance(given, Typed):
         given = given.raw if kind is str and not isinstance(given.value, str) else given.value
@@ -122,7 +170,13 @@ def convert(key: str, given: Any, kind: Any) -> Any:
 
 
 def check(key: str, value: Any, one: Field[Any]) -> None:
-    """Refuse a value outside the field's `choices`, `low`, `high` or `above`."""
+    """Refuse a value outside a field's `choices`, `low`, `high` or `above`.
+
+    Args:
+        key: The setting's name, for messages.
+        value: The value.
+        one: The field.
+    """
     rules = one.metadata
     if "choices" in rules:
         _among(key, value, rules["choices"])
@@ -163,7 +217,14 @@ def _refuse(key: str, given: Any, rule: str) -> NoReturn:
 
 
 def plain(config: Any) -> dict[str, Any]:
-    """Settings as a plain dict, tuples as lists, absent values (None) left out."""
+    """Return settings as a plain dict, with tuples as lists and without values that are None.
+
+    Args:
+        config: The settings.
+
+    Returns:
+        Values by field name.
+    """
     found = {}
     for one in dataclasses.fields(config):
         value = getattr(config, one.name)
@@ -173,7 +234,16 @@ def plain(config: Any) -> dict[str, Any]:
 
 
 def toml_value(value: Any) -> str:
-    """One scalar or list as TOML; equal values give equal text.
+    """Write one scalar or list as TOML; equal values give equal text.
+
+    Args:
+        value: The value.
+
+    Returns:
+        TOML text.
+
+    Raises:
+        TypeError: The value has no form in TOML.
 
     >>> toml_value(["a", 1, 2.0, True])
     '["a", 1, 2.0, true]'

@@ -57,7 +57,7 @@ class Bfloat16:
 
     @property
     def usable_now(self) -> bool:
-        """Whether this very process may multiply: its limit was set before torch was loaded."""
+        """Return whether this very process may multiply: torch was loaded under the limit."""
         if not self.limit:
             return self.works
         return _limit_at_start() in SMALLER_SETS[SMALLER_SETS.index(self.limit) :]
@@ -71,7 +71,7 @@ class Bfloat16:
 
 
 def bfloat16_on_cpu() -> Bfloat16:
-    """Say whether bfloat16 products work on this machine's CPU.
+    """Return whether bfloat16 products work on this machine's CPU.
 
     The first call on a machine starts child processes and takes some seconds; the answer is then
     kept in the cache folder.
@@ -85,7 +85,7 @@ def bfloat16_on_cpu() -> Bfloat16:
 
 
 def remembered() -> Bfloat16 | None:
-    """The answer an earlier process found on this machine, or None."""
+    """Return what an earlier process found out on this machine, or None."""
     try:
         return Bfloat16(**json.loads(_file().read_text("utf-8")))
     except (OSError, ValueError, TypeError):
@@ -102,7 +102,7 @@ def apply_remembered_limit() -> None:
 
 @functools.lru_cache(maxsize=1)
 def try_products() -> Bfloat16:
-    """Multiply in child processes: without a limit, then with smaller instruction sets."""
+    """Return what products in child processes show: without a limit first, then with limits."""
     reason = _failure("")
     if not reason:
         return Bfloat16(True)
@@ -150,6 +150,10 @@ def restart_with_limit(precision: str, device: str) -> None:
 
     Returns where no restart is needed; else the process is replaced and the call never returns.
     Only a command line may call this, before it has done anything.
+
+    Args:
+        precision: `backbone.precision` of the run.
+        device: Kind of torch device, such as `cpu` or `cuda`.
     """
     if precision not in ("bfloat16", "prefer_bfloat16") or device != "cpu":
         return

@@ -1,7 +1,7 @@
-"""Who is told how far long work on images is: nobody, unless someone watches.
+"""Report the progress of long work on images to an optional listener, such as a progress bar.
 
-The command line does. What works on images tells it here, so that no function between the two has
-to hand a callback on.
+Work reports here, so that no function between the command line and the work has to hand a callback
+on. Without a listener nothing happens.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,14 @@ _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
 
 @contextmanager
 def watched(watcher: Watcher) -> Iterator[None]:
-    """Tell `watcher` of the work done inside."""
+    """Send reports of the work done inside this context to a listener.
+
+    Args:
+        watcher: Is called with what is done, images so far, and images in all.
+
+    Yields:
+        Nothing.
+    """
     token = _watcher.set(watcher)
     try:
         yield
@@ -23,7 +30,13 @@ def watched(watcher: Watcher) -> Iterator[None]:
 
 
 def tell(what: str, done: int, total: int) -> None:
-    """Say how far some work is; every work begins with 0 or what an earlier attempt left."""
+    """Report how far some work is.
+
+    Args:
+        what: The work, in words.
+        done: Images so far. The first report has 0, or what an earlier attempt left.
+        total: Images in all.
+    """
     watcher = _watcher.get()
     if watcher is not None:
         watcher(what, done, total)

@@ -7,7 +7,14 @@ import torch
 
 
 def derive(seed: int, *names: str | int) -> int:
-    """Hash a run seed and a path of names to a 63-bit seed.
+    """Hash a run seed and a path of names to a seed of 63 bits.
+
+    Args:
+        seed: The run's seed.
+        *names: What the draws are for, such as a purpose, a round and a client.
+
+    Returns:
+        The seed.
 
     >>> derive(1, "train", 3, 7) == derive(1, "train", 3, 7)
     True
@@ -19,10 +26,26 @@ def derive(seed: int, *names: str | int) -> int:
 
 
 def torch_generator(seed: int, *names: str | int) -> torch.Generator:
-    """CPU generator for (seed, names); draws are made on the CPU so that devices agree."""
+    """Return a torch generator on the CPU, where all draws are made so that devices agree.
+
+    Args:
+        seed: The run's seed.
+        *names: What the draws are for.
+
+    Returns:
+        The generator.
+    """
     return torch.Generator().manual_seed(derive(seed, *names))
 
 
 def numpy_generator(seed: int, *names: str | int) -> np.random.Generator:
-    """NumPy generator for (seed, names)."""
+    """Return a NumPy generator.
+
+    Args:
+        seed: The run's seed.
+        *names: What the draws are for.
+
+    Returns:
+        The generator.
+    """
     return np.random.default_rng(derive(seed, *names))

@@ -1,4 +1,4 @@
-"""Pieces of work, one core each: a product that several cores share may round otherwise."""
+"""Run pieces of work on one core each: a product that cores share may round otherwise."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +12,11 @@ Found = TypeVar("Found")
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """Torch's operations on a single thread, also those of threads that start meanwhile."""
+    """Run torch's operations on a single thread inside this context, in new threads too.
+
+    Yields:
+        Nothing.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -22,9 +26,17 @@ def one_core() -> Iterator[None]:
 
 
 def side_by_side(job: Callable[[int], Found], count: int, device: torch.device) -> list[Found]:
-    """`job(0)` to `job(count - 1)`: on a CPU as many at once as torch may use threads.
+    """Run numbered jobs, on a CPU as many at once as torch may use threads.
 
     Every job has one core, however many there are, so that its bits do not depend on the machine.
+
+    Args:
+        job: Is called with 0 to count - 1.
+        count: Number of jobs.
+        device: Where the jobs compute; on a GPU they run one after another.
+
+    Returns:
+        What the jobs returned, in their order.
     """
     threads = min(torch.get_num_threads(), count)
     if device.type != "cpu":

@@ -1,8 +1,8 @@
-"""The configuration of a run: TOML in and out, `key=value` overrides.
+"""Read and write the configuration of a run: TOML files and `key=value` overrides.
 
 A TOML file may name another with `extends = "base.toml"` and then only says what differs. A layer
 that changes `method.name` drops the settings that lower layers gave to the other method. A file
-with `tuned = false` is to be run as it stands, without the preset of its method (`grid.tuned`).
+with `tuned = false` is run as it stands, without the preset of its method (`grid.tuned`).
 """
 
 import hashlib
@@ -67,11 +67,18 @@ TUNED = "tuned"  # the key of a file that says whether its method's preset is wa
 def load(
     path: Path | None = None, overrides: Sequence[str] = (), *, own: bool = False
 ) -> RunConfig:
-    """The defaults, changed by a TOML file and all it extends, changed by `key=value` overrides.
+    """Load a configuration: defaults, changed by a TOML file and all it extends, then by overrides.
 
-    A bare name such as `cifar100-vitb16` stands for that file of a folder `configs`: one in the
-    current folder, else the one that comes with focoop. With `own`, sites bring images of their
-    own whatever `data.id` says, and settings that depend on the data have the values for those.
+    Args:
+        path: The TOML file, or a bare name such as `cifar100-vitb16`, which stands for that file of
+            a folder `configs`: one in the current folder, else the one that comes with focoop.
+            None: the defaults.
+        overrides: Texts such as `federation.rounds=3`; later ones win.
+        own: Sites bring images of their own whatever `data.id` says, so that settings that depend
+            on the data have the values for those.
+
+    Returns:
+        The checked configuration.
     """
     tree = {} if path is None else read_toml(locate(path))
     for text in overrides:
@@ -90,7 +97,14 @@ def _for_own_data(tree: Tree) -> Tree:
 
 
 def locate(path: Path) -> Path:
-    """A configuration's file, where only its name is given."""
+    """Find a configuration's file where only its name may be given.
+
+    Args:
+        path: The file, or a bare name.
+
+    Returns:
+        The file; `path` itself where no file of that name is known.
+    """
     if path.suffix == ".toml" or path.exists():
         return path
     files = [folder / f"{path}.toml" for folder in NAMED]
@@ -98,13 +112,27 @@ def locate(path: Path) -> Path:
 
 
 def shipped(name: str) -> Path:
-    """A folder of `configs`: the user's own, or the one that came with focoop."""
+    """Find a folder of `configs`: the user's own, or the one that came with focoop.
+
+    Args:
+        name: The folder's name, such as `methods`.
+
+    Returns:
+        The folder.
+    """
     folders = [folder / name for folder in NAMED]
     return next((folder for folder in folders if folder.is_dir()), folders[0])
 
 
 def read_toml(path: Path) -> Tree:
-    """The settings of a file over those of the file it extends."""
+    """Read the settings of a file over those of the file it extends.
+
+    Args:
+        path: The TOML file.
+
+    Returns:
+        Nested values.
+    """
     tree: Tree = {}
     for layer in read_layers(path):
         tree = merge(tree, {name: value for name, value in layer.items() if name != TUNED})
@@ -112,7 +140,18 @@ def read_toml(path: Path) -> Tree:
 
 
 def read_layers(path: Path, seen: tuple[Path, ...] = ()) -> list[Tree]:
-    """The settings of a file and of all that it extends, lowest first; `tuned` stays among them."""
+    """Read the settings of a file and of all that it extends.
+
+    Args:
+        path: The TOML file.
+        seen: Files that were read on the way here, to notice files that extend each other.
+
+    Returns:
+        Nested values of each file, lowest first; `tuned` stays among them.
+
+    Raises:
+        ConfigError: A file is missing, is no TOML, or extends itself.
+    """
     here = path.resolve()
     if here in seen:
         raise ConfigError(f"{path} extends itself: {' -> '.join(p.name for p in (*seen, here))}")
@@ -147,7 +186,7 @@ def _instead(path: Path) -> str:
 
 
 def shipped_names() -> list[str]:
-    """Names that stand for files of `configs`, such as `demo` or `settings/cifar100`.
+    """Return the names that stand for files of `configs`, such as `demo` or `settings/cifar100`.
 
     Files of the folder `methods` are presets and no whole configurations: they are left out.
     """
@@ -160,7 +199,15 @@ def shipped_names() -> list[str]:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
-    """`over` on top of `base`, table by table."""
+    """Put one tree of settings on top of another, table by table.
+
+    Args:
+        base: The lower tree.
+        over: The upper tree, whose values win.
+
+    Returns:
+        A new tree.
+    """
     merged = dict(base)
     for name, value in over.items():
         below = merged.get(name)
@@ -175,7 +222,17 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
 
 
 def parse_override(text: str) -> Tree:
-    """`federation.rounds=3` as a tree of one value; TOML syntax, bare words are strings."""
+    """Read an override such as `federation.rounds=3` as a tree of one value.
+
+    Args:
+        text: The override; the value is TOML, and a bare word is a string.
+
+    Returns:
+        Nested values.
+
+    Raises:
+        ConfigError: The text has no `=`, or no key.
+    """
     key, equals, raw = text.partition("=")
     key = key.strip()
     if not equals or not key:
@@ -186,7 +243,17 @@ def parse_override(text: str) -> Tree:
 
 
 def from_dict(tree: Mapping[str, Any]) -> RunConfig:
-    """A configuration from plain nested values; what is absent has its default."""
+    """Make a configuration from plain nested values.
+
+    Args:
+        tree: Nested values; what is absent has its default.
+
+    Returns:
+        The checked configuration.
+
+    Raises:
+        ConfigError: A key is unknown, or a value is of the wrong type or out of range.
+    """
     values: Tree = {}
     for name, given in tree.items():
         if name in SECTIONS:
@@ -203,7 +270,14 @@ def from_dict(tree: Mapping[str, Any]) -> RunConfig:
 
 
 def to_dict(config: RunConfig) -> Tree:
-    """Plain nested values; method settings stand beside `method.name`."""
+    """Return a configuration as plain nested values; method settings stand beside `method.name`.
+
+    Args:
+        config: The configuration.
+
+    Returns:
+        Nested values.
+    """
     tree: Tree = {name: getattr(config, name) for name in SCALARS}
     for name in SECTIONS:
         tree[name] = plain(getattr(config, name)) if name != "method" else {}
@@ -212,10 +286,15 @@ def to_dict(config: RunConfig) -> Tree:
 
 
 def to_toml(config: RunConfig, *, docs: bool = False) -> str:
-    """The whole configuration as TOML, the same text for the same values.
+    """Write a whole configuration as TOML, the same text for the same values.
 
-    `docs` makes a file to edit: with comments, and with `auto` and -1 where the value is the one
-    that they stand for, so that another `data.id` gets its own.
+    Args:
+        config: The configuration.
+        docs: Make a file to edit: with comments, and with `auto` and -1 where the value is the one
+            that they stand for, so that another `data.id` gets its own.
+
+    Returns:
+        TOML text.
     """
     told = {key: doc for key, _, doc in describe(config)} if docs else {}
     lines = []
@@ -233,7 +312,14 @@ def to_toml(config: RunConfig, *, docs: bool = False) -> str:
 
 
 def to_flat(config: RunConfig) -> dict[str, bool | int | float | str]:
-    """Scalars by dotted kebab-case key, for Flower's run configuration; lists become TOML text."""
+    """Return a configuration as scalars, for Flower's run configuration.
+
+    Args:
+        config: The configuration.
+
+    Returns:
+        Values by dotted key with dashes; lists become TOML text.
+    """
     flat: dict[str, bool | int | float | str] = {}
     for name, value in to_dict(config).items():
         items = value.items() if isinstance(value, dict) else [("", value)]
@@ -244,7 +330,14 @@ def to_flat(config: RunConfig) -> dict[str, bool | int | float | str]:
 
 
 def from_flat(flat: Mapping[str, bool | int | float | str]) -> RunConfig:
-    """The inverse of `to_flat`."""
+    """Make a configuration from the scalars of `to_flat`.
+
+    Args:
+        flat: Values by dotted key with dashes.
+
+    Returns:
+        The checked configuration.
+    """
     tree: Tree = {}
     for dotted, value in flat.items():
         section, dot, name = dotted.replace("-", "_").partition(".")
@@ -259,12 +352,27 @@ def from_flat(flat: Mapping[str, bool | int | float | str]) -> RunConfig:
 
 
 def config_hash(config: RunConfig) -> str:
-    """A short name of the values: equal exactly for equal configurations."""
+    """Return a short name of a configuration's values, equal exactly for equal configurations.
+
+    Args:
+        config: The configuration.
+
+    Returns:
+        Hexadecimal digits.
+    """
     return hashlib.sha256(to_toml(config).encode()).hexdigest()[:16]
 
 
 def differences(old: RunConfig, new: RunConfig) -> list[str]:
-    """One line per setting that differs, called and written as `--set` takes it."""
+    """Say in which settings two configurations differ.
+
+    Args:
+        old: The one configuration.
+        new: The other.
+
+    Returns:
+        One line per setting, written as `--set` takes it.
+    """
     before, after = _dotted(old), _dotted(new)
     return [
         f"{key}: {before.get(key, 'absent')} -> {after.get(key, 'absent')}"
@@ -284,7 +392,14 @@ def _dotted(config: RunConfig) -> dict[str, str]:
 
 
 def describe(config: RunConfig) -> list[tuple[str, Any, str]]:
-    """(key, value, documentation) of every setting, those of the method included."""
+    """List every setting of a configuration, those of the method included.
+
+    Args:
+        config: The configuration.
+
+    Returns:
+        Key, value and documentation of each setting.
+    """
     rows = [(n, getattr(config, n), _doc(RunConfig, n)) for n in SCALARS]
     for section in SECTIONS:
         holder = getattr(config, section)

@@ -1,4 +1,4 @@
-"""What a run depends on, as nested frozen dataclasses; every field documented and checked."""
+"""The settings of a run as nested frozen dataclasses; every field is documented and checked."""
 
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, ClassVar
@@ -294,7 +294,7 @@ class RunConfig(Section):
 
     @property
     def title(self) -> str:
-        """`name`, or one made of what distinguishes runs."""
+        """Return `name`, or a name made of what distinguishes runs."""
         kind, colon, target = self.data.id.partition(":")
         data = target.rsplit("/", 1)[-1] if colon else kind.replace("/", "-")
         data = data.removesuffix(".safetensors").removesuffix(".csv")

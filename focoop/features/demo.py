@@ -25,7 +25,17 @@ class DemoFile:
 
 @cache
 def manifest(folder: Path = FOLDER) -> dict[str, Any]:
-    """The manifest written by `tools/make_demo_pack.py`: provenance, counts, errors, hashes."""
+    """Read the pack's manifest: origin, counts, errors, hashes.
+
+    Args:
+        folder: The folder of the pack.
+
+    Returns:
+        The manifest that `tools/make_demo_pack.py` wrote.
+
+    Raises:
+        DataError: The pack is missing or damaged.
+    """
     path = folder / "manifest.json"
     try:
         content: dict[str, Any] = json.loads(path.read_text("utf-8"))
@@ -37,7 +47,14 @@ def manifest(folder: Path = FOLDER) -> dict[str, Any]:
 
 
 def files(folder: Path = FOLDER) -> dict[str, DemoFile]:
-    """All files of the pack by name; corrupted ones are called `cifar100.brightness.3`."""
+    """List all files of the pack; corrupted ones are called `cifar100.brightness.3`.
+
+    Args:
+        folder: The folder of the pack.
+
+    Returns:
+        Files by name.
+    """
     return {
         name: DemoFile(name, folder / entry["file"], entry["sha256"], entry["bytes"], entry)
         for name, entry in manifest(folder)["files"].items()
@@ -45,17 +62,27 @@ def files(folder: Path = FOLDER) -> dict[str, DemoFile]:
 
 
 def names() -> tuple[str, ...]:
-    """The datasets of the pack, without corrupted variants."""
+    """Return the names of the pack's datasets, without corrupted variants."""
     return tuple(name for name in files() if "." not in name)
 
 
 def fingerprint() -> str:
-    """Image fingerprint of the backbone whose joint space the pack lives in."""
+    """Return the image fingerprint of the backbone that made the pack's features."""
     return str(manifest()["backbone"]["fingerprint"])
 
 
 def demo_path(name: str) -> Path:
-    """The feature file of a packaged dataset."""
+    """Find the feature file of a packaged dataset.
+
+    Args:
+        name: The dataset's name.
+
+    Returns:
+        The file.
+
+    Raises:
+        DataError: The pack has no such dataset.
+    """
     known = files()
     if name not in known:
         raise DataError(
@@ -65,7 +92,14 @@ def demo_path(name: str) -> Path:
 
 
 def verify(folder: Path = FOLDER) -> list[str]:
-    """What is wrong with the installed pack, one line per file; empty when all hashes agree."""
+    """Compare the installed pack with its hashes.
+
+    Args:
+        folder: The folder of the pack.
+
+    Returns:
+        What is wrong, one line per file; empty where all hashes agree.
+    """
     problems = []
     for name, entry in files(folder).items():
         if not entry.path.is_file():

@@ -1,4 +1,4 @@
-"""Images -> features through a frozen backbone, once: a disk cache that survives kills.
+"""Encode images to features through a frozen backbone, once: a disk cache that survives kills.
 
 A set's key is a hash of the backbone's fingerprint (its preprocessing included), the patch kind,
 the corruption, the augmented view and the content of every image. Features are written in shards,
@@ -56,13 +56,28 @@ class View:
             check(self.corruption, self.severity)
 
     def named(self, images: ImageSet) -> str:
-        """The images and what is done to them, in words."""
+        """Describe the images and what is done to them, in words.
+
+        Args:
+            images: The images.
+
+        Returns:
+            A short text.
+        """
         kind = f"{self.corruption}@{self.severity}" if self.corruption else ""
         view = f"view {self.augmented}" if self.augmented else ""
         return " ".join(filter(None, (images.root.resolve().name, images.split, kind, view)))
 
     def key(self, backbone: Backbone, data: str) -> str:
-        """Name of the cached file."""
+        """Return the name of the cached file.
+
+        Args:
+            backbone: The backbone that encodes.
+            data: The content hash of the images.
+
+        Returns:
+            Hexadecimal digits.
+        """
         strength = None
         if self.corruption is not None:
             strength = CORRUPTIONS[self.corruption].record(self.severity)
@@ -86,13 +101,29 @@ def encode(
     batch_size: int = 0,
     shard_size: int = 512,
 ) -> FeatureSet:
-    """Features of all images, from the cache where it has them.
+    """Encode all images of a set, or read their features from the cache where it has them.
 
-    `progress(done, total)`, else who watches (`focoop/progress.py`), is told at the start and after
-    every batch. A corruption is applied
-    at the image's own resolution, before the backbone's preprocessing. With `views`, the set has
-    that many random views of every image beside the images themselves. `batch_size` 0 is 32, or
-    256 on a GPU.
+    Progress is reported at the start and after every batch.
+
+    Args:
+        images: The images.
+        backbone: The frozen backbone.
+        patches: Kind of patch features to keep beside the pooled ones; None: none.
+        corruption: Name of a corruption, applied at the image's own resolution, before the
+            backbone's preprocessing.
+        severity: 1 to 5 of the corruption.
+        views: How many random views of every image the set has beside the images themselves.
+        cache_dir: The folder of the cache; None: the default one.
+        progress: Is called with images done and images in all; None: whoever watches
+            (`focoop/progress.py`).
+        batch_size: Images at once; 0: 32, or 256 on a GPU.
+        shard_size: Images in one file of unfinished work.
+
+    Returns:
+        The features.
+
+    Raises:
+        ConfigError: A corruption without a severity, or a number of views below 0.
     """
     batch_size = batch_size or (BATCH if backbone.device.type == "cpu" else BATCH_ON_GPU)
     if patches is not None and patches not in backbone.patch_kinds:

@@ -1,4 +1,4 @@
-"""Images as frozen features in memory."""
+"""Features of images in memory, with labels, class names and where they come from."""
 
 import hashlib
 import json
@@ -14,17 +14,17 @@ from focoop.errors import DataError, nearest
 
 @dataclass(frozen=True)
 class FeatureSet:
-    """Images as frozen features.
+    """Images as features of a frozen backbone.
 
     Attributes:
         pooled: (N, D) float32 unit vectors.
         patches: (N, P, D) float32 unit vectors, or None.
         labels: (N,) int64 into `classes`.
-        classes: class names, in the order of the labels.
+        classes: Class names, in the order of the labels.
         domains: (N,) int64 into `domain_names`, or None.
-        domain_names: names of the domains; empty without domains.
-        provenance: where the rows come from.
-        views: random views of the same images in the same order, for training.
+        domain_names: Names of the domains; empty without domains.
+        provenance: Where the rows come from.
+        views: Random views of the same images in the same order, for training.
     """
 
     pooled: Tensor
@@ -41,11 +41,11 @@ class FeatureSet:
 
     @property
     def dim(self) -> int:
-        """Width D of the joint space."""
+        """Return the width D of the joint space."""
         return self.pooled.shape[1]
 
     def sha256(self) -> str:
-        """Hash of the content, for a run's manifest; provenance is no part of it."""
+        """Return a hash of the content, for a run's manifest; provenance is no part of it."""
         whole = hashlib.sha256(json.dumps([self.classes, self.domain_names]).encode())
         for tensor in (self.pooled, self.patches, self.labels, self.domains):
             if tensor is not None:
@@ -55,7 +55,14 @@ class FeatureSet:
         return whole.hexdigest()
 
     def select(self, index: Tensor | Sequence[int]) -> "FeatureSet":
-        """The rows at `index` (integers, or a boolean mask); classes stay as they are."""
+        """Return some of the rows; classes stay as they are.
+
+        Args:
+            index: Row numbers, or a boolean mask.
+
+        Returns:
+            The rows, in the order of `index`.
+        """
         rows = torch.as_tensor(index)
         rows = rows.nonzero()[:, 0] if rows.dtype == torch.bool else rows.long()
         return replace(
@@ -68,7 +75,10 @@ class FeatureSet:
         )
 
     def with_view_rows(self) -> "FeatureSet":
-        """All images, then all of view 1, and so on: row i of N has its views at N + i, 2 N + i."""
+        """Return all images and then all of their views as rows.
+
+        Row i of N has its views at N + i, 2 N + i.
+        """
         if not self.views:
             return self
         every = (self, *self.views)
@@ -84,7 +94,17 @@ class FeatureSet:
         )
 
     def drop_classes(self, names: Sequence[str]) -> "FeatureSet":
-        """Without these classes and their rows; the others are renumbered in their order."""
+        """Remove classes and their rows; the others are renumbered in their order.
+
+        Args:
+            names: Names of the classes.
+
+        Returns:
+            The set without them.
+
+        Raises:
+            DataError: A name is no class of the set.
+        """
         for name in names:
             if name not in self.classes:
                 raise DataError(
@@ -95,10 +115,20 @@ class FeatureSet:
         return self.select(stays[self.labels]).with_classes(kept)
 
     def with_classes(self, classes: Sequence[str]) -> "FeatureSet":
-        """The same rows numbered by `classes`, matched by name (underscores read as spaces).
+        """Number the same rows by other class names.
 
-        Use it to give a test or corrupted set the class order of the training set. A name that is
-        there letter by letter comes first: `Mug` and `mug` stay apart where both are classes.
+        Names are matched with underscores read as spaces. Use it to give a test or corrupted set
+        the class order of the training set. A name that is there letter by letter comes first:
+        `Mug` and `mug` stay apart where both are classes.
+
+        Args:
+            classes: The class names to number by.
+
+        Returns:
+            The set with new labels.
+
+        Raises:
+            DataError: A class of the set is not among them.
         """
         exact = {name: i for i, name in enumerate(classes)}
         place = {plain(name): i for i, name in enumerate(classes)}

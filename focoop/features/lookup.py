@@ -1,4 +1,4 @@
-"""Features of a dataset by its name, from wherever they are: `open_features`.
+"""Open the features of a dataset by its name, from wherever they are.
 
 Features are named `demo:NAME` (packaged) or `file:PATH.safetensors`. Images, encoded through the
 disk cache, are named NAME (a public dataset), `folder:PATH`, `clients:PATH`, `csv:FILE` or
@@ -62,15 +62,29 @@ def open_features(
     rows: Sequence[int] | None = None,
     progress: Progress | None = None,
 ) -> FeatureSet:
-    """One split of a dataset; `all` gives every row, with domains where there are some.
+    """Open one split of a dataset as features, encoding its images where need be.
 
-    Images need the backbone; features are checked against it where it is given. With patches, only
-    rows that have them are kept; they are of the kind `patch_kind`, None: the backbone's first,
-    empty: not read by anyone, so that none are made. `drop_classes` removes classes and their rows,
-    and renumbers. Public datasets are looked for in `root`; `by` = `client` asks for the clients
-    that images come divided into, as domains; `strict` refuses unreadable images of one's own. The
-    set has `views` random views of every image beside it. Of images, those at `rows` alone are
-    encoded and given; features that are there already are given whole.
+    Args:
+        spec: The dataset's name, as settings write it.
+        split: `train`, `test` or `val`; `all` gives every row, with domains where there are some.
+        backbone: Encodes images; features that are there already are checked against it.
+        with_patches: Keep patch features, and only rows that have them.
+        cache_dir: The folder of the cache; None: the default one.
+        patch_kind: Kind of patch features; None: the backbone's first; empty: nobody reads them, so
+            none are made.
+        drop_classes: Classes to remove with their rows; the others are renumbered.
+        root: The folder of public datasets; None: the default one.
+        by: `client` asks for the clients that images come divided into, as domains.
+        strict: Refuse unreadable images of one's own instead of leaving them out.
+        views: How many random views of every image the set has beside it.
+        rows: Encode and give these images alone; features that are there already are given whole.
+        progress: Is called with images done and images in all.
+
+    Returns:
+        The features.
+
+    Raises:
+        DataError: There is no such dataset or split, or its features do not fit the backbone.
     """
     source = Source.parse(spec)
     split = source.split_of(split)
@@ -125,7 +139,21 @@ def open_labels(
     strict: bool = False,
     **others: Any,
 ) -> FeatureSet:
-    """The rows that `open_features` would give; images are not encoded: `pooled` is (N, 0)."""
+    """Open the rows that `open_features` would give without encoding images: `pooled` is (N, 0).
+
+    Args:
+        spec: The dataset's name, as settings write it.
+        split: `train`, `test`, `val` or `all`.
+        cache_dir: The folder of the cache; None: the default one.
+        drop_classes: Classes to remove with their rows.
+        root: The folder of public datasets; None: the default one.
+        by: `client` asks for the clients that images come divided into, as domains.
+        strict: Refuse unreadable images of one's own.
+        **others: Arguments of `open_features` that say nothing about labels.
+
+    Returns:
+        Rows with labels and empty features.
+    """
     source = Source.parse(spec)
     if source.kind in ("demo", "file") or ready_features.find(source) is not None:
         return open_features(
@@ -195,7 +223,18 @@ def write_ready(
 
 
 def patch_kind_of(backbone: Backbone, wanted: str | None = None) -> str | None:
-    """The kind a backbone gives where `wanted` is asked for; None where it is empty: none is."""
+    """Return the kind of patch features that a backbone gives.
+
+    Args:
+        backbone: The backbone.
+        wanted: The kind asked for; None: the backbone's first; empty: none.
+
+    Returns:
+        The kind; None where none is wanted.
+
+    Raises:
+        BackboneError: The backbone has no patches of that kind.
+    """
     kinds = backbone.patch_kinds
     if wanted == "":
         return None
@@ -211,7 +250,20 @@ def patch_kind_of(backbone: Backbone, wanted: str | None = None) -> str | None:
 
 
 def sibling(path: Path, source: Source) -> Path:
-    """The file of a corrupted set beside its clean one: `x.safetensors`, `x.fog.3.safetensors`."""
+    """Find the file of a corrupted set beside its clean one.
+
+    `x.safetensors`, `x.fog.3.safetensors`.
+
+    Args:
+        path: The clean file.
+        source: The dataset's name with the corruption it asks for.
+
+    Returns:
+        The file.
+
+    Raises:
+        DataError: There is no such file.
+    """
     if source.corruption is None:
         return path
     stem, found, ending = path.name.partition(".safetensors")

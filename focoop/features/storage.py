@@ -1,4 +1,4 @@
-"""Features on disk: safetensors, plain or gzipped.
+"""Read and write features on disk: safetensors, plain or gzipped.
 
 A file holds N rows: `pooled` (N, D) float16, or `pooled_q` (N, D) int8 times `pooled_scale` (N,);
 `labels` (N,) into the metadata's JSON list `classes`; `split` (N,) into the JSON list `splits`, or
@@ -31,10 +31,17 @@ MAKING = ("backbone", "fingerprint", "patches", "corruption")
 
 
 def quantise(vectors: Tensor, step: float = 0.0) -> tuple[Tensor, Tensor]:
-    """(..., D) vectors -> int8 (..., D) and one float16 scale per vector.
+    """Store vectors in eight bits with one scale each.
 
     The scale spends all 127 levels on a vector's largest entry, unless `step` is coarser: one step
     for all vectors costs the fewest bits for a given error once the file is compressed.
+
+    Args:
+        vectors: Vectors (..., D).
+        step: The least difference of two levels.
+
+    Returns:
+        Whole numbers (..., D) int8 and scales (...) float16.
     """
     scale = (vectors.abs().amax(dim=-1) / 127).clamp_min(max(step, 1e-7)).half()
     levels = (vectors / scale.float().unsqueeze(-1)).round().clamp(-127, 127)
@@ -48,9 +55,16 @@ def load_split(
     with_patches: bool = False,
     provenance: Mapping[str, str] | None = None,
 ) -> FeatureSet:
-    """One split of a feature file; `all` gives every row, with domains where the file has them.
+    """Load one split of a feature file.
 
-    With patches, only the rows that have them are kept.
+    Args:
+        path: The file.
+        split: The split's name; `all` gives every row, with domains where the file has them.
+        with_patches: Keep patch features, and only the rows that have them.
+        provenance: What to note about the origin of the rows beside what the file says.
+
+    Returns:
+        The features, as unit vectors in float32.
     """
     path = Path(path)
     told = path.stat() if path.is_file() else None
@@ -88,7 +102,18 @@ def _load_split(
 
 
 def read_file(path: Path, *, with_patches: bool = True) -> tuple[dict[str, Tensor], Metadata]:
-    """Tensors and metadata of a `.safetensors` or `.safetensors.gz` file."""
+    """Read the tensors and metadata of a `.safetensors` or `.safetensors.gz` file.
+
+    Args:
+        path: The file.
+        with_patches: Read patch features too.
+
+    Returns:
+        Tensors by name, and the metadata.
+
+    Raises:
+        DataError: The file is missing or damaged.
+    """
     if not path.is_file():
         raise DataError(f"no feature file {path}: check the path, or make it: focoop features")
     try:
@@ -104,7 +129,15 @@ def read_file(path: Path, *, with_patches: bool = True) -> tuple[dict[str, Tenso
 
 
 def write_file(path: Path, tensors: Mapping[str, Tensor], metadata: Metadata) -> None:
-    """Write atomically; `.gz` compresses by Huffman codes alone, with no time stamp."""
+    """Write a feature file in one step.
+
+    `.gz` compresses by Huffman codes alone, without a time stamp.
+
+    Args:
+        path: The file.
+        tensors: Tensors by name.
+        metadata: Texts by name.
+    """
     raw = _ordered(dump_tensors({k: v.contiguous() for k, v in tensors.items()}, metadata))
     if path.suffix == ".gz":
         # Levels of features have no repeats to find: Huffman alone is smaller and quicker here.
@@ -114,7 +147,15 @@ def write_file(path: Path, tensors: Mapping[str, Tensor], metadata: Metadata) ->
 
 
 def write_atomic(path: Path, raw: bytes) -> None:
-    """Write a cache or feature file whole, or say what to do."""
+    """Write a cache or feature file in one step.
+
+    Args:
+        path: The file.
+        raw: All of its bytes.
+
+    Raises:
+        DataError: It cannot be written; the message says what to do.
+    """
     try:
         write_whole(path, raw)
     except FileNotFoundError:
@@ -135,9 +176,17 @@ def save_splits(
 ) -> None:
     """Write sets of equal classes as the splits of one file: pooled float16, patches int8.
 
-    What all sets say about their making (`MAKING`) is written too, so that a later run can tell
-    features of another backbone or patches of another kind. With `are_domains` the sets are domains
-    of a dataset without splits.
+    What all sets say about their making (`MAKING`) is written too, so that a later run notices
+    features of another backbone or patches of another kind.
+
+    Args:
+        path: The file.
+        splits: The sets by the name of their split.
+        metadata: More to write down, by name.
+        are_domains: The sets are domains of a dataset without splits.
+
+    Raises:
+        DataError: The sets have different classes, or the file cannot be written.
     """
     sets = list(splits.values())
     if len({one.classes for one in sets}) != 1 or len({one.patches is None for one in sets}) != 1:
@@ -161,13 +210,28 @@ def save_splits(
 
 
 def split_names(metadata: Mapping[str, str]) -> tuple[str, ...]:
-    """Names of the values of `split`, in their order."""
+    """Return the names of the values of `split`, in their order.
+
+    Args:
+        metadata: The file's metadata.
+
+    Returns:
+        Names of splits or domains.
+    """
     named = metadata.get("splits") or metadata.get("domains")
     return tuple(json.loads(named)) if named else DEFAULT_SPLITS
 
 
 def damaged(path: Path, why: str) -> DataError:
-    """The error for a file that is not a sound feature file."""
+    """Make the error for a file that is not a sound feature file.
+
+    Args:
+        path: The file.
+        why: What is wrong with it.
+
+    Returns:
+        The error, to be raised.
+    """
     return DataError(f"feature file {path} is damaged: {why}; remove it, then get or make it again")
 
 

@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Metric:
-    """Direction and meaning of one metric key."""
+    """What one metric measures, and whether more of it is better."""
 
     higher_is_better: bool
     meaning: str
@@ -47,7 +47,18 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
 
 
 def accuracy(predicted: ArrayLike, labels: ArrayLike) -> float:
-    """Share of predictions that equal their label.
+    """Return the share of predictions that equal their label.
+
+    Args:
+        predicted: Predicted classes (N,).
+        labels: True classes (N,).
+
+    Returns:
+        A share from 0 to 1.
+
+    Raises:
+        DataError: There are no images.
+        ValueError: The shapes differ.
 
     >>> accuracy([1, 2, 2, 0], [1, 2, 0, 0])
     0.75
@@ -61,7 +72,14 @@ def accuracy(predicted: ArrayLike, labels: ArrayLike) -> float:
 
 
 def auroc(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
-    """Chance that a random OOD image scores above a random ID image, ties counting one half.
+    """Return the chance that an OOD image scores above an ID image; ties count one half.
+
+    Args:
+        id_scores: Scores of ID images (N,).
+        ood_scores: Scores of OOD images (M,).
+
+    Returns:
+        The area under the ROC curve, from 0 to 1.
 
     >>> auroc([0.1, 0.2, 0.3], [0.3, 0.4])
     0.9166666666666666
@@ -70,7 +88,16 @@ def auroc(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
 
 
 def aupr_in(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
-    """Average precision with ID images as positives, most ID-like first (tied images as one step).
+    """Return the average precision at finding ID images, the most ID-like first.
+
+    Images with equal scores count as one step.
+
+    Args:
+        id_scores: Scores of ID images (N,).
+        ood_scores: Scores of OOD images (M,).
+
+    Returns:
+        The area under the precision-recall curve, from 0 to 1.
 
     >>> aupr_in([0.1, 0.3], [0.2])
     0.8333333333333333
@@ -79,7 +106,14 @@ def aupr_in(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
 
 
 def aupr_out(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
-    """Average precision with OOD images as positives, most OOD-like first.
+    """Return the average precision at finding OOD images, the most OOD-like first.
+
+    Args:
+        id_scores: Scores of ID images (N,).
+        ood_scores: Scores of OOD images (M,).
+
+    Returns:
+        The area under the precision-recall curve, from 0 to 1.
 
     >>> aupr_out([0.1, 0.3], [0.2])
     0.5
@@ -88,7 +122,17 @@ def aupr_out(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
 
 
 def threshold_at(id_scores: ArrayLike, keep: float = 0.95) -> float:
-    """Smallest score such that at least ``keep`` of the ID images score at most as much.
+    """Return the smallest threshold that keeps at least a given share of the ID images.
+
+    Args:
+        id_scores: Scores of ID images (N,).
+        keep: The share to keep, above 0 and at most 1.
+
+    Returns:
+        The threshold: an image is kept where its score is at most this.
+
+    Raises:
+        ConfigError: The share is not above 0 and at most 1.
 
     >>> threshold_at([0.4, 0.1, 0.3, 0.2], keep=0.75)
     0.3
@@ -98,9 +142,17 @@ def threshold_at(id_scores: ArrayLike, keep: float = 0.95) -> float:
 
 
 def fpr95(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
-    """Share of OOD images accepted when at least 95% of the ID images are kept.
+    """Return the share of OOD images accepted when at least 95% of the ID images are kept.
 
-    The convention of MCM, LoCoOp and NegLabel (ID positive); the paper's is ``fpr95_oodpos``.
+    This is the convention of MCM, LoCoOp and NegLabel, with ID as positive. The paper's is
+    `fpr95_oodpos`.
+
+    Args:
+        id_scores: Scores of ID images (N,).
+        ood_scores: Scores of OOD images (M,).
+
+    Returns:
+        A share from 0 to 1; lower is better.
 
     >>> fpr95(range(20), [10, 18, 19, 30])
     0.5
@@ -109,9 +161,16 @@ def fpr95(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
 
 
 def fpr95_oodpos(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
-    """Share of ID images flagged when at least 95% of the OOD images are caught.
+    """Return the share of ID images flagged when at least 95% of the OOD images are caught.
 
-    The convention of the paper's code and of OpenOOD (OOD positive).
+    This is the convention of the paper's code and of OpenOOD, with OOD as positive.
+
+    Args:
+        id_scores: Scores of ID images (N,).
+        ood_scores: Scores of OOD images (M,).
+
+    Returns:
+        A share from 0 to 1; lower is better.
 
     >>> fpr95_oodpos([0, 1, 2, 30], range(1, 21))
     0.5
@@ -120,7 +179,15 @@ def fpr95_oodpos(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
 
 
 def alarm(own_scores: ArrayLike, other_scores: ArrayLike, keep: float = 0.95) -> float:
-    """Share of other clients' ID images flagged as OOD when ``keep`` of the own are kept.
+    """Return the share of other clients' ID images that a client flags as OOD.
+
+    Args:
+        own_scores: Scores of the client's own ID images (N,), which set the threshold.
+        other_scores: Scores of the other clients' ID images (M,).
+        keep: Share of the own images that the threshold keeps.
+
+    Returns:
+        A share from 0 to 1; lower is better.
 
     >>> alarm(range(20), [5, 18, 19, 20])
     0.5
@@ -131,10 +198,21 @@ def alarm(own_scores: ArrayLike, other_scores: ArrayLike, keep: float = 0.95) ->
 
 
 def detection(id_scores: ArrayLike, ood_scores: ArrayLike, copies: int = 1) -> dict[str, float]:
-    """All detection metrics of one ID and one OOD set under their keys in ``METRICS``.
+    """Return all detection metrics of one ID and one OOD set.
 
-    ``copies`` counts every OOD image so many times: one model's answers stand for those of many
-    clients. Scores are sorted once for all metrics, and not again where they are in order.
+    Scores are sorted once for all metrics, and not again where they are in order.
+
+    Args:
+        id_scores: Scores of ID images (N,).
+        ood_scores: Scores of OOD images (M,).
+        copies: How many times every OOD image counts, where one model's scores stand for those of
+            many clients.
+
+    Returns:
+        Values by their key in `METRICS`.
+
+    Raises:
+        ValueError: `copies` is less than 1.
 
     >>> detection([0.0, 0.1], [0.9, 1.0])
     {'auroc': 1.0, 'aupr_in': 1.0, 'aupr_out': 1.0, 'fpr95': 0.0, 'fpr95_oodpos': 0.0}
@@ -168,7 +246,17 @@ class Margins:
     right: ArrayLike
 
     def of_right(self, name: str) -> tuple[Floats, int]:
-        """Margins of the right answers in ascending order, and the number of all images."""
+        """Return the margins of the right answers.
+
+        Args:
+            name: What the images are called in messages.
+
+        Returns:
+            Margins in ascending order, and the number of all images.
+
+        Raises:
+            ValueError: There are not as many margins as answers.
+        """
         margin, right = _checked(self.margin, name), np.asarray(self.right, dtype=bool)
         if margin.shape != right.shape:
             raise ValueError(f"{margin.shape} margins of {name} images, {right.shape} answers")
@@ -243,7 +331,18 @@ def _between(mine: Floats, theirs: Floats, won: int) -> float:
 
 
 def average(values: Sequence[float], weights: Sequence[float] | None = None) -> float:
-    """Mean over clients: plain (macro), or weighted, e.g. by their numbers of images.
+    """Return the mean of a metric over clients.
+
+    Args:
+        values: One value per client.
+        weights: One weight per client, such as its number of images; None weighs all alike.
+
+    Returns:
+        The mean.
+
+    Raises:
+        DataError: There is no value.
+        ValueError: Weights do not fit the values.
 
     >>> average([0.5, 1.0]), average([0.5, 1.0], weights=[3, 1])
     (0.75, 0.625)

@@ -22,7 +22,17 @@ _CHUNK = 256
 
 
 def mcm(id_cos: Tensor, temperature: float = 1.0) -> Tensor:
-    """MCM as -log max_c softmax_c(cos / T), in [0, log C]; the order is that of 1 - MCM.
+    """Score images by maximum concept matching: -log max_c softmax_c(cos / T).
+
+    Args:
+        id_cos: Cosines of images and class prompts (N, C).
+        temperature: T, which divides the cosines.
+
+    Returns:
+        Scores (N,) in [0, log C]; their order is that of 1 - MCM.
+
+    Raises:
+        ConfigError: The temperature is not positive and finite.
 
     >>> mcm(torch.tensor([[1.0, 1.0], [1.0, -1.0]])).round(decimals=4).tolist()
     [0.6931, 0.1269]
@@ -31,7 +41,17 @@ def mcm(id_cos: Tensor, temperature: float = 1.0) -> Tensor:
 
 
 def msp(id_cos: Tensor, scale: float) -> Tensor:
-    """MSP at the logit scale as -log max_c softmax_c(s cos), in [0, log C].
+    """Score images by the maximum softmax probability: -log max_c softmax_c(s cos).
+
+    Args:
+        id_cos: Cosines of images and class prompts (N, C).
+        scale: The logit scale s, which multiplies the cosines.
+
+    Returns:
+        Scores (N,) in [0, log C].
+
+    Raises:
+        ConfigError: The scale is not positive and finite.
 
     >>> msp(torch.tensor([[0.3, 0.1]]), 10.0).round(decimals=4).tolist()
     [0.1269]
@@ -40,7 +60,20 @@ def msp(id_cos: Tensor, scale: float) -> Tensor:
 
 
 def max_softmax_all(id_cos: Tensor, ood_cos: Tensor, scale: float) -> Tensor:
-    """-log max over ID classes of the softmax over C+U entries: the paper's p(y=c|x).
+    """Score images by -log of the largest class entry of the softmax over all C + U prompts.
+
+    This is the paper's p(y=c|x).
+
+    Args:
+        id_cos: Cosines of images and class prompts (N, C).
+        ood_cos: Cosines of images and OOD prompts (N, U).
+        scale: The logit scale, which multiplies the cosines.
+
+    Returns:
+        Scores (N,).
+
+    Raises:
+        MethodError: There are no OOD prompts.
 
     >>> same = torch.full((1, 2), 0.1)
     >>> max_softmax_all(same, same, 30.0).exp().round(decimals=6).tolist()
@@ -51,9 +84,21 @@ def max_softmax_all(id_cos: Tensor, ood_cos: Tensor, scale: float) -> Tensor:
 
 
 def parity_msp(id_cos: Tensor, ood_cos: Tensor, scale: float) -> Tensor:
-    """-log max over all C+U entries of their softmax, as the authors' code scores (methods 1.9).
+    """Score images by -log of the largest of all C + U softmax entries, as the authors' code does.
 
-    An image that matches one OOD prompt well counts as ID here; only for comparison.
+    An image that matches one OOD prompt well counts as ID here: use this score only to compare with
+    their numbers.
+
+    Args:
+        id_cos: Cosines of images and class prompts (N, C).
+        ood_cos: Cosines of images and OOD prompts (N, U).
+        scale: The logit scale, which multiplies the cosines.
+
+    Returns:
+        Scores (N,).
+
+    Raises:
+        MethodError: There are no OOD prompts.
 
     >>> id_cos, ood_cos = torch.tensor([[0.1]]), torch.tensor([[0.9]])
     >>> bool(parity_msp(id_cos, ood_cos, 100.0) < max_softmax_all(id_cos, ood_cos, 100.0))
@@ -63,10 +108,21 @@ def parity_msp(id_cos: Tensor, ood_cos: Tensor, scale: float) -> Tensor:
 
 
 def id_mass(id_cos: Tensor, ood_cos: Tensor, scale: float, ood_weight: float = 1.0) -> Tensor:
-    """Log-odds of OOD, log((1 - p_ID) / p_ID) = lse(s ood) - lse(s id); sigmoid gives 1 - p_ID.
+    """Score images by the log-odds of OOD: log((1 - p_ID) / p_ID) = lse(s ood) - lse(s id).
 
-    ``ood_weight`` discounts the evidence of the OOD prompts, w lse(s ood) - lse(s id): at 0 the
-    score is ``energy``.
+    The sigmoid of a score is 1 - p_ID, the probability mass of all OOD prompts.
+
+    Args:
+        id_cos: Cosines of images and class prompts (N, C).
+        ood_cos: Cosines of images and OOD prompts (N, U).
+        scale: The logit scale s, which multiplies the cosines.
+        ood_weight: Factor of the OOD prompts' evidence; 0 gives the score `energy`.
+
+    Returns:
+        Scores (N,).
+
+    Raises:
+        MethodError: There are no OOD prompts.
 
     >>> score = id_mass(torch.tensor([[0.2, 0.2, 0.2]]), torch.tensor([[0.2]]), 30.0)
     >>> torch.sigmoid(score).round(decimals=6).tolist()
@@ -77,7 +133,17 @@ def id_mass(id_cos: Tensor, ood_cos: Tensor, scale: float, ood_weight: float = 1
 
 
 def energy(id_cos: Tensor, scale: float) -> Tensor:
-    """-logsumexp_c(s cos).
+    """Score images by their free energy: -logsumexp_c(s cos).
+
+    Args:
+        id_cos: Cosines of images and class prompts (N, C).
+        scale: The logit scale s, which multiplies the cosines.
+
+    Returns:
+        Scores (N,).
+
+    Raises:
+        ConfigError: The scale is not positive and finite.
 
     >>> energy(torch.tensor([[0.0, 0.0]]), 30.0).exp().tolist()
     [0.5]
@@ -105,10 +171,23 @@ def mahalanobis(distances: Tensor) -> Tensor:
 def neglabel(
     id_cos: Tensor, ood_cos: Tensor, scale: float, groups: int = 1, seed: int = 0
 ) -> Tensor:
-    """Grouped NegLabel as the log-odds of 1 - mean_g p_ID(ID against group g) (methods 0.6).
+    """Score images by grouped NegLabel: the log-odds of 1 - mean_g p_ID(ID against group g).
 
-    The OOD prompts are permuted by ``seed`` and cut into equal groups; the remainder is dropped.
-    One group gives ``id_mass``.
+    The OOD prompts are shuffled and cut into groups of equal size; what is left over is dropped.
+    One group gives the score `id_mass`.
+
+    Args:
+        id_cos: Cosines of images and class prompts (N, C).
+        ood_cos: Cosines of images and OOD prompts (N, U).
+        scale: The logit scale, which multiplies the cosines.
+        groups: Number of groups.
+        seed: Seed of the shuffle.
+
+    Returns:
+        Scores (N,).
+
+    Raises:
+        ConfigError: There are fewer OOD prompts than groups.
 
     >>> id_cos, ood_cos = torch.tensor([[0.2, 0.1]]), torch.tensor([[0.1, 0.3, 0.0]])
     >>> torch.testing.assert_close(
@@ -130,7 +209,22 @@ def neglabel(
 def gl_mcm(
     id_cos: Tensor, patch_cos: Tensor, temperature: float = 1.0, weight: float = 1.0
 ) -> Tensor:
-    """(1 - MCM) + weight * (1 - L-MCM), L-MCM the maximum over patches and classes.
+    """Score images by GL-MCM: (1 - MCM) + weight * (1 - L-MCM).
+
+    L-MCM is the largest softmax entry over all patches and classes.
+
+    Args:
+        id_cos: Cosines of images and class prompts (N, C).
+        patch_cos: Cosines of patches and class prompts (N, P, C).
+        temperature: Divides the cosines.
+        weight: Share of the patches' term, 0 or more.
+
+    Returns:
+        Scores (N,).
+
+    Raises:
+        ConfigError: The weight is negative or not finite.
+        ValueError: The shapes do not fit each other.
 
     >>> id_cos, patch_cos = torch.zeros(1, 2), torch.zeros(1, 3, 2)
     >>> gl_mcm(id_cos, patch_cos, weight=0.5).tolist()
@@ -153,7 +247,7 @@ def gl_mcm(
 
 @dataclass(frozen=True)
 class Score:
-    """What a named score needs beyond ID cosines; ``compute`` takes the arguments of `score`."""
+    """A named score: what it means, what it needs beside class cosines, and how it is computed."""
 
     meaning: str
     needs_ood: bool
@@ -163,7 +257,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Cosines and constants from which any score is computed; absent kinds are None."""
+    """Cosines and constants from which any score is computed; what is absent is None."""
 
     id_cos: Tensor
     scale: float
@@ -176,14 +270,22 @@ class Inputs:
 
     @property
     def ood(self) -> Tensor:
-        """OOD cosines, or an error that says what to do."""
+        """Return the OOD cosines (N, U).
+
+        Raises:
+            MethodError: The method has no OOD prompts.
+        """
         if self.ood_cos is None:
             raise MethodError("this score needs OOD prompts, which the method has not; use mcm")
         return self.ood_cos
 
     @property
     def patches(self) -> Tensor:
-        """Patch cosines, or an error that says what to do."""
+        """Return the patch cosines (N, P, C).
+
+        Raises:
+            MethodError: The data has no patch features.
+        """
         if self.patch_cos is None:
             raise MethodError("this score needs patch features, which the data lack; use mcm")
         return self.patch_cos
@@ -228,7 +330,17 @@ SCORES: Mapping[str, Score] = MappingProxyType(
 
 
 def score(name: str, inputs: Inputs) -> Tensor:
-    """Compute the named score of ``SCORES`` (N,).
+    """Compute a score by its name in `SCORES`.
+
+    Args:
+        name: The score's name, such as `mcm` or `energy`.
+        inputs: Cosines and constants.
+
+    Returns:
+        Scores (N,); higher means more OOD.
+
+    Raises:
+        ConfigError: There is no such score.
 
     >>> score("mcm", Inputs(torch.zeros(1, 4), scale=30.0)).exp().round(decimals=6).tolist()
     [4.0]

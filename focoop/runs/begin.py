@@ -1,4 +1,4 @@
-"""Begin a run in a folder, continue the one that is there, or list what is below a folder."""
+"""Begin a run in a folder, continue the one that is there, or list the runs below a folder."""
 
 import contextlib
 from collections.abc import Mapping
@@ -23,16 +23,22 @@ def start(
     resume: bool,
     lengthen: bool = False,
 ) -> RunFolder:
-    """The folder of a run, created or, with `resume`, continued; open for writing.
+    """Create the folder of a run, or continue the run that is there; it is then open for writing.
 
     A finished run is opened for reading: its status says that nothing is left to do.
 
     Args:
-        path: the run folder.
-        config: the run's configuration; a folder that holds another one is refused.
-        manifest: what is known of the run's origin.
-        resume: continue what is there.
-        lengthen: a resumed run, finished or not, may go on to more rounds than it was started with.
+        path: The run folder.
+        config: The run's configuration; a folder that holds another one is refused.
+        manifest: What is known of the run's origin.
+        resume: Continue what is there.
+        lengthen: A resumed run, finished or not, may go on to more rounds than it was started with.
+
+    Returns:
+        The run folder.
+
+    Raises:
+        RunError: The folder holds another run, is in use, or holds one and `resume` is not set.
     """
     if not (path / CONFIG).exists() or _discarded(path):
         return RunFolder.create(path, config, manifest)
@@ -83,7 +89,14 @@ def _discarded(path: Path) -> bool:
 
 
 def list_runs(root: Path) -> list[RunFolder]:
-    """All runs below `root`, oldest first; folders that are no runs are passed over."""
+    """List all runs below a folder, oldest first; folders that are no runs are passed over.
+
+    Args:
+        root: The folder.
+
+    Returns:
+        The runs.
+    """
     found = []
     for path in sorted(root.rglob(CONFIG)) if root.is_dir() else []:
         with contextlib.suppress(RunError):

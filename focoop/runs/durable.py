@@ -1,4 +1,4 @@
-"""Files that survive a crash: written whole or not at all, and on the disk when a call returns."""
+"""Write files that survive a crash: whole or not at all, and on the disk when a call returns."""
 
 import errno
 import fcntl
@@ -12,7 +12,15 @@ DRAFT = ".draft"
 
 
 def write(path: Path, content: bytes) -> None:
-    """Replace `path` in one step; a reader sees the old content or the new, never a part."""
+    """Replace a file in one step; a reader sees the old content or the new, never a part.
+
+    Args:
+        path: The file.
+        content: All of its bytes.
+
+    Raises:
+        RunError: It cannot be written.
+    """
     draft = path.with_name(path.name + DRAFT)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -27,7 +35,15 @@ def write(path: Path, content: bytes) -> None:
 
 
 def append(path: Path, content: bytes) -> None:
-    """Add to the end of `path`; a crash leaves a beginning of `content` at worst."""
+    """Add to the end of a file; a crash leaves a beginning of the content at worst.
+
+    Args:
+        path: The file.
+        content: The bytes to add.
+
+    Raises:
+        RunError: It cannot be written.
+    """
     try:
         with open(path, "ab") as file:
             file.write(content)
@@ -38,7 +54,14 @@ def append(path: Path, content: bytes) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file that may be gone already."""
+    """Remove a file that may be gone already.
+
+    Args:
+        path: The file.
+
+    Raises:
+        RunError: It cannot be removed.
+    """
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
@@ -46,14 +69,21 @@ def remove(path: Path) -> None:
 
 
 class Lock:
-    """One process at a time: a kernel lock on a file, which ends however its process ends."""
+    """A lock for one process at a time.
+
+    The kernel's lock on a file, which ends with its process.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: IO[str] | None = None
 
     def take(self) -> None:
-        """Take the lock or say who holds it."""
+        """Take the lock.
+
+        Raises:
+            RunError: Another process holds it; the message says which.
+        """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = open(self.path, "a+", encoding="utf-8")  # noqa: SIM115 - held until `release`
@@ -77,14 +107,14 @@ class Lock:
         self._file = file
 
     def release(self) -> None:
-        """Give the lock back; harmless when it is not held."""
+        """Give the lock back; harmless where it is not held."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     @property
     def free(self) -> bool:
-        """Whether no living process holds it."""
+        """Return whether no living process holds the lock."""
         try:
             with open(self.path, encoding="utf-8") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

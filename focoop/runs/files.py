@@ -1,4 +1,4 @@
-"""The files of a run folder by name, and those that are read before anything else."""
+"""The files of a run folder by name, and how those are read that come before anything else."""
 
 import json
 import tomllib
@@ -15,7 +15,17 @@ TIMED = (MANIFEST, LOCK, LOG)
 
 
 def read_config(path: Path) -> RunConfig:
-    """The configuration of a run."""
+    """Read the configuration of a run.
+
+    Args:
+        path: The run folder.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        RunError: The folder is no run, or its configuration is damaged.
+    """
     try:
         return from_dict(tomllib.loads((path / CONFIG).read_text(encoding="utf-8")))
     except FileNotFoundError as error:
@@ -25,7 +35,17 @@ def read_config(path: Path) -> RunConfig:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a run."""
+    """Read the manifest of a run.
+
+    Args:
+        path: The run folder.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        RunError: It is missing or damaged.
+    """
     try:
         content = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -36,7 +56,18 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def metric_lines(path: Path, last: int) -> list[tuple[dict[str, Any], bytes]]:
-    """The lines of a file of metrics up to round `last`: parsed, and as they are on disk."""
+    """Read the lines of a file of metrics.
+
+    Args:
+        path: The file.
+        last: The round after which lines are left out.
+
+    Returns:
+        Each line, parsed and as its bytes on disk.
+
+    Raises:
+        RunError: A line is damaged.
+    """
     if not path.is_file():
         return []
     whole = path.read_bytes().split(b"\n")[:-1]  # what follows the last newline is torn

@@ -1,4 +1,4 @@
-"""One run on disk: opened, committed round by round, lengthened, checked against its data."""
+"""One run on disk: opened, committed round by round, and checked against its data."""
 
 import contextlib
 import json
@@ -45,7 +45,7 @@ class Committed:
 
 
 class RunFolder:
-    """A run on disk. Use it as a context manager when writing: an error then sets the status."""
+    """A run on disk. Use it as a context manager while writing: an error then sets the status."""
 
     def __init__(self, path: Path, config: RunConfig, manifest: dict[str, Any]) -> None:
         self.path = path
@@ -59,7 +59,19 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path | str, config: RunConfig, manifest: Mapping[str, Any]) -> Self:
-        """A new run in an absent or empty folder, open for writing."""
+        """Make a new run in an absent or empty folder, open for writing.
+
+        Args:
+            path: The run folder.
+            config: The run's configuration.
+            manifest: What is known of the run's origin.
+
+        Returns:
+            The run.
+
+        Raises:
+            RunError: The folder is not empty, or cannot be written.
+        """
         path = Path(path)
         if path.exists() and not path.is_dir():
             raise RunError(f"{path} is a file: choose another folder with --out")
@@ -77,7 +89,15 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path | str, *, writable: bool = False) -> Self:
-        """A run that exists; `writable` resumes it: what was not committed is undone."""
+        """Open a run that exists.
+
+        Args:
+            path: The run folder.
+            writable: Resume the run: what was not committed is undone.
+
+        Returns:
+            The run.
+        """
         path = Path(path)
         folder = cls(path, read_config(path), read_manifest(path))
         if writable:
@@ -87,7 +107,7 @@ class RunFolder:
 
     @property
     def status(self) -> str:
-        """finished, failed, interrupted, running, or killed (running, says a dead process)."""
+        """Return `finished`, `failed`, `interrupted`, `running` or, of a dead process, `killed`."""
         status = str(self.manifest.get("status", "running"))
         return (
             "killed" if status == "running" and not self._writable and self._lock.free else status
@@ -95,27 +115,30 @@ class RunFolder:
 
     @property
     def base(self) -> Path:
-        """The folder that relative paths of the configuration mean."""
+        """Return the folder that relative paths of the configuration mean."""
         return base(self.path, self.manifest)
 
     @property
     def names(self) -> Names | None:
-        """Classes, clients and words; None in a folder of an earlier focoop, which has none."""
+        """Return classes, clients and words.
+
+        None in a folder of an earlier focoop, which has none.
+        """
         return read_names(self.path / NAMES)
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Class names, in the order of the labels."""
+        """Return the class names, in the order of the labels."""
         return self._named().classes
 
     @property
     def client_names(self) -> tuple[str, ...]:
-        """Names of the clients, in the order of their numbers."""
+        """Return the names of the clients, in the order of their numbers."""
         return tuple(client.name for client in self._named().clients)
 
     @property
     def negative_words(self) -> tuple[str, ...]:
-        """The mined words of the OOD prompts; empty for methods that use none."""
+        """Return the mined words of the OOD prompts; empty for methods that use none."""
         return self._named().words
 
     def _named(self) -> Names:
@@ -127,12 +150,12 @@ class RunFolder:
         return names
 
     def last_round(self) -> int:
-        """The committed round, or -1 where nothing is committed."""
+        """Return the committed round, or -1 where nothing is committed."""
         path = self.path / STATE
         return round_of(path) if path.is_file() else -1
 
     def resume_point(self) -> Committed | None:
-        """The state to go on from, or None at the very start."""
+        """Return the state to go on from, or None at the very start."""
         path = self.path / STATE
         if not path.is_file():
             return None
@@ -153,8 +176,15 @@ class RunFolder:
     ) -> None:
         """End a round: after this it is never repeated, before this it never happened.
 
-        `metrics` is the round's line in `metrics.jsonl` (None: not evaluated); `traffic` goes to
-        the manifest, where times belong too.
+        Args:
+            round_index: The round's number.
+            shared: The shared tensors after it.
+            metrics: The round's line in `metrics.jsonl`; None: it was not evaluated.
+            traffic: Bytes and times, for the manifest.
+            memory: The server's memory.
+
+        Raises:
+            RunError: The round is not the next one, or it cannot be written.
         """
         self._require_writable()
         if round_index <= self.last_round():
@@ -173,11 +203,16 @@ class RunFolder:
         self.private.settle(round_index)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The metrics of every committed evaluated round, in order."""
+        """Return the metrics of every committed evaluated round, in order."""
         return [line for line, _ in self._committed_lines()]
 
     def pin(self, key: str, value: Any) -> None:
-        """Note a fact the results depend on, or refuse to go on when it has changed."""
+        """Note a fact the results depend on, or refuse to go on where it has changed.
+
+        Args:
+            key: Its name in the manifest.
+            value: What it is now.
+        """
         self.agree(key, value)
         if key not in self.manifest:
             self._require_writable()
@@ -188,9 +223,12 @@ class RunFolder:
         """Refuse a fact that is not the one noted; one that was never noted is accepted.
 
         Args:
-            key: its name in the manifest.
-            value: what it is now.
-            hint: what else the user may do about it.
+            key: Its name in the manifest.
+            value: What it is now.
+            hint: What else the user may do about it.
+
+        Raises:
+            RunError: The fact has changed.
         """
         value = plain(value)
         noted = self.manifest.get(key, value)
@@ -200,7 +238,11 @@ class RunFolder:
         raise RunError(f"{key} is not what {self.path} was started with ({told}): {ADVICE}{hint}")
 
     def keep_names(self, names: Names) -> None:
-        """Write the names of a run that has none yet; refuse names that have changed."""
+        """Write the names of a run that has none yet; refuse names that have changed.
+
+        Args:
+            names: Classes, clients and words.
+        """
         self.agree_names(names)
         if self.names is None:
             self._require_writable()
@@ -212,9 +254,12 @@ class RunFolder:
         """Refuse data that is named or divided otherwise than the run's, and say how.
 
         Args:
-            names: the names of the data as it is found.
-            of: the images whose counts are compared; `("test",)` without training images.
-            hint: what else the user may do where nothing but training images differ.
+            names: The names of the data as it is found.
+            of: The images whose counts are compared; `("test",)` without training images.
+            hint: What else the user may do where nothing but training images differ.
+
+        Raises:
+            RunError: The data is not the run's.
         """
         known = self.names
         lines = [] if known is None else known.differences(names, of=of)
@@ -226,25 +271,42 @@ class RunFolder:
             )
 
     def remember(self, **facts: Any) -> None:
-        """Put facts into the manifest, over those of the same name."""
+        """Put facts into the manifest, over those of the same name.
+
+        Args:
+            **facts: The facts by name.
+        """
         self._require_writable()
         self.manifest |= plain(facts)
         self._write_manifest()
 
     def drop_metrics(self, round_index: int) -> None:
-        """Remove a round's line of metrics."""
+        """Remove a round's line of metrics.
+
+        Args:
+            round_index: The round's number.
+        """
         self._require_writable()
         kept = [raw for line, raw in self._committed_lines() if line["round"] != round_index]
         write(self.path / METRICS, b"".join(raw + b"\n" for raw in kept))
 
     def replace_config(self, config: RunConfig) -> None:
-        """Give the run another configuration."""
+        """Give the run another configuration.
+
+        Args:
+            config: The configuration.
+        """
         self._require_writable()
         write(self.path / CONFIG, to_toml(config).encode())
         self.config = config
 
     def finish(self, status: str, **notes: Any) -> None:
-        """Set the final status, add notes to the manifest and give the folder free."""
+        """Set the final status, add notes to the manifest and release the folder.
+
+        Args:
+            status: `finished`, `failed` or `interrupted`.
+            **notes: Notes by name.
+        """
         self._require_writable()
         self.manifest |= {"status": status, "ended": now(), **plain(notes)}
         try:
@@ -253,7 +315,7 @@ class RunFolder:
             self.close()
 
     def close(self) -> None:
-        """Give the folder free; the status stays."""
+        """Release the folder; the status stays."""
         self._writable = False
         self._lock.release()
 

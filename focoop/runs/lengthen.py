@@ -1,4 +1,4 @@
-"""A run goes on to more rounds than it was started with."""
+"""Let a run go on to more rounds than it was started with."""
 
 from focoop.config import RunConfig, config_hash
 from focoop.methods import lookup
@@ -7,7 +7,16 @@ from focoop.runs.manifest import now
 
 
 def is_due(round_index: int, rounds: int, every: int) -> bool:
-    """Whether a round is evaluated: the last one is, and every so many (0: no other)."""
+    """Say whether a round is evaluated: the last one is, and every so many.
+
+    Args:
+        round_index: The round's number, from 0.
+        rounds: Rounds of the run.
+        every: Rounds between evaluations; 0: the last round alone.
+
+    Returns:
+        Whether it is evaluated.
+    """
     return round_index == rounds or (every > 0 and round_index % every == 0)
 
 

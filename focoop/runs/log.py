@@ -1,4 +1,6 @@
-"""`log.txt` of a run: what happened when, the warnings shown meanwhile, errors with traceback.
+"""Write `log.txt` of a run.
+
+What happened when, the warnings shown meanwhile, errors with traceback.
 
 Whoever drives a run opens its log around the work; `RunFolder.log` then writes there. Warnings and
 records of the logger `focoop` are kept too. A log is for people: nothing reads it, and a log that
@@ -50,11 +52,14 @@ class _Handler(logging.FileHandler):
 
 @contextmanager
 def run_log(run: Path, log: logging.Logger) -> Iterator[None]:
-    """Keep a run's log while the block runs; an error that ends it is written with its traceback.
+    """Keep a run's log inside this context; an error that ends it is written with its traceback.
 
     Args:
-        run: the run folder.
-        log: the run's own logger, `RunFolder.log`.
+        run: The run folder.
+        log: The run's own logger, `RunFolder.log`.
+
+    Yields:
+        Nothing.
     """
     handler, token = _Handler(run), _current.set(run)
     shared = logging.getLogger("focoop")

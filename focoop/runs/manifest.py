@@ -1,4 +1,4 @@
-"""Where a run came from: code, versions, seeds, hardware and time, as plain JSON values."""
+"""Collect where a run came from: code, versions, seeds, hardware and time, as plain JSON values."""
 
 import math
 import os
@@ -23,7 +23,14 @@ KERNEL_LIMITS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRU
 
 
 def collect(config: RunConfig) -> dict[str, Any]:
-    """What is known before a run starts; data hashes and the backbone's come from the run."""
+    """Collect what is known before a run starts; hashes of data and backbone come from the run.
+
+    Args:
+        config: The run's configuration.
+
+    Returns:
+        The manifest's first content.
+    """
     return {
         "format": FORMAT,
         "status": "running",
@@ -38,12 +45,12 @@ def collect(config: RunConfig) -> dict[str, Any]:
 
 
 def now() -> str:
-    """The time as ISO 8601 in UTC."""
+    """Return the time as ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def code() -> dict[str, Any]:
-    """Commit of the checkout this package runs from; an installed package has none."""
+    """Return the commit of the checkout this package runs from; an installed package has none."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return {"commit": None, "dirty": None}
@@ -53,7 +60,7 @@ def code() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what the numbers depend on."""
+    """Return the versions of what the numbers depend on."""
     found = {"focoop": __version__, "python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -64,7 +71,14 @@ def versions() -> dict[str, str]:
 
 
 def hardware(device: str) -> dict[str, Any]:
-    """Processor, memory, threads and, for a GPU run, the GPU."""
+    """Describe processor, memory, threads and, for a GPU run, the GPU.
+
+    Args:
+        device: The torch device of the run.
+
+    Returns:
+        Facts by name.
+    """
     found: dict[str, Any] = {
         "machine": platform.machine(),
         "system": platform.platform(),
@@ -98,7 +112,17 @@ def _git(root: Path, *arguments: str) -> str | None:
 
 
 def plain(value: Any) -> Any:
-    """JSON values; numbers that JSON lacks (nan, inf) become null."""
+    """Convert a value to what JSON can write; numbers that JSON lacks (nan, inf) become null.
+
+    Args:
+        value: The value, nested or not.
+
+    Returns:
+        Dicts, lists, texts, numbers and None.
+
+    Raises:
+        TypeError: JSON has no form for it.
+    """
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""What a run calls things: its classes, its clients and what they hold, the words it mined.
+"""The names of a run: its classes, its clients and what they hold, and the words it mined.
 
 The numbers of a trained state mean something only together with these names. They are written to
 `names.json` before the first round is committed, and compared whenever the run's data is opened
@@ -46,11 +46,11 @@ class Names:
 
     @property
     def counted(self) -> bool:
-        """Whether it is known who holds how many images."""
+        """Return whether it is known who holds how many images."""
         return any(client.train or client.test for client in self.clients)
 
     def to_json(self) -> str:
-        """The text of `names.json`: one line per client, equal for equal names."""
+        """Return the text of `names.json`: one line per client, equal for equal names."""
         clients = [
             json.dumps({"name": one.name, "train": one.train, "test": one.test}, ensure_ascii=False)
             for one in self.clients
@@ -65,7 +65,14 @@ class Names:
 
     @classmethod
     def from_json(cls, text: str) -> "Names":
-        """The inverse of `to_json`; ValueError, KeyError or TypeError where it is none."""
+        """Read the text of `names.json`.
+
+        Args:
+            text: The text.
+
+        Returns:
+            The names.
+        """
         tree: Mapping[str, Any] = json.loads(text)
         return cls(
             tuple(map(str, tree["classes"])),
@@ -75,11 +82,14 @@ class Names:
         )
 
     def differences(self, now: "Names", *, of: Sequence[str] = ("train", "test")) -> list[str]:
-        """What is called or counted otherwise now, one line each; empty where all agree.
+        """Say what is called or counted otherwise now.
 
         Args:
-            now: the names of the data as it is found.
-            of: the images that are compared; `("test",)` where no training image was opened.
+            now: The names of the data as it is found.
+            of: The images that are compared; `("test",)` where no training image was opened.
+
+        Returns:
+            One line per difference; empty where all agree.
         """
         lines = _class_lines(self, now)
         if not self.counted or not now.counted:  # a server of sites sees no images
@@ -99,7 +109,17 @@ class Names:
 
 
 def read_names(path: Path) -> Names | None:
-    """The names in a file; None where there is no such file, as in folders of an earlier focoop."""
+    """Read the names of a run.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The names; None where there is no such file, as in folders of an earlier focoop.
+
+    Raises:
+        RunError: The file is damaged.
+    """
     try:
         return Names.from_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -109,12 +129,26 @@ def read_names(path: Path) -> Names | None:
 
 
 def listed(lines: Sequence[str]) -> str:
-    """The first few differences, indented, one per line."""
+    """Return the first few differences, indented, one per line.
+
+    Args:
+        lines: The differences.
+
+    Returns:
+        Text for a message.
+    """
     return "".join(f"\n  {line}" for line in [*lines[:SHOWN], *["..."] * (len(lines) > SHOWN)])
 
 
 def changed(then: Any, now: Any) -> str:
-    """Two values of a fact in words; of tables the entries that differ, of hashes the beginning.
+    """Describe two values of a fact: of tables the entries that differ, of hashes the beginning.
+
+    Args:
+        then: The value that was noted.
+        now: The value that is found.
+
+    Returns:
+        Text for a message.
 
     >>> changed({"a": 1, "b": 2}, {"a": 1, "b": 3})
     'b: then 2, now 3'

@@ -1,4 +1,4 @@
-"""Relative paths of a configuration mean the folder its run was started in, wherever it is opened.
+"""Find what relative paths of a run's configuration mean, wherever the run is opened.
 
 `config.toml` keeps paths as the user wrote them. The manifest says which folder they are relative
 to; where that folder is no longer there (a project that was moved), the same way from the run
@@ -18,17 +18,27 @@ ON_DISK = ("file", "folder", "clients", "csv")  # kinds of data that are named b
 
 
 def here(run: Path) -> dict[str, str]:
-    """The current folder as the manifest of a run in folder `run` keeps it."""
+    """Return the current folder as a run's manifest keeps it.
+
+    Args:
+        run: The run folder.
+
+    Returns:
+        The folder, absolute and as seen from the run folder.
+    """
     current = Path.cwd()
     return {"folder": str(current), "from_run_folder": os.path.relpath(current, run.resolve())}
 
 
 def base(run: Path, manifest: Mapping[str, Any]) -> Path:
-    """The folder that relative paths of a run mean.
+    """Return the folder that relative paths of a run mean.
 
     Args:
-        run: the run folder.
-        manifest: its manifest; one without the key, of an earlier focoop, means the current folder.
+        run: The run folder.
+        manifest: Its manifest; one without the key, of an earlier focoop, means the current folder.
+
+    Returns:
+        The folder.
     """
     noted = manifest.get(KEY)
     if not isinstance(noted, Mapping):
@@ -38,7 +48,15 @@ def base(run: Path, manifest: Mapping[str, Any]) -> Path:
 
 
 def anchored(config: RunConfig, folder: Path) -> RunConfig:
-    """The same configuration with every relative path made absolute, as seen from `folder`."""
+    """Make every relative path of a configuration absolute, as seen from a folder.
+
+    Args:
+        config: The configuration.
+        folder: The folder.
+
+    Returns:
+        The configuration with absolute paths.
+    """
     data = config.data
     data = replace(
         data,
@@ -57,7 +75,14 @@ def anchored(config: RunConfig, folder: Path) -> RunConfig:
 
 
 def anchored_spec(spec: str, folder: Path) -> str:
-    """The name of a dataset with its path made absolute; other names stay as they are.
+    """Make the path in a dataset's name absolute; other names stay as they are.
+
+    Args:
+        spec: The dataset's name.
+        folder: The folder that a relative path means.
+
+    Returns:
+        The name.
 
     >>> anchored_spec("folder:images#fog@2", Path("/data"))
     'folder:/data/images#fog@2'

@@ -1,4 +1,4 @@
-"""Named tensors on disk: the private tensors of clients, one file per client and round."""
+"""Keep the private tensors of clients on disk, one file per client and round."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,14 @@ class PrivateStore:
         self.limit = limit
 
     def load(self, client: int) -> Params | None:
-        """The client's newest private tensors, or None if it has not trained yet."""
+        """Read a client's newest private tensors.
+
+        Args:
+            client: The client's number.
+
+        Returns:
+            Tensors by name, or None where it has not trained yet.
+        """
         found = [
             path
             for index, path in self._versions(client)
@@ -31,11 +38,21 @@ class PrivateStore:
         return read(found[-1])[0] if found else None
 
     def save(self, client: int, round_index: int, params: Params) -> None:
-        """Keep the client's private tensors of a round that is not committed yet."""
+        """Keep a client's private tensors of a round that is not committed yet.
+
+        Args:
+            client: The client's number.
+            round_index: The round's number.
+            params: Tensors by name.
+        """
         write(self._folder(client) / f"round-{round_index:04d}.safetensors", dump(params, {}))
 
     def settle(self, round_index: int) -> None:
-        """Keep of each client the newest version up to `round_index` and nothing else."""
+        """Keep of each client the newest version up to a round and nothing else.
+
+        Args:
+            round_index: The round's number.
+        """
         for client in self.clients():
             versions = self._versions(client)
             kept = [path for index, path in versions if index <= round_index][-1:]
@@ -46,7 +63,7 @@ class PrivateStore:
                 remove(draft)
 
     def clients(self) -> list[int]:
-        """Clients with private tensors."""
+        """Return the numbers of clients with private tensors."""
         if not self.root.is_dir():
             return []
         return sorted(int(path.name) for path in self.root.iterdir() if path.name.isdecimal())
@@ -60,7 +77,15 @@ class PrivateStore:
 
 
 def dump(params: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
-    """Tensors as safetensors; equal values give equal bytes."""
+    """Write tensors as safetensors; equal values give equal bytes.
+
+    Args:
+        params: Tensors by name.
+        metadata: Texts by name.
+
+    Returns:
+        The bytes of the file.
+    """
     tensors = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in sorted(params.items())
@@ -69,7 +94,17 @@ def dump(params: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
 
 
 def read(path: Path) -> tuple[Params, dict[str, str]]:
-    """All tensors of a file, on the CPU, and its metadata."""
+    """Read all tensors of a file, on the CPU, and its metadata.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Tensors by name, and texts by name.
+
+    Raises:
+        RunError: The file is missing or damaged.
+    """
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
@@ -78,7 +113,17 @@ def read(path: Path) -> tuple[Params, dict[str, str]]:
 
 
 def round_of(path: Path) -> int:
-    """The round noted in a file, without reading its tensors."""
+    """Read the round noted in a file, without reading its tensors.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The round's number.
+
+    Raises:
+        RunError: The file is damaged.
+    """
     try:
         with safe_open(path, framework="pt") as file:
             return int((file.metadata() or {})["round"])

@@ -1,13 +1,12 @@
 """Semi-unbalanced transport through its dual, which has one unknown per class and no plan to store.
 
-At the optimum of the problem in semi_unbalanced every column draws mass, so its slope is
-``s_j = max_c (u_c - M_cj)`` and the dual is concave in u (C,) alone:
-``max_u  b.u - tau * sum_j a_j (exp(s_j / tau) - 1)``. The maximum over classes is smoothed,
-``s_j = eps * log sum_c exp((u_c - M_cj) / eps)``; then column j draws ``q_j = a_j exp(s_j / tau)``
-and shares it by ``p_cj = softmax_c((u_c - M_cj) / eps)``. Newton's method finds the u whose row
-sums ``m_c = sum_j q_j p_cj`` are b. Rows rescaled to b give a feasible plan, the true dual at u a
-lower bound: their difference is the gap. Columns are visited in chunks, so that beside the cost
-nothing of size (C,J) exists.
+At the optimum of the problem in `frank_wolfe` every column draws mass, so its slope is ``s_j =
+max_c (u_c - M_cj)`` and the dual is concave in u (C,) alone: ``max_u  b.u - tau * sum_j a_j
+(exp(s_j / tau) - 1)``. The maximum over classes is smoothed, ``s_j = eps * log sum_c exp((u_c -
+M_cj) / eps)``; then column j draws ``q_j = a_j exp(s_j / tau)`` and shares it by ``p_cj =
+softmax_c((u_c - M_cj) / eps)``. Newton's method finds the u whose row sums ``m_c = sum_j q_j p_cj``
+are b. Rows rescaled to b give a feasible plan, the true dual at u a lower bound: their difference
+is the gap. Columns are visited in chunks, so that beside the cost nothing of size (C,J) exists.
 """
 
 import math
@@ -33,10 +32,10 @@ _TINY, _NOTHING = 1e-30, -70.0  # the exponent of less than that
 
 @dataclass(frozen=True)
 class DualPlan:
-    """A plan given by its potentials; cells are made when asked for, from the cost it refers to.
+    """A transport plan given by its potentials; cells are computed when they are asked for.
 
-    ``gap`` belongs to this very plan and bounds ``objective - optimum``. ``potential`` starts the
-    next solve of a problem with the same classes, whatever its number of columns.
+    `gap` belongs to this very plan and bounds `objective - optimum`. `potential` can start the next
+    solve of a problem with the same classes, whatever its number of columns.
     """
 
     cost: Tensor  # (C,J), not a copy
@@ -52,11 +51,18 @@ class DualPlan:
 
     @property
     def plan(self) -> Tensor:
-        """The whole plan (C,J): as large as the cost."""
+        """Return the whole plan (C, J), which is as large as the cost."""
         return self.columns(slice(None))
 
     def columns(self, index: Tensor | slice) -> Tensor:
-        """The plan's columns at ``index``, (C,M)."""
+        """Return some columns of the plan.
+
+        Args:
+            index: Which columns.
+
+        Returns:
+            The columns (C, M).
+        """
         part = shares(self.cost[:, index], self.potential, self.softness)
         part *= self.scale.to(part.dtype)[:, None]
         return part * self.drawn[index].to(part.dtype)
@@ -173,11 +179,26 @@ def semi_unbalanced_dual(
     start: Tensor | None = None,
     cells: int = 0,
 ) -> DualPlan:
-    """Solve by damped Newton steps on u (C,) until the gap is at most ``tolerance``.
+    """Solve semi-unbalanced transport by damped Newton steps on the dual.
 
-    Made for J >> C: a step costs C*C*J products, whatever the plan looks like. ``start`` is the
-    ``potential`` of an earlier solve. ``cells`` entries of the cost are worked on at a time; 0: as
-    suits the device.
+    This is made for many more columns than rows: a step costs C * C * J products, whatever the plan
+    looks like.
+
+    Args:
+        cost: Cost of moving mass from row c to column j (C, J).
+        tau: Price of a column's mass that differs from its prior.
+        row_mass: Mass that each row sends (C,); None: uniform.
+        col_prior: Mass that each column would like to receive (J,); None: uniform.
+        max_steps: Newton steps at most.
+        tolerance: The solver stops at this gap between the objective and a lower bound.
+        start: The `potential` (C,) of an earlier solve.
+        cells: Entries of the cost taken at a time; 0: as suits the device.
+
+    Returns:
+        The plan.
+
+    Raises:
+        ConfigError: A setting is out of range.
 
     >>> cost = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]], dtype=torch.float64)
     >>> result = semi_unbalanced_dual(cost, tau=0.1, tolerance=1e-6)
@@ -217,7 +238,16 @@ def semi_unbalanced_dual(
 
 
 def shares(cost: Tensor, u: Tensor, softness: float) -> Tensor:
-    """softmax_c((u_c - M_cj) / eps) of cost columns (C,M)."""
+    """Return how columns divide their mass among classes: softmax_c((u_c - M_cj) / eps).
+
+    Args:
+        cost: Columns of the cost (C, M).
+        u: Potentials of the classes (C,).
+        softness: eps, the width of the smoothed maximum.
+
+    Returns:
+        Shares (C, M); each column sums to 1.
+    """
     return _shares(cost, u, softness)[0]
 
 
@@ -233,7 +263,15 @@ def _shares(cost: Tensor, u: Tensor, softness: float) -> tuple[Tensor, Tensor]:
 
 
 def rescaling(b: Tensor, rows: Tensor) -> Tensor:
-    """Factors (C,) that bring row sums to b; 0 for classes without mass."""
+    """Return factors that bring row sums to the wanted row masses.
+
+    Args:
+        b: Wanted row masses (C,).
+        rows: Row sums (C,).
+
+    Returns:
+        Factors (C,); 0 for classes without mass.
+    """
     return torch.where(b > 0, b / rows.clamp_min(_TINY), 0.0)
 
 

@@ -24,10 +24,11 @@ CHECK_EVERY = {"cpu": 1, "cuda": 16}
 
 @dataclass(frozen=True)
 class Plan:
-    """A transport plan; ``gap`` belongs to this very plan and bounds ``objective - optimum``.
+    """A transport plan with its objective and how far from the optimum it can be.
 
-    ``steps`` counts the steps of this solve; ``converged`` says whether its own rule was met
-    (Frank-Wolfe: gap, entropic: change of the potentials).
+    `gap` belongs to this very plan and bounds `objective - optimum`. `steps` counts the steps of
+    this solve; `converged` says whether its stopping rule was met (Frank-Wolfe: the gap, entropic:
+    the change of the potentials).
     """
 
     plan: Tensor  # (C,J)
@@ -46,10 +47,20 @@ def squared_cost(
     chunk: int = 1024,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Squared Euclidean distances of a (C,d) and b (J,d), float64 inside, in a's dtype (C,J).
+    """Return squared Euclidean distances between two sets of points, computed in float64.
 
-    ``normalise`` divides by the largest entry (left alone when every distance is 0). With ``out``,
-    such as some columns of a larger cost, prompts can come client by client.
+    Args:
+        a: Points (C, d).
+        b: Points (J, d).
+        normalise: Divide by the largest distance, unless all are 0.
+        chunk: Points of `b` widened to float64 at a time.
+        out: Where to write the distances, such as some columns of a larger cost.
+
+    Returns:
+        Distances (C, J) in the type of `a`.
+
+    Raises:
+        ValueError: The shapes do not fit each other.
 
     >>> squared_cost(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
     tensor([[25.,  1.]])
@@ -69,7 +80,14 @@ def squared_cost(
 
 
 def rescale(cost: Tensor, by: Literal["max", "range"]) -> Tensor:
-    """Divide a cost by its ``max``, or bring its ``range`` to [0, 1]; changes it in place.
+    """Rescale a cost in place.
+
+    Args:
+        cost: The cost (C, J); it is changed.
+        by: `max` divides by the largest entry; `range` brings all entries to [0, 1].
+
+    Returns:
+        The same cost.
 
     >>> rescale(torch.tensor([[1.0, 3.0], [2.0, 5.0]]), "range")
     tensor([[0.0000, 0.5000],
@@ -97,15 +115,27 @@ def semi_unbalanced(
     check_every: int = 0,
     cells: int = 0,
 ) -> Plan:
-    """Solve by Frank-Wolfe from ``b a^T`` until the gap is at most ``tolerance``.
+    """Solve semi-unbalanced transport by Frank-Wolfe steps from the product plan b a^T.
 
-    ``open_loop`` is the paper's beta = 1/(i+2); ``armijo`` halves beta until the objective falls
-    enough; ``exact`` minimises along the segment. A ``start`` of the same shape (rows rescaled to
-    ``row_mass``) replaces ``b a^T``; the open-loop rule then begins at the i whose step is the best
-    one along the first segment, so that a good start is not thrown away by beta = 1/2.
+    Args:
+        cost: Cost of moving mass from row c to column j (C, J).
+        tau: Price of a column's mass that differs from its prior.
+        row_mass: Mass that each row sends (C,); None: uniform.
+        col_prior: Mass that each column would like to receive (J,); None: uniform.
+        step: Rule for the step length: `open_loop` is the paper's 1/(i+2); `armijo` halves the step
+            until the objective falls enough; `exact` minimises along the segment.
+        max_steps: Steps at most.
+        tolerance: The solver stops at this gap between the objective and a lower bound.
+        start: A plan of the same shape to start from; its rows are rescaled to `row_mass`. The
+            open-loop rule then begins at the i whose step is the best along the first segment.
+        check_every: Steps between two looks at the gap; 0: as suits the device.
+        cells: Entries of the cost taken at a time; 0: as suits the device.
 
-    The gap is looked at every ``check_every`` steps, and ``cells`` entries of the cost are taken
-    at a time; 0: as suits the device. Neither changes the plan.
+    Returns:
+        The plan.
+
+    Raises:
+        ConfigError: A setting is out of range.
 
     >>> cost = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]], dtype=torch.float64)
     >>> result = semi_unbalanced(cost, tau=0.1, step="exact", tolerance=1e-6)
@@ -160,10 +190,22 @@ def semi_unbalanced_entropic(
     max_steps: int = 1000,
     tolerance: float = 1e-6,
 ) -> Plan:
-    """Sinkhorn scaling in the log domain with entropy weight ``epsilon`` (methods 1.10e).
+    """Solve semi-unbalanced transport with an entropy term, by Sinkhorn scaling in the log domain.
 
-    Stops when no column potential moves by more than ``tolerance`` (in units of the cost). ``gap``
-    and ``objective`` are those of the problem without entropy.
+    Args:
+        cost: Cost of moving mass from row c to column j (C, J).
+        tau: Price of a column's mass that differs from its prior.
+        epsilon: Weight of the entropy.
+        row_mass: Mass that each row sends (C,); None: uniform.
+        col_prior: Mass that each column would like to receive (J,); None: uniform.
+        max_steps: Steps at most.
+        tolerance: The solver stops when no column potential moves by more, in units of the cost.
+
+    Returns:
+        The plan; `gap` and `objective` are those of the problem without entropy.
+
+    Raises:
+        ConfigError: A setting is out of range.
 
     >>> cost = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
     >>> semi_unbalanced_entropic(cost, tau=0.1).mass
@@ -188,10 +230,22 @@ def semi_unbalanced_entropic(
 
 
 def barycentre(plan: Tensor, points: Tensor, fallback: Tensor, *, min_mass: float = 0.0) -> Tensor:
-    """Mean of points (M,d) under each row of plan (C,M), rows divided by their mass (1.10f, A-4).
+    """Return the mean of points under each row of a plan, rows divided by their mass.
 
-    A row with mass at most ``min_mass`` keeps its row of fallback (C,d). Frank-Wolfe leaves a
-    remnant of its start in every cell: give a share of the row mass, e.g. 0.01/C, to ignore it.
+    Frank-Wolfe leaves a remnant of its start in every cell: give a share of the row mass as
+    `min_mass`, such as 0.01/C, to ignore it.
+
+    Args:
+        plan: Mass from each row to each point (C, M).
+        points: The points (M, d).
+        fallback: What rows without mass get (C, d).
+        min_mass: Rows with at most this mass count as without.
+
+    Returns:
+        Means (C, d).
+
+    Raises:
+        ValueError: The shapes do not fit each other.
 
     >>> plan = torch.tensor([[0.1, 0.3], [0.0, 0.0]])
     >>> barycentre(plan, torch.tensor([[0.0], [4.0]]), torch.tensor([[9.0], [9.0]]))
@@ -211,7 +265,18 @@ def barycentre(plan: Tensor, points: Tensor, fallback: Tensor, *, min_mass: floa
 
 
 def select_by_mass(mass: Tensor, count: int, *, largest: bool = True) -> Tensor:
-    """Indices of the ``count`` largest (or smallest) masses in that order; ties: lower index first.
+    """Return the indices of the largest or smallest masses.
+
+    Args:
+        mass: Masses (J,).
+        count: How many indices.
+        largest: The largest masses, or else the smallest.
+
+    Returns:
+        Indices (count,) in order of their mass; of equal masses the lower index comes first.
+
+    Raises:
+        ConfigError: There are fewer masses than `count`.
 
     >>> select_by_mass(torch.tensor([0.2, 0.5, 0.2, 0.1]), 2).tolist()
     [1, 0]
@@ -224,9 +289,17 @@ def select_by_mass(mass: Tensor, count: int, *, largest: bool = True) -> Tensor:
 
 
 def two_means(mass: Tensor) -> Tensor:
-    """Mask of the upper cluster of the best split of masses (J,) into two (exact 1-D 2-means).
+    """Split masses into a lower and an upper cluster by exact one-dimensional 2-means.
 
-    Equal masses have no upper cluster; of equally good splits the one with more in it is taken.
+    Args:
+        mass: Masses (J,).
+
+    Returns:
+        A mask (J,) of the upper cluster; empty where all masses are equal. Of equally good splits
+        the one with the larger upper cluster is taken.
+
+    Raises:
+        ValueError: `mass` is not a vector, or is empty.
 
     >>> two_means(torch.tensor([0.1, 0.9, 0.2, 0.8])).tolist()
     [False, True, False, True]

@@ -1,4 +1,4 @@
-"""Step lengths of Frank-Wolfe on the semi-unbalanced problem of semi_unbalanced.
+"""Step lengths of Frank-Wolfe on the semi-unbalanced problem of `frank_wolfe`.
 
 Along a segment the objective is linear in the cost and convex in the column sums. Columns that the
 vertex leaves out all shrink by 1 - beta and have a closed form together, so that a trial costs O(C)
@@ -21,7 +21,14 @@ _HALVINGS = 30
 
 
 def log_ratio(mass: Tensor, prior: Tensor) -> Tensor:
-    """log(q/a), with underflowed q held at the smallest normal number.
+    """Return log(q/a), with underflowed q held at the smallest normal number.
+
+    Args:
+        mass: q, what each column receives (J,).
+        prior: a, what it would like to receive (J,).
+
+    Returns:
+        Finite logarithms (J,).
 
     >>> log_ratio(torch.tensor([0.5, 0.0]), torch.tensor([0.5, 0.5])).isfinite().tolist()
     [True, True]
@@ -31,7 +38,7 @@ def log_ratio(mass: Tensor, prior: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Segment:
-    """The line from the current plan to a vertex; the objective there needs only column sums.
+    """The line from the current plan to a vertex, along which the objective needs only column sums.
 
     >>> half = torch.tensor([0.5, 0.5], dtype=torch.float64)
     >>> one = torch.tensor(1.0, dtype=torch.float64)
@@ -52,7 +59,15 @@ class Segment:
     left_entropy: Tensor | None = None
 
     def hit(self, columns: Tensor, row_mass: Tensor) -> "Segment":
-        """The same segment from the columns (C,) that the rows hit; one may be hit many times."""
+        """Return the same segment, given by the columns that the rows of the vertex hit.
+
+        Args:
+            columns: The column that each row hits (C,); one may be hit many times.
+            row_mass: Mass of each row (C,).
+
+        Returns:
+            The segment.
+        """
         to_mass = self.to_mass[columns]
         weight = row_mass / to_mass.clamp_min(torch.finfo(to_mass.dtype).tiny)
         out = self.mass * (self.to_mass == 0)
@@ -67,7 +82,16 @@ class Segment:
         )
 
     def beta(self, step: Step, index: int, gap: Tensor | float) -> Tensor:
-        """Step length under the given rule; ``index`` is i and ``-gap`` the slope at 0."""
+        """Return the step length under a rule.
+
+        Args:
+            step: The rule: `open_loop`, `armijo` or `exact`.
+            index: i, the number of the step.
+            gap: The Frank-Wolfe gap; -gap is the slope at 0.
+
+        Returns:
+            A scalar from 0 to 1.
+        """
         if step == "exact":
             return self.exact()
         if step == "armijo":
@@ -75,7 +99,14 @@ class Segment:
         return self.linear.new_tensor(1.0 / (index + 2))
 
     def armijo(self, gap: Tensor | float) -> Tensor:
-        """First of 0.9 * 2^-k that lowers the objective enough (0 when none does)."""
+        """Return the first of 0.9 * 2^-k that lowers the objective enough.
+
+        Args:
+            gap: The Frank-Wolfe gap; -gap is the slope at 0.
+
+        Returns:
+            A scalar; 0 where no step lowers the objective.
+        """
         betas = _MAX_BETA * 0.5 ** torch.arange(
             _HALVINGS, dtype=self.mass.dtype, device=self.mass.device
         )
@@ -85,7 +116,7 @@ class Segment:
         return torch.where(enough.any(), betas[first], torch.zeros_like(betas[0]))
 
     def exact(self) -> Tensor:
-        """Where the derivative along the segment changes sign, by three nested grids."""
+        """Return where the derivative changes sign, found by three nested grids."""
         low = self.mass.new_zeros(())
         width = self.mass.new_tensor(_MAX_BETA)
         grid = torch.arange(1, 65, dtype=self.mass.dtype, device=self.mass.device) / 64
@@ -101,7 +132,14 @@ class Segment:
         return low + 0.5 * width
 
     def masses(self, betas: Tensor) -> Tensor:
-        """Column sums at each beta (B,J)."""
+        """Return the column sums along the segment.
+
+        Args:
+            betas: Step lengths (B,).
+
+        Returns:
+            Column sums (B, J).
+        """
         return torch.lerp(self.mass, self.to_mass, betas[:, None])
 
     def _kl_change(self, betas: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What every solver of semi-unbalanced transport shares: checked masses, settings and chunks."""
+"""Checks of masses and settings that all semi-unbalanced solvers share, and sums by chunks."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,16 @@ CPU_CELLS, GPU_CELLS = 2**21, 2**26
 
 
 def check_settings(tau: float, max_steps: int, tolerance: float) -> None:
-    """Refuse settings no solver can work with."""
+    """Refuse settings with which no solver can work.
+
+    Args:
+        tau: Price of a column's mass that differs from its prior; must be positive.
+        max_steps: Steps at most; at least 1.
+        tolerance: The gap to stop at; 0 or more.
+
+    Raises:
+        ConfigError: A setting is out of range.
+    """
     if not 0.0 < tau < float("inf"):
         raise ConfigError(f"tau must be positive and finite, got {tau}; the default is 0.1")
     if max_steps < 0:
@@ -24,7 +33,20 @@ def check_settings(tau: float, max_steps: int, tolerance: float) -> None:
 def masses(
     cost: Tensor, row_mass: Tensor | None, col_prior: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Check cost (C,J) and give row masses (C,) and column priors (J,), uniform where missing."""
+    """Check a problem and return its row masses and column priors.
+
+    Args:
+        cost: The cost (C, J).
+        row_mass: Row masses (C,); None: uniform.
+        col_prior: Column priors (J,); None: uniform.
+
+    Returns:
+        Row masses (C,) and column priors (J,), each with sum 1 where they were None.
+
+    Raises:
+        MethodError: The cost holds values that are not finite.
+        ValueError: The shapes do not fit each other.
+    """
     if cost.ndim != 2 or 0 in cost.shape or not cost.is_floating_point():
         raise ValueError(f"cost must be a non-empty float (C,J) tensor, got {tuple(cost.shape)}")
     # NaN passes through both extremes: no mask of the size of the cost is made.
@@ -46,9 +68,15 @@ def masses(
 
 
 def chunks(cost: Tensor, dim: int, cells: int = 0) -> Iterator[slice]:
-    """Ranges along ``dim`` of a cost (C,J) that hold ``cells`` entries, at least one row or column.
+    """Cut a cost into ranges whose cells fit the device's share of memory.
 
-    Without ``cells``, as many as suit the device.
+    Args:
+        cost: The cost (C, J).
+        dim: The dimension along which it is cut.
+        cells: Entries in one range at most; 0: as suits the device.
+
+    Yields:
+        Ranges of at least one row or column.
     """
     cells = cells or (CPU_CELLS if cost.device.type == "cpu" else GPU_CELLS)
     width = max(1, cells // cost.shape[1 - dim])
@@ -57,7 +85,16 @@ def chunks(cost: Tensor, dim: int, cells: int = 0) -> Iterator[slice]:
 
 
 def nearest(cost: Tensor, slope: Tensor, cells: int = 0) -> tuple[Tensor, Tensor]:
-    """Least of ``M_cj + slope_j`` in each row (C,) and its column (C,), row by row in chunks."""
+    """Return the least of M_cj + slope_j in each row, and its column.
+
+    Args:
+        cost: M (C, J).
+        slope: A number per column (J,).
+        cells: Entries taken at a time; 0: as suits the device.
+
+    Returns:
+        The least values (C,) and their columns (C,).
+    """
     found = []
     for part in chunks(cost, 0, cells):
         reduced = cost[part] + slope
@@ -71,6 +108,15 @@ def nearest(cost: Tensor, slope: Tensor, cells: int = 0) -> tuple[Tensor, Tensor
 
 
 def inner(cost: Tensor, plan: Tensor, cells: int = 0) -> Tensor:
-    """``<M,pi>`` without a third matrix of that size."""
+    """Return the sum of cost times plan, without a third matrix of that size.
+
+    Args:
+        cost: The cost (C, J).
+        plan: The plan (C, J).
+        cells: Entries taken at a time; 0: as suits the device.
+
+    Returns:
+        A scalar.
+    """
     parts = chunks(cost, 0, cells)
     return torch.cat([(cost[part] * plan[part]).sum(1) for part in parts]).sum()

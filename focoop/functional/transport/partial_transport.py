@@ -27,12 +27,26 @@ def partial(
     max_iterations: int = 100,
     early: bool = False,
 ) -> Tensor:
-    """Plans (..., P, R) of cost (..., P, R): columns sum to mass/R, rows to at most 1/P.
+    """Solve many small problems of partial transport at once.
 
-    A problem stops by itself once ``mean_r |v - v_old| < threshold``, the others go on. v grows as
-    exp(1 / epsilon), so that for a small epsilon ``max_iterations`` ends most problems, with row
-    sums still above 1/P here and there. ``early`` leaves the loop when all have stopped: the same
-    bits, but a branch on values, which ``torch.func.vmap`` refuses.
+    A problem stops by itself once `mean_r |v - v_old| < threshold`; the others go on. v grows as
+    exp(1 / epsilon), so that for a small epsilon `max_iterations` ends most problems, with row sums
+    still above 1/P here and there.
+
+    Args:
+        cost: Costs (..., P, R) of P sources and R targets.
+        epsilon: Weight of the entropy.
+        mass: Share of the sources' mass that targets ask for, at most 1.
+        threshold: Change of v at which a problem stops.
+        max_iterations: Iterations at most.
+        early: Leave the loop when all problems have stopped. The bits are the same, but this is a
+            branch on values, which `torch.func.vmap` refuses.
+
+    Returns:
+        Plans (..., P, R): columns sum to mass/R, rows to at most 1/P.
+
+    Raises:
+        ConfigError: A setting is out of range.
 
     >>> cost = torch.tensor([[0.0], [0.1], [0.2], [0.3]])
     >>> partial(cost, epsilon=0.01, mass=0.5)[:, 0].round(decimals=4).tolist()
@@ -51,7 +65,17 @@ def balanced(
     max_iterations: int = 100,
     early: bool = False,
 ) -> Tensor:
-    """Sinkhorn's plans (..., P, R): columns sum to 1/R, rows to 1/P once converged.
+    """Solve many small problems of balanced transport at once, by Sinkhorn's scaling.
+
+    Args:
+        cost: Costs (..., P, R) of P sources and R targets.
+        epsilon: Weight of the entropy.
+        threshold: Change of v at which a problem stops.
+        max_iterations: Iterations at most.
+        early: Leave the loop when all problems have stopped.
+
+    Returns:
+        Plans (..., P, R): columns sum to 1/R, rows to 1/P once converged.
 
     >>> balanced(torch.tensor([[0.0, 2.0], [2.0, 0.0]]), epsilon=0.01).tolist()
     [[0.5, 0.0], [0.0, 0.5]]
