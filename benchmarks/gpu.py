@@ -4,7 +4,7 @@
     PYTHONPATH=. python3 benchmarks/gpu.py --device cpu --tiny        (tries every part)
 
 `--parts` chooses, by commas: exact, peak, kernels, robust, tower, server, host, round, run, naive,
-methods, profile, transport, classes, groups, runs, clients. Towers have ViT-B/16's sizes and random
+methods, profile, transport, classes, groups, clients. Towers have ViT-B/16's sizes and random
 weights; K=10 clients, 80 images each, batch 32, E=2, C=100, U=100, bi-level separations (4+4 steps
 in feature space) and transport on. A part that fails prints its error and the others go on; a sweep
 stops where `--seconds` are used up. Needs torch, numpy and safetensors; the fused step also Triton.
@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 import torch
 from gpu_kernels import kernels, profile, robust
-from gpu_runs import runs
 from gpu_tower import Bench, Row, exact, peak, tower, transport
 from gpu_world import REAL, TINY, Federation, make_clients, make_sets, make_task, wait
 from naive import naive_round
@@ -233,7 +232,6 @@ PARTS: dict[str, Callable[[Bench], list[Row]]] = {
     "transport": transport,
     "classes": classes,
     "groups": groups,
-    "runs": runs,
     "clients": clients,
 }
 

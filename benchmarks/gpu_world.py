@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from focoop.clip.text.tower import TextShape, TextTower
 from focoop.clip.tokenizer import Tokenizer
 from focoop.federation import simulator
-from focoop.federation.batched_training import Train
 from focoop.federation.client import ClientData, LocalSettings
 from focoop.federation.evaluation import EvaluationSets, Images, Owned, evaluate
 from focoop.federation.simulator import MemoryStore, Schedule, client_state, simulate, start
@@ -190,18 +189,18 @@ class Clocks:
 @contextmanager
 def parts_timed(method: Method, device: torch.device) -> Iterator[Clocks]:
     """Counts training, noise and the server's step of a simulation apart."""
-    clocks, train = Clocks(device), simulator.Together.train
+    clocks, train = Clocks(device), simulator.BatchedTrainer.train
     method.noise = clocks.timed("noise", method.noise, synced=False)  # type: ignore[method-assign]
     method.aggregate = clocks.timed(  # type: ignore[method-assign]
         "server", method.aggregate, synced=True
     )
-    simulator.Together.train = clocks.timed(  # type: ignore[method-assign]
+    simulator.BatchedTrainer.train = clocks.timed(  # type: ignore[method-assign]
         "training", train, synced=True
     )
     try:
         yield clocks
     finally:
-        simulator.Together.train = train  # type: ignore[method-assign]
+        simulator.BatchedTrainer.train = train  # type: ignore[method-assign]
 
 
 @dataclass
@@ -242,11 +241,10 @@ class Federation:
         store: MemoryStore,
         count: int,
         seed: int = 0,
-        train: Train | None = None,
     ) -> Iterator[simulator.RoundResult]:
         """The simulator's rounds."""
         schedule = Schedule(count, 1.0, LOCAL, together=self.together)
-        return simulate(method, self.task, self.clients, schedule, store, seed=seed, train=train)
+        return simulate(method, self.task, self.clients, schedule, store, seed=seed)
 
     def whole(self, rounds: int, sets: EvaluationSets, every: int) -> tuple[float, float]:
         """Seconds of a whole run with evaluation, and those of evaluation alone."""

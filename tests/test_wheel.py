@@ -90,7 +90,7 @@ def test_a_setting_of_the_wheel_says_what_to_fetch_and_takes_ready_features(
     installed: Path, tmp_path: Path
 ) -> None:
     for words in (
-        ["run", "cifar100-focoop"],
+        ["run", "settings/cifar100"],
         ["compare", "settings/cifar100", "--methods", "zeroshot", "--seeds", "0"],
     ):
         told = focoop(installed, tmp_path, *words)
@@ -100,7 +100,8 @@ def test_a_setting_of_the_wheel_says_what_to_fetch_and_takes_ready_features(
     ready.mkdir()
     for packed in (installed / "focoop" / "assets" / "demo").glob("*.gz"):
         (ready / packed.name).write_bytes(packed.read_bytes())  # mini's features, called the same
-    words = ["run", "cifar100-zeroshot", "--features", "ready", "--out", "out", "--json"]
+    words = ["run", "settings/cifar100", "--set", "method.name=zeroshot"]
+    words += ["--features", "ready", "--out", "out", "--json"]
     done = focoop(installed, tmp_path, *words)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)["summary"]

@@ -1,6 +1,6 @@
 """How far clients' OOD prompts move apart in one round, beside how far words lie apart.
 
-    python tools/ood_spread.py runs/cifar100/cifar100-focoop-seed0 --lr 3
+    python tools/ood_spread.py runs/compare/cifar100/focoop/seed0 --lr 3
 
 trains every client of a finished FOCoOp run for one more round from its last state and compares the
 copies of each OOD prompt; nothing is written.

@@ -25,12 +25,6 @@ Jobs = Annotated[
     int | None,
     typer.Option(help="Runs at a time; default: one per core, on a GPU 4. 0: in this process."),
 ]
-Together = Annotated[
-    int,
-    typer.Option(
-        help="Runs that each of the jobs makes as one batch, for a GPU: faster, equal to rounding."
-    ),
-]
 BRIEF = ("own", "all", "corrupted", "alarm", "fpr95", "auroc")
 
 
@@ -69,7 +63,6 @@ def compare(
     ] = Path("runs/compare"),
     untuned: Untuned = False,
     jobs: Jobs = None,
-    together: Together = 1,
     features: Features = None,
     device: Device = None,
     overrides: Overrides = None,
@@ -97,7 +90,7 @@ def compare(
     else:
         _note_data([cell for cell in cells if grid_runs.found(cell).status != "finished"])
         with _board(cells, live_comparison) as watch:
-            outcomes = grid_runs.run(cells, watch, jobs=_jobs(jobs, cells), together=together)
+            outcomes = grid_runs.run(cells, watch, jobs=_jobs(jobs, cells))
     paths = grid_runs.write_results(folder, outcomes)
     if as_json:
         print_json(grid_runs.document(outcomes))
@@ -147,7 +140,6 @@ def tune(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the runs and of the sample.")] = 0,
     jobs: Jobs = None,
-    together: Together = 1,
     features: Features = None,
     device: Device = None,
     overrides: Overrides = None,
@@ -170,9 +162,7 @@ def tune(
     )
     cells = [cell for study in found for cell in study.cells]
     with _board(cells, live_tuning(found, weights)) as watch:
-        choices = run_trials(
-            found, weights, jobs=_jobs(jobs, cells), together=together, watch=watch
-        )
+        choices = run_trials(found, weights, jobs=_jobs(jobs, cells), watch=watch)
     suffix = f"@{setting.stem}" if only else ""
     paths = [path for one in choices for path in write_choice(one, weights, folder, write, suffix)]
     if as_json:

@@ -51,12 +51,10 @@ def run(
     watch: Watch = lambda outcome: None,
     *,
     jobs: int = 1,
-    together: int = 1,
 ) -> list[Outcome]:
     """Run what is not finished, `jobs` at a time; `watch` is told of every change.
 
-    Each of the jobs makes up to `together` runs as one batch. Failed cells keep their error; the
-    others go on.
+    Failed cells keep their error; the others go on.
     """
     refuse_changed(cells)
     outcomes = [found(cell) for cell in cells]
@@ -76,7 +74,7 @@ def run(
 
     require_data(*(outcome.cell.config for outcome in left))
     todo = [Job(outcome.cell.config, outcome.cell.folder) for outcome in left]
-    run_jobs(todo, report, workers=jobs, together=together)
+    run_jobs(todo, report, workers=jobs)
     return outcomes
 
 

@@ -125,7 +125,7 @@ def plan(
     table, `runs`.
     """
     if not files:
-        raise ConfigError("name at least one settings file, as configs/cifar100.toml")
+        raise ConfigError("name at least one settings file, as settings/cifar100")
     trees: list[tuple[str, str, Tree]] = []
     for path in map(locate, files):
         if methods is None:

@@ -6,7 +6,7 @@ from typing import Any
 from focoop.config import RunConfig
 from focoop.experiments.evaluation import as_written, evaluate_state, on_device, placed
 from focoop.experiments.naming import checked, names_of
-from focoop.federation import RoundResult, Schedule, Train, rounded, simulate, start
+from focoop.federation import RoundResult, Schedule, rounded, simulate, start
 from focoop.methods import Server
 from focoop.runs import RunFolder, is_due, run_log, versions
 from focoop.scenario import Scenario, build_scenario, make_split, schedule_of
@@ -18,7 +18,6 @@ def run_experiment(
     config: RunConfig,
     folder: RunFolder,
     on_round: OnRound | None = None,
-    train: Train | None = None,
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Train from the folder's last committed round to the end, and log it in the folder.
@@ -28,7 +27,6 @@ def run_experiment(
         folder: the run folder, open for writing.
         on_round: called with (round, loss, evaluation or None) after each commit; round 0 is the
             state before training.
-        train: a `Meeting`'s where other runs train beside this one.
         notes: what the user was told before the run began, for its log.
 
     Returns:
@@ -38,7 +36,7 @@ def run_experiment(
         folder.log.info("%s", _opening(config, folder))
         for note in (*notes, *filter(None, [folder.note])):
             folder.log.info("note: %s", note)
-        line = _rounds(config, folder, on_round, train)
+        line = _rounds(config, folder, on_round)
         folder.log.info("all rounds are done")
     return line
 
@@ -53,9 +51,7 @@ def _opening(config: RunConfig, folder: RunFolder) -> str:
     )
 
 
-def _rounds(
-    config: RunConfig, folder: RunFolder, on_round: OnRound | None, train: Train | None
-) -> dict[str, Any]:
+def _rounds(config: RunConfig, folder: RunFolder, on_round: OnRound | None) -> dict[str, Any]:
     divide = checked(folder, make_split, ("train", "test"))
     scenario = build_scenario(placed(config, folder), divide=divide)
     names = names_of(config, scenario.split, scenario.words)
@@ -84,7 +80,6 @@ def _rounds(
         folder.private,
         seed=config.seed,
         resume=(done, server),
-        train=train,
     )
     for result in rounds:
         _commit(

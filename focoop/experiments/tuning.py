@@ -160,12 +160,11 @@ def tune(
     weights: Mapping[str, float],
     *,
     jobs: int,
-    together: int = 1,
     watch: Watch,
 ) -> list[Choice]:
     """Run all trials of all methods in one pool, then choose."""
     cells = [cell for study in found for cell in study.cells]
-    outcomes = run(cells, watch, jobs=jobs, together=together)
+    outcomes = run(cells, watch, jobs=jobs)
     by_cell = {outcome.cell.folder: outcome for outcome in outcomes}
     return [
         choose(study, [by_cell[cell.folder] for cell in study.cells], weights) for study in found

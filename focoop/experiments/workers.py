@@ -1,8 +1,5 @@
 """Many runs in few processes: a worker makes one run after the other and keeps features open.
 
-It may also make a few at once, whose clients train as one batch (`federation/meeting.py`): a GPU's
-time is used better, a run's numbers are those of a run alone up to rounding.
-
 Workers are spawned once, so that imports and a GPU's start are paid once each. A worker that dies
 (out of memory, kill -9) fails the run it was at; a fresh one takes its place. Runs live in run
 folders, so whatever is stopped here goes on with the same command.
@@ -15,8 +12,7 @@ import signal
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -30,9 +26,7 @@ from focoop import caching
 from focoop.config import RunConfig, from_dict, to_dict
 from focoop.errors import ConfigError, FocoopError
 from focoop.experiments.running import run_experiment
-from focoop.federation import Meeting, Train
 from focoop.runs import collect, start
-from focoop.scenario import TOGETHER
 
 PATIENCE = 20.0  # seconds a stopped worker has to note where it is before it is killed
 GPU_JOBS = 4  # runs at a time on one GPU, unless told otherwise
@@ -76,22 +70,24 @@ def default_jobs(devices: Sequence[str]) -> int:
     return cores() if all(one == "cpu" for one in devices) else min(GPU_JOBS, cores())
 
 
-def run_jobs(jobs: Sequence[Job], report: Report, *, workers: int, together: int = 1) -> None:
-    """Make all runs, `workers` at a time, in the order given; 0 makes them in this process.
+def run_jobs(jobs: Sequence[Job], report: Report, *, workers: int) -> None:
+    """Make all runs in the order given, `workers` at a time; a failed one does not stop the others.
 
-    A worker makes up to `together` runs as one batch. `report` is called in this process with all
-    news. A job that fails does not stop the others.
+    Args:
+        jobs: the runs to make or to finish.
+        report: called in this process with all news of all jobs.
+        workers: how many processes make runs at a time; 0 makes them in this process.
+
+    Raises:
+        ConfigError: `workers` is negative.
     """
     if workers < 0:
         raise ConfigError(f"--jobs {workers} is not allowed: the least is 0 (in this process)")
-    if together < 1:
-        raise ConfigError(f"--together {together} is not allowed: the least is 1 (each run alone)")
-    waiting = bundles(jobs, together)
     if workers == 0:
-        for bundle in waiting:
-            execute_all(bundle, report)
+        for number, job in enumerate(jobs):
+            report(execute(number, job, report))
         return
-    crew = _Crew(deque(waiting), min(workers, len(waiting)))
+    crew = _Crew(deque(enumerate(jobs)), min(workers, len(jobs)))
     try:
         crew.fill()
         while crew.members:
@@ -102,36 +98,7 @@ def run_jobs(jobs: Sequence[Job], report: Report, *, workers: int, together: int
         crew.dismiss()
 
 
-def bundles(jobs: Sequence[Job], size: int) -> list[list[Numbered]]:
-    """Numbered jobs, up to `size` that one tower and one data set serve; a method's seeds first."""
-    if size == 1:
-        return [[numbered] for numbered in enumerate(jobs)]
-    groups: dict[str, list[Numbered]] = {}
-    for number, job in enumerate(jobs):
-        key = repr((replace(job.config.backbone, logit_scale=0.0), job.config.data))
-        groups.setdefault(key, []).append((number, job))
-    found = []
-    for group in groups.values():
-        group.sort(key=lambda numbered: repr(numbered[1].config.method))
-        found += [group[first : first + size] for first in range(0, len(group), size)]
-    return found
-
-
-def execute_all(jobs: Sequence[Numbered], report: Report) -> None:
-    """Make the runs of a bundle, their clients as one batch, and report how each ended."""
-
-    def make(number: int, job: Job, train: Train | None = None) -> None:
-        report(execute(number, job, report, train))
-
-    if len(jobs) == 1:
-        make(*jobs[0])
-        return
-    caching.BACKBONES.limit = max(caching.BACKBONES.limit, 1)  # one tower for all of them
-    limit = max(job.config.federation.together or TOGETHER for _, job in jobs)
-    Meeting[None](limit).run([partial(make, number, job) for number, job in jobs])
-
-
-def execute(number: int, job: Job, report: Report, train: Train | None = None) -> News:
+def execute(number: int, job: Job, report: Report) -> News:
     """Make, resume or find finished one run; what goes wrong becomes news, not an error."""
 
     def committed(round_index: int, loss: float | None, line: dict[str, Any] | None) -> None:
@@ -140,7 +107,7 @@ def execute(number: int, job: Job, report: Report, train: Train | None = None) -
     try:
         with start(job.folder, job.config, collect(job.config), resume=True) as folder:
             if folder.status != "finished":
-                run_experiment(job.config, folder, committed, train)
+                run_experiment(job.config, folder, committed)
                 folder.finish("finished")
             return News(number, "finished", folder.last_round(), short(folder.metrics()[-1]))
     except FocoopError as error:
@@ -157,13 +124,13 @@ def short(line: dict[str, Any] | None) -> dict[str, Any] | None:
 @dataclass
 class _Worker:
     process: SpawnProcess
-    jobs: set[int]
+    job: int = -1  # the number of the job it is at
 
 
 class _Crew:
     """The processes at work and the jobs that wait for one."""
 
-    def __init__(self, waiting: deque[list[Numbered]], size: int) -> None:
+    def __init__(self, waiting: deque[Numbered], size: int) -> None:
         self.members: dict[Connection, _Worker] = {}
         self._waiting = waiting
         self._size = size
@@ -177,7 +144,7 @@ class _Crew:
             with _surroundings(max(1, cores() // self._size)):
                 process.start()
             theirs.close()  # else the pipe would not end with the worker
-            self.members[ours] = _Worker(process, set())
+            self.members[ours] = _Worker(process)
             self._give(ours)
 
     def listen(self, connection: Connection) -> Iterator[News]:
@@ -189,14 +156,11 @@ class _Crew:
             del self.members[connection]
             connection.close()
             worker.process.join()
-            for job in sorted(worker.jobs):
-                yield News(job, "failed", error=_obituary(worker.process), exit_code=1)
+            yield News(worker.job, "failed", error=_obituary(worker.process), exit_code=1)
             self.fill()
             return
         yield news
-        if news.kind != "round":
-            worker.jobs.discard(news.job)
-        if worker.jobs:
+        if news.kind == "round":
             return
         if self._waiting:
             self._give(connection)
@@ -218,10 +182,10 @@ class _Crew:
         self.members.clear()
 
     def _give(self, connection: Connection) -> None:
-        bundle = self._waiting.popleft()
-        self.members[connection].jobs = {number for number, _ in bundle}
+        number, job = self._waiting.popleft()
+        self.members[connection].job = number
         with contextlib.suppress(OSError):  # a dead worker is met by the next `listen`
-            connection.send([(n, to_dict(job.config), str(job.folder)) for n, job in bundle])
+            connection.send((number, to_dict(job.config), str(job.folder)))
 
 
 @contextlib.contextmanager
@@ -267,7 +231,7 @@ def _serve(connection: Connection, size: int) -> None:
     keep_open(int(KEPT_SHARE * _memory() / size))
     while True:
         try:
-            bundle = connection.recv()
+            number, tree, where = connection.recv()
         except (EOFError, OSError):
             return
 
@@ -279,7 +243,7 @@ def _serve(connection: Connection, size: int) -> None:
             except OSError as error:  # the parent is gone: nobody waits for this run
                 raise SystemExit(1) from error
 
-        execute_all([(n, Job(from_dict(tree), Path(where))) for n, tree, where in bundle], report)
+        report(execute(number, Job(from_dict(tree), Path(where)), report))
 
 
 def keep_open(limit: int) -> None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from focoop.federation.batched_training import Train
     from focoop.federation.client import SCHEDULES, ClientData, LocalSettings, make_update, train
     from focoop.federation.evaluation import (
         Evaluation,
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
         evaluate,
         summary_of,
     )
-    from focoop.federation.meeting import Meeting
     from focoop.federation.rounds import Screen, aggregate, num_bytes, num_sampled, sample_clients
     from focoop.federation.simulator import (
         PrivateStore,
@@ -83,7 +81,6 @@ __all__ = [
     "EvaluationSets",
     "Images",
     "LocalSettings",
-    "Meeting",
     "Owned",
     "Payload",
     "Privacy",
@@ -92,7 +89,6 @@ __all__ = [
     "Schedule",
     "Screen",
     "SecretNormal",
-    "Train",
     "Words",
     "aggregate",
     "client_state",

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,34 +14,6 @@ from focoop.federation.cuda_graphs import sent
 from focoop.methods import Method, Params, State, Task
 
 
-@dataclass(frozen=True, eq=False)
-class Recipe:
-    """How clients train, all but their learning rate; one recipe is known by being the same one."""
-
-    method: Method
-    task: Task
-    settings: LocalSettings
-
-
-@dataclass(frozen=True)
-class Request:
-    """Clients of one run that received the same shared tensors and are to train at rate `lr`."""
-
-    recipe: Recipe
-    states: Sequence[State]
-    data: Sequence[ClientData]
-    lr: float
-    generators: Sequence[torch.Generator]
-
-    def __len__(self) -> int:
-        return len(self.states)
-
-    def part(self, rows: slice) -> "Request":
-        """The same for some of its clients."""
-        states, data, generators = self.states[rows], self.data[rows], self.generators[rows]
-        return replace(self, states=states, data=data, generators=generators)
-
-
 class Draws:
     """The noise of k clients' steps (k, ...), by name; drawn by threads where there are some.
 
@@ -49,9 +21,14 @@ class Draws:
     """
 
     def __init__(
-        self, recipe: Recipe, size: int, generators: Sequence[torch.Generator], by: Executor | None
+        self,
+        method: Method,
+        task: Task,
+        size: int,
+        generators: Sequence[torch.Generator],
+        by: Executor | None,
     ) -> None:
-        self.recipe, self.size, self.generators = recipe, size, generators
+        self.method, self.task, self.size, self.generators = method, task, size, generators
         self.rows: Params = {}
         self.lock = threading.Lock()
         self.pending: list[Future[None]] = []
@@ -63,12 +40,12 @@ class Draws:
 
     def draw(self, row: int) -> None:
         """One client's numbers, straight into the memory that a GPU copies from."""
-        task = self.recipe.task
-        found = self.recipe.method.noise(self.size, task, self.generators[row])
+        found = self.method.noise(self.size, self.task, self.generators[row])
+        pinned = self.task.device.type == "cuda"
         for name, value in found.items():
             with self.lock:
                 if name not in self.rows:
-                    shape, pinned = (len(self.generators), *value.shape), task.device.type == "cuda"
+                    shape = (len(self.generators), *value.shape)
                     self.rows[name] = torch.empty(shape, dtype=value.dtype, pin_memory=pinned)
             self.rows[name][row] = value
 
@@ -88,29 +65,33 @@ class Step:
     noise: Draws
 
 
-class Lot:
-    """K clients of one recipe in training: stacked parameters (K, ...), images padded alike.
+class ClientBatch:
+    """K clients in training: stacked parameters (K, ...), images padded to one length."""
 
-    Its clients may be those of several runs, whose shared tensors then differ.
-    """
-
-    def __init__(self, requests: Sequence[tuple[int, Request]]) -> None:
-        self.recipe = requests[0][1].recipe
-        self.device = self.recipe.task.device
-        # (request, client) of every row: clients without images do not train.
-        self.places = [(n, k) for n, r in requests for k in range(len(r)) if len(r.data[k])]
-        of = dict(requests)
-        self.states = [of[n].states[k] for n, k in self.places]
-        self.data = [of[n].data[k] for n, k in self.places]
-        self.lrs = [of[n].lr for n, _ in self.places]
-        self.generators = [of[n].generators[k] for n, k in self.places]
-        settings = self.recipe.settings
+    def __init__(
+        self,
+        method: Method,
+        task: Task,
+        settings: LocalSettings,
+        states: Sequence[State],
+        data: Sequence[ClientData],
+        lr: float,
+        generators: Sequence[torch.Generator],
+    ) -> None:
+        self.method, self.task, self.settings, self.lr = method, task, settings, lr
+        self.device = task.device
+        # The client of every row: those without images do not train.
+        self.clients = [client for client, images in enumerate(data) if len(images)]
+        self.states = [states[client] for client in self.clients]
+        self.data = [data[client] for client in self.clients]
+        self.generators = [generators[client] for client in self.clients]
         self.orders = [
             batches(len(images), settings, generator)
             for images, generator in zip(self.data, self.generators, strict=True)
         ]
-        self.taken = [0] * len(self.places)  # steps
-        self.in_step = False  # whether all clients of all lots take every step
+        self.taken = [0] * len(self.clients)  # steps
+        # Whether all clients take every step.
+        self.in_step = len({len(images) for images in self.data}) == 1
 
     def next_steps(self, by: Executor | None) -> list[Step]:
         """The next step of every client that is not through, those of equal size together."""
@@ -120,22 +101,21 @@ class Lot:
             rows = [row for row, index in found if len(index) == size]
             index = torch.stack([index for _, index in found if len(index) == size])
             generators = [self.generators[row] for row in rows]
-            steps.append(Step(rows, index, Draws(self.recipe, size, generators, by)))
+            steps.append(Step(rows, index, Draws(self.method, self.task, size, generators, by)))
         return steps
 
     def gather(self) -> None:
         """Stack what the clients hold."""
-        method, settings, states = self.recipe.method, self.recipe.settings, self.states
-        first = states[0]
+        settings, states, first = self.settings, self.states, self.states[0]
         self.shared, self.private = list(first.shared), list(first.private)
         # What the server sent in whole numbers, such as words, is the same for all clients.
         self.common = {n: v for n, v in first.shared.items() if not v.is_floating_point()}
         self.constants = {f"common/{n}": v.cpu() for n, v in self.common.items()}
-        trained = [n for n, v in first.shared.items() if trains(method, n, v)]
-        # So is what nobody trains, within a run and a round.
+        trained = [n for n, v in first.shared.items() if trains(self.method, n, v)]
+        # So is what nobody trains, within a round.
         still = [n for n in first.shared if n not in self.common and n not in trained]
-        self.fixed = {n: self.sent_down(n) for n in still}
-        self.received = {n: self.sent_down(n) for n in trained} if settings.prox > 0 else {}
+        self.fixed = {n: first.shared[n] for n in still}
+        self.received = {n: first.shared[n] for n in trained} if settings.prox > 0 else {}
         self.params: Params = {
             name: torch.stack([{**s.shared, **s.private}[name] for s in states])
             for name in (*trained, *self.private)
@@ -144,7 +124,7 @@ class Lot:
         if settings.momentum:
             floats = {n: v for n, v in self.params.items() if v.is_floating_point()}
             self.momentum = {n: torch.zeros_like(v) for n, v in floats.items()}
-        self.rates = sent(torch.tensor(self.lrs, dtype=torch.float64), self.device)
+        self.rates = sent(torch.full((len(states),), self.lr, dtype=torch.float64), self.device)
         self.losses = torch.zeros(len(states), device=self.device)  # sums over steps
         self.images = {
             "pooled": self.padded([d.pooled for d in self.data]),  # (K, n, D)
@@ -155,12 +135,6 @@ class Lot:
             self.images["patches"] = self.padded(patches)
         self.everywhere: dict[tuple[int, ...], Tensor] = {}
 
-    def sent_down(self, name: str) -> tuple[Tensor, bool]:
-        """A shared tensor as received, and whether it is each client's own (K, ...)."""
-        values = [state.shared[name] for state in self.states]
-        alike = all(value is values[0] for value in values)
-        return (values[0], False) if alike else (torch.stack(values), True)
-
     def padded(self, tensors: Sequence[Tensor]) -> Tensor:
         """Clients' rows as one tensor; padding is never looked up."""
         equal = len({len(one) for one in tensors}) == 1
@@ -168,14 +142,12 @@ class Lot:
         return sent(rows, self.device)
 
     def inputs(self, step: Step) -> Params:
-        """What a step reads, by `part/name`: parts of the clients (k, ...) and `one/` for all."""
+        """What a step reads, by `part/name`: the clients' rows (k, ...); what all share, once."""
         where, index = self.where(step.rows), sent(step.index, self.device)
         every = len(step.rows) == len(self.states)
         found = {"rate": self.rates if every else self.rates[where]}
         for kind, tensors in (("received", self.received), ("fixed", self.fixed)):
-            for name, (value, own) in tensors.items():
-                full = f"{kind}/{name}" if own else f"one/{kind}/{name}"
-                found[full] = value[where] if own and not every else value
+            found |= {f"{kind}/{name}": value for name, value in tensors.items()}
         for kind, params in (("param", self.params), ("momentum", self.momentum)):
             found |= {f"{kind}/{n}": v if every else v[where] for n, v in params.items()}
         found |= {f"image/{n}": v[where[:, None], index] for n, v in self.images.items()}
@@ -192,8 +164,8 @@ class Lot:
     def keep(self, step: Step, outputs: Params) -> None:
         """Take a step's results into the rows of those who took it.
 
-        Another recorded step may write over them. Where all clients take every step and there is
-        no other lot, the next step reads all of them first: then they need not be copied.
+        Another recorded step may write over them. Where all clients take every step, the next step
+        reads all of them first: then they need not be copied.
         """
         where, every = self.where(step.rows), len(step.rows) == len(self.states)
         loss = outputs["loss"]
@@ -207,15 +179,15 @@ class Lot:
                 else:
                     params[name] = params[name].index_copy(0, where, value)
 
-    def results(self) -> list[tuple[tuple[int, int], State, Tensor]]:
-        """Each client's place, its new state and its mean loss, all still on the device."""
+    def results(self) -> list[tuple[int, State, Tensor]]:
+        """Each client's number, its new state and its mean loss, all still on the device."""
         means = (self.losses / sent(torch.tensor(self.taken), self.device)).unbind()
         params = {name: value.clone().unbind() for name, value in self.params.items()}
         found = []
-        for row, (place, state) in enumerate(zip(self.places, self.states, strict=True)):
+        for row, (client, state) in enumerate(zip(self.clients, self.states, strict=True)):
             mine = {**state.shared, **{n: v[row] for n, v in params.items()}}
             trained = State({n: mine[n] for n in self.shared}, {n: mine[n] for n in self.private})
-            found.append((place, trained, means[row]))
+            found.append((client, trained, means[row]))
         return found
 
 

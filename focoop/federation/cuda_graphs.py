@@ -34,18 +34,12 @@ class _Recorded:
     outputs: Params
 
 
-class Pool:
-    """Memory that graphs share; none before the first of them."""
-
-    handle: object = None
-
-
 class Graphs:
     """The recordings of one step, by the shapes of its inputs."""
 
-    def __init__(self, step: Step, pool: Pool | None = None) -> None:
+    def __init__(self, step: Step) -> None:
         self.step = step
-        self.pool = pool or Pool()
+        self.pool: object = None  # memory that the graphs share; none before the first of them
         self.values: set[Key] = set()
         self.seen: Counter[Key] = Counter()
         self.recorded: dict[Key, _Recorded | None] = {}
@@ -86,8 +80,8 @@ class Graphs:
         graph = torch.cuda.CUDAGraph()
         collecting = gc.isenabled()
         gc.disable()  # another run's graphs, freed while this one records, would spoil it
-        if self.pool.handle is None:
-            self.pool.handle = torch.cuda.graph_pool_handle()
+        if self.pool is None:
+            self.pool = torch.cuda.graph_pool_handle()
         try:
             # The step has run on the default stream before, but recording uses another.
             side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -97,7 +91,7 @@ class Graphs:
             torch.cuda.current_stream().wait_stream(side)
             with torch.cuda.graph(
                 graph,
-                pool=self.pool.handle,  # type: ignore[arg-type]
+                pool=self.pool,  # type: ignore[arg-type]
                 capture_error_mode="thread_local",
             ):
                 outputs = self.step({**still, **constants})

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from focoop.federation.batched_training import Together, Train, on_host
+from focoop.federation.batched_training import BatchedTrainer, on_host
 from focoop.federation.client import (
     ClientData,
     LocalSettings,
@@ -19,7 +19,6 @@ from focoop.federation.client import (
     learning_rate,
     make_update,
 )
-from focoop.federation.client_batch import Recipe, Request
 from focoop.federation.parallel import group_size, train_each
 from focoop.federation.rounds import Screen, aggregate, num_bytes, sample_clients
 from focoop.federation.updates.compression import Payload, rounded
@@ -128,19 +127,16 @@ def simulate(
     seed: int,
     resume: tuple[int, Server] | None = None,
     order: Callable[[list[int]], list[int]] | None = None,
-    train: Train | None = None,
 ) -> Iterator[RoundResult]:
     """Yield every round from the first, or from the one after `resume` (round, server).
 
     `clients[k]()` gives client k's data when it is its turn. `order` permutes the execution of a
-    round's participants; it never changes a result. `train` trains clients as one batch; with a
-    `meeting.Meeting`'s, those of several runs.
+    round's participants; it never changes a result.
     """
     initial = start(method, task, seed)
     done, server = resume if resume is not None else (0, Server(initial.shared))
     server = replace(server, shared=rounded(server.shared, schedule.down))
-    recipe, together = Recipe(method, task, schedule.local), Together(task.device)
-    train = train or (lambda request: together.train([request])[0])
+    trainer = BatchedTrainer(method, task, schedule.local)
     turns: Counter[int] = Counter()  # how often each client took part, those before `resume` too
     for earlier in range(1, done + 1):
         turns.update(sample_clients(len(clients), schedule.participation, seed, earlier))
@@ -169,8 +165,8 @@ def simulate(
             ]
             generators = [torch_generator(seed, "train", round_index, k) for k in group]
             if batched:
-                results: Sequence[tuple[State, Tensor | float]] = train(
-                    Request(recipe, states, data, local.lr, generators)
+                results: Sequence[tuple[State, Tensor | float]] = trainer.train(
+                    states, data, local.lr, generators
                 )
             else:
                 results = train_each(method, states, data, task, local, generators)

@@ -88,7 +88,7 @@ def test_names_are_those_of_the_registries() -> None:
         ("focoop run --set data.id=stanf", ["stanford_cars"]),
         ("focoop run --set data.fetch=", ["true", "false"]),
         ("focoop run --set method.name=fedpgp --set method.ra", ["method.rank=", "method.rank=4"]),
-        ("focoop run cifar100-promptfl --set method.tra", []),
+        ("focoop run demo/promptfl --set method.tra", []),
         ("focoop run --set method.transport_ru", ["method.transport_rule="]),
         ("focoop run demo/pro", ["demo/promptfl"]),
         ("focoop run min", ["mine.toml"]),

@@ -316,7 +316,7 @@ def test_images_in_their_official_layouts_serve_a_published_setting(
     trees.coop(root / "dtd" / "split_zhou_DescribableTextures.json", split)
     out = ["--out", str(tmp_path / "run"), "--json"]
     few = ["--set=partition.shots=1", '--set=data.corrupted=["cifar100#brightness@5"]']
-    done = call("run", "cifar100-zeroshot", *few, *out)
+    done = call("run", "settings/cifar100", "--set=method.name=zeroshot", *few, *out)
     assert done.exit_code == 0, done.output
     found = json.loads((tmp_path / "run" / "manifest.json").read_text("utf-8"))["data_sources"]
     assert {source["served by"] for source in found.values()} == {"images"}

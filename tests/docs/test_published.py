@@ -140,7 +140,7 @@ def test_the_command_says_so_and_leaves_nothing(
     monkeypatch.delenv(ready_features.VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
     for words in (
-        ["run", "cifar100-focoop"],
+        ["run", "settings/cifar100"],
         ["compare", str(ROOT / "configs/settings/cifar100.toml"), "--methods", "zeroshot"],
         ["tune", "--setting", str(ROOT / "configs/settings/cifar100.toml"), "--methods=zeroshot"],
     ):

@@ -1,6 +1,5 @@
 """Grids of runs: resuming, failures, dead workers, shared features, the command."""
 
-import importlib.util
 import json
 import os
 import signal
@@ -20,6 +19,7 @@ from focoop import caching
 from focoop.cli import app
 from focoop.cli.compare import live_comparison
 from focoop.errors import ConfigError, RunError
+from focoop.experiments import __main__ as plain_commands
 from focoop.experiments import comparison, grid, workers
 from focoop.features import storage
 from focoop.runs import RunFolder
@@ -240,23 +240,18 @@ def test_live_table_shows_finished_and_running(tmp_path: Path) -> None:
     assert "1 of 3 runs finished, 1 running, 1 failed" in " ".join(map(" ".join, rows))
 
 
-def test_the_tool_runs_whole_configurations(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_the_plain_command_line_runs_whole_configurations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])  # the tool adds its checkout
-    spec = importlib.util.spec_from_file_location("results", ROOT / "tools" / "results.py")
-    assert spec is not None and spec.loader is not None
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
     setting = write_setting(tmp_path / "data")
     files = [setting.with_name(f"{name}.toml") for name in ("one", "two")]
     for path, name in zip(files, ("zeroshot", "promptfl"), strict=True):
         path.write_text(setting.read_text() + f'\n[method]\nname = "{name}"\n')
-    common = ["--seeds", "0", "1", f"--out={tmp_path / 'out'}", "--jobs=0"]
-    assert tool.main([*map(str, files), *common]) == 0
+    common = ["--seeds=0,1", f"--out={tmp_path / 'out'}", "--jobs=0"]
+    assert plain_commands.main(["compare", *map(str, files), *common]) == 0
     assert (tmp_path / "out" / "runs" / "one" / "seed0" / "config.toml").exists()
     shown = capsys.readouterr()
     assert "| one | " in shown.out and "| two | " in shown.out
     assert "runs two seed 1: finished" in shown.err
-    assert tool.main(["compare", "absent.toml", *common]) == 2
+    assert plain_commands.main(["compare", "absent.toml", *common]) == 2
     assert "absent.toml" in capsys.readouterr().err

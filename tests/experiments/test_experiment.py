@@ -62,7 +62,7 @@ def test_another_seed_gives_another_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_paper_to_the_letter_runs(tmp_path: Path) -> None:
-    letter = loading.load(CONFIGS / "cifar100-focoop-paper.toml").method.settings
+    letter = loading.load(CONFIGS / "methods" / "focoop-paper.toml").method.settings
     settings = [f"method.{one.name}={getattr(letter, one.name)}" for one in fields(letter)]
     settings = [text.replace("True", "true").replace("False", "false") for text in settings]
     folder = run(

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from focoop.federation.batched_training import Together, train_together
+from focoop.clip.text.names import Names
+from focoop.federation.batched_training import BatchedTrainer
 from focoop.federation.client import ClientData, LocalSettings, train
-from focoop.federation.client_batch import Recipe, Request
 from focoop.federation.simulator import MemoryStore, Schedule, simulate
 from focoop.methods import available, create
 from focoop.methods.base import (
@@ -27,6 +27,7 @@ from focoop.methods.base import (
 )
 from focoop.methods.focoop_plus import FOCoOpPlus
 from focoop.seeds import torch_generator
+from tests.federation.batched import train_together
 from tests.methods.contract_toy import federate, make_clients, make_task, spread
 
 TOGETHER = [n for n, kind in available().items() if kind.trains and create(n).together]
@@ -134,19 +135,18 @@ def test_a_federation_in_groups_is_one_by_one(name: str) -> None:
             torch.testing.assert_close(other_value, value, rtol=1e-5, atol=1e-5)
 
 
-class Small(Together):
-    """A device whose memory holds two clients at most, and says so in the middle of a step."""
+class SmallMemory:
+    """A text tower on a device whose memory holds a few clients at most."""
 
-    asked: ClassVar[list[int]] = []
+    def __init__(self, task: Task, holds: int) -> None:
+        self.tower, self.holds = task.encode, holds
+        self.asked: list[int] = []
 
-    @staticmethod
-    def step(recipes: Sequence[Recipe], inputs: Params) -> Params:
-        clients = sum(len(v) for n, v in inputs.items() if n.endswith("/image/labels"))
-        Small.asked.append(clients)
-        outputs = Together.step(recipes, inputs)
-        if clients > 2:
+    def __call__(self, contexts: Tensor, names: Names) -> Tensor:
+        self.asked.append(len(contexts))
+        if len(contexts) > self.holds:
             raise torch.OutOfMemoryError("too many clients")
-        return outputs
+        return self.tower(contexts, names)
 
 
 def test_where_memory_is_too_small_clients_train_by_halves() -> None:
@@ -156,9 +156,10 @@ def test_where_memory_is_too_small_clients_train_by_halves() -> None:
     generators = [torch_generator(k, "client") for k in range(len(data))]
     expected = train_together(method, states, data, task, PLAIN, generators)
     again = [torch_generator(k, "client") for k in range(len(data))]
-    small, recipe = Small(task.device), Recipe(method, task, PLAIN)
-    (found,) = small.train([Request(recipe, states, data, PLAIN.lr, again)])
-    assert small.limit == 2
+    small = SmallMemory(task, 2)
+    trainer = BatchedTrainer(method, replace(task, encode=small), PLAIN)
+    found = trainer.train(states, data, PLAIN.lr, again)
+    assert trainer.limit == 2 and max(small.asked) > 2
     for (a, loss_a), (b, loss_b) in zip(expected, found, strict=True):
         assert loss_a == pytest.approx(float(loss_b), rel=1e-9)
         for name, value in {**a.shared, **a.private}.items():
@@ -166,7 +167,7 @@ def test_where_memory_is_too_small_clients_train_by_halves() -> None:
     for one, other in zip(generators, again, strict=True):
         assert torch.equal(one.get_state(), other.get_state())
     small.asked.clear()
-    small.train([Request(recipe, states, data, PLAIN.lr, again)])
+    trainer.train(states, data, PLAIN.lr, again)
     assert max(small.asked) == 2  # it does not try again what did not fit
 
 
@@ -174,17 +175,9 @@ def test_one_client_that_does_not_fit_is_an_error() -> None:
     method = create("promptfl")
     task = make_task(method)
     states, data = start_states(method, task, [5])
-
-    class Smaller(Together):
-        @staticmethod
-        def step(recipes: Sequence[Recipe], inputs: Params) -> Params:
-            raise torch.OutOfMemoryError("no memory")
-
-    generators = [torch_generator(0, "client")]
+    trainer = BatchedTrainer(method, replace(task, encode=SmallMemory(task, 0)), PLAIN)
     with pytest.raises(torch.OutOfMemoryError):
-        Smaller(task.device).train(
-            [Request(Recipe(method, task, PLAIN), states, data, PLAIN.lr, generators)]
-        )
+        trainer.train(states, data, PLAIN.lr, [torch_generator(0, "client")])
 
 
 class Bowl(Method):

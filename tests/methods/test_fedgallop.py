@@ -13,11 +13,11 @@ from torch import Tensor
 from focoop.clip.text.tower import Names
 from focoop.config.loading import load
 from focoop.errors import ConfigError, MethodError
-from focoop.federation.batched_training import train_together
 from focoop.federation.client import ClientData, LocalSettings, train
 from focoop.methods.base import Batch, ClientUpdate, Server, State, Task
 from focoop.methods.fedgallop import FedGalLoP
 from focoop.seeds import torch_generator
+from tests.federation.batched import train_together
 from tests.helpers import toy_backbone
 from tests.methods.toy import DIM, WIDTH, C, check_gradients, make_batch, make_task, step_loss
 

@@ -15,11 +15,11 @@ from torch import Tensor
 from focoop.clip.text.tower import Names
 from focoop.config.loading import load
 from focoop.errors import ConfigError, MethodError
-from focoop.federation.batched_training import train_together
 from focoop.federation.client import ClientData, LocalSettings, train
 from focoop.methods.base import Batch, ClientUpdate, Logits, Params, Server, State, Task, cosines
 from focoop.methods.fedlapt import TEMPLATES, FedLAPT, symmetric_beta
 from focoop.seeds import torch_generator
+from tests.federation.batched import train_together
 from tests.methods.toy import (
     N_TOKENS,
     WIDTH,

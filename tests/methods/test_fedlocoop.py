@@ -12,11 +12,11 @@ from torch import Tensor
 from focoop.clip.text.tower import Names
 from focoop.config.loading import load
 from focoop.errors import ConfigError, MethodError
-from focoop.federation.batched_training import train_together
 from focoop.federation.client import ClientData, LocalSettings, train
 from focoop.methods.base import Batch, ClientUpdate, Method, Server, State, Task
 from focoop.methods.fedlocoop import FedLoCoOp, ood_loss
 from focoop.seeds import torch_generator
+from tests.federation.batched import train_together
 from tests.methods.toy import (
     DIM,
     N_TOKENS,

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from focoop.config.loading import load
 from focoop.errors import ConfigError
-from focoop.federation.batched_training import train_together
 from focoop.federation.client import ClientData, LocalSettings, train
 from focoop.methods.base import ClientUpdate, Server, State, Task
 from focoop.methods.promptfolio import PromptFolio
 from focoop.seeds import torch_generator
+from tests.federation.batched import train_together
 from tests.methods.toy import (
     N_TOKENS,
     WIDTH,
