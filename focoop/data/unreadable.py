@@ -3,7 +3,6 @@
 import hashlib
 import json
 import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from typing import Any
 
 from focoop.caching import cache_folder, write_whole
 from focoop.data.decoding import UnreadableImageError, decode
-from focoop.data.depth import Whites, bits, whites_of
+from focoop.data.depth import Whites, whites_of
 from focoop.data.image_set import ImageSet
 from focoop.errors import DataError, MissingExtra
 from focoop.progress import tell
@@ -154,17 +153,6 @@ def nearly_black(tops: Sequence[float]) -> int:
     integers = [top for top in tops if isinstance(top, int)]
     white = whites_of(integers).integers
     return sum(whites_of([top]).integers * DARK <= white for top in integers)
-
-
-def depths(images: ImageSet, found: Mapping[str, Finding]) -> dict[str, Counter[str]]:
-    """Domain or client, else an empty name -> how many deep images hold how many bits."""
-    told: dict[str, Counter[str]] = {}
-    for file, group in zip(images.files, images.domains or [0] * len(images), strict=True):
-        top = found[file].top
-        if top is not None:
-            name = images.domain_names[group] if images.domain_names else ""
-            told.setdefault(name, Counter())[bits(max(whites_of([top])))] += 1
-    return told
 
 
 def summary(images: ImageSet, bad: Mapping[str, str]) -> str:

@@ -4,10 +4,9 @@ One decision rule throughout: an image is kept as ID when its score is at most t
 flagged as OOD when it is above. Images that tie with a threshold always count against the detector.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,34 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from focoop.errors import ConfigError, DataError, MethodError
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Metric:
-    """What one metric measures, and whether more of it is better."""
-
-    higher_is_better: bool
-    meaning: str
-
-
-METRICS: Mapping[str, Metric] = MappingProxyType(
-    {
-        "accuracy_own": Metric(True, "accuracy on test images of the client's own classes"),
-        "accuracy_all": Metric(True, "accuracy of each client's model on test images of all"),
-        "accuracy_corrupted": Metric(True, "accuracy on corrupted images of the own classes"),
-        "auroc": Metric(True, "chance that an OOD image scores above an ID image"),
-        "aupr_in": Metric(True, "average precision at finding ID images"),
-        "aupr_out": Metric(True, "average precision at finding OOD images"),
-        "fpr95": Metric(False, "share of OOD images accepted when 95% of ID images are kept"),
-        "fpr95_oodpos": Metric(False, "share of ID images flagged when 95% of OOD are caught"),
-        "ausuc": Metric(True, "area under accuracy on own classes against that on other classes"),
-        "harmonic": Metric(True, "harmonic mean of the accuracies on own and on other classes"),
-        "harmonic_best": Metric(True, "the largest harmonic mean on the frontier"),
-        "cross_alarm": Metric(
-            False, "share of other clients' ID images flagged when 95% of the own are kept"
-        ),
-    }
-)
 
 
 def accuracy(predicted: ArrayLike, labels: ArrayLike) -> float:
@@ -209,7 +180,7 @@ def detection(id_scores: ArrayLike, ood_scores: ArrayLike, copies: int = 1) -> d
             many clients.
 
     Returns:
-        Values by their key in `METRICS`.
+        Values by the names of the metrics.
 
     Raises:
         ValueError: `copies` is less than 1.

@@ -26,7 +26,8 @@ from focoop.federation.updates.differential_privacy import (
     drawn_rdp,
     epsilon,
     gaussian_rdp,
-    sampled_gaussian_rdp,
+    log_binomial,
+    log_sum_exp,
 )
 from focoop.methods.base import ClientUpdate, Server
 from focoop.methods.promptfl import PromptFL
@@ -49,6 +50,24 @@ def divergence(order: float, share: float, multiplier: float, *, swapped: bool =
     reach = order + 12 * multiplier
     total, _ = integrate.quad(integrand, -reach, reach, limit=400, epsabs=0, epsrel=1e-10)
     return math.log(total) / (order - 1)
+
+
+def sampled_gaussian_rdp(order: int, share: float, multiplier: float) -> float:
+    """Order a of (1 - q) N(0, z^2) + q N(1, z^2) from N(0, z^2), whole a > 1 (Mironov et al. 2019).
+
+    For clients drawn one by one with probability q whose noised sum alone is seen:
+    log sum_k (a over k) (1 - q)^(a - k) q^k exp((k^2 - k) / (2 z^2)) / (a - 1).
+    """
+    if share >= 1:
+        return gaussian_rdp(order, multiplier)
+    terms = (
+        log_binomial(order, k)
+        + (order - k) * math.log1p(-share)
+        + k * math.log(share)
+        + (k * k - k) / (2 * multiplier**2)
+        for k in range(order + 1)
+    )
+    return log_sum_exp(terms) / (order - 1)
 
 
 @pytest.mark.parametrize("order", [1.5, 2, 8])

@@ -223,24 +223,6 @@ def gaussian_rdp(order: float, multiplier: float) -> float:
     return order / (2 * multiplier**2)
 
 
-def sampled_gaussian_rdp(order: int, share: float, multiplier: float) -> float:
-    """Order a of (1 - q) N(0, z^2) + q N(1, z^2) from N(0, z^2), whole a > 1 (Mironov et al. 2019).
-
-    For clients drawn one by one with probability q whose noised sum alone is seen:
-    log sum_k (a over k) (1 - q)^(a - k) q^k exp((k^2 - k) / (2 z^2)) / (a - 1).
-    """
-    if share >= 1:
-        return gaussian_rdp(order, multiplier)
-    terms = (
-        log_binomial(order, k)
-        + (order - k) * math.log1p(-share)
-        + k * math.log(share)
-        + (k * k - k) / (2 * multiplier**2)
-        for k in range(order + 1)
-    )
-    return log_sum_exp(terms) / (order - 1)
-
-
 def drawn_rdp(order: int, share: float, rdp: Callable[[float], float]) -> float:
     """Bound for a share q of clients drawn without replacement, whole a > 1.
 
