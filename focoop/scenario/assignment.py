@@ -1,4 +1,4 @@
-"""Who trains and who is tested on which images: a configuration's data divided among clients."""
+"""Divide a configuration's data among clients: who trains and who is tested on which images."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ class Tested:
 
 @dataclass(frozen=True)
 class Split:
-    """Training and test images and which rows each client owns.
+    """Training and test images, and which rows each client owns.
 
     With views, the training rows of a client are its images, then as many rows of each view.
     """
@@ -50,11 +50,18 @@ class Split:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Class names in label order."""
+        """Return the class names in label order."""
         return self.train.classes
 
     def counts(self, of_test: bool = False) -> np.ndarray:
-        """(K, C) images of each class at each client, their views not counted."""
+        """Count the images of each class at each client, without their views.
+
+        Args:
+            of_test: Count test images instead of training images.
+
+        Returns:
+            Counts (K, C).
+        """
         features = self.test if of_test else self.train
         index = self.test_index
         if not of_test:
@@ -70,6 +77,14 @@ def make_split(
     With `data.validation` the test split is not opened: validation images, cut from the training
     images before shots are drawn, stand in for it. Of a user's own images without splits,
     `data.test_share` of each class are the test images.
+
+    Args:
+        config: The run's settings.
+        backbone: Encodes images; None: only the assignment is made, and features are empty.
+        cache_dir: The folder of the cache; None: the default one.
+
+    Returns:
+        The divided images.
     """
     opened = _opener(config, backbone, cache_dir, drop_classes=config.data.drop_classes)
     by = "client" if config.partition.kind == "given" else "domain"
@@ -162,10 +177,21 @@ def client_split(
     clients: int,
     classes: Sequence[str] = (),
 ) -> Split:
-    """One client's images, divided as `partition.kind = given` does among all clients' images.
+    """Divide one client's images as `partition.kind = given` does among all clients' images.
 
-    Only those of `client` are in `data.id`; it may lack some of the run's `classes`, by which all
-    are numbered. Images without splits lose the same ones to testing as they would there.
+    Only the images of `client` are in `data.id`. Images without splits lose the same ones to
+    testing as they would among all clients' images.
+
+    Args:
+        config: The client's settings.
+        backbone: Encodes images; None: only the assignment is made.
+        cache_dir: The folder of the cache; None: the default one.
+        client: The client's number.
+        clients: Number of clients in the federation.
+        classes: The run's class names, by which images are numbered; the client may lack some.
+
+    Returns:
+        The divided images.
     """
     opened = _opener(config, backbone, cache_dir)
 

@@ -1,4 +1,4 @@
-"""A run's test images divided among its clients without a single training image."""
+"""Divide a run's test images among its clients without opening a training image."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,20 +25,20 @@ def tested_split(
     classes: Sequence[str],
     clients: Sequence[str],
 ) -> Split:
-    """The test images of a run as `make_split` divides them; the training images stay closed.
+    """Divide the test images of a run as `make_split` does; the training images stay closed.
 
     Args:
-        config: the run's settings; its dataset has a test split of its own.
-        backbone: encodes images; without one, who is who alone.
-        cache_dir: the folder of the cache.
-        classes: class names of the run, in the order of the labels.
-        clients: names of its clients, in the order of their numbers.
+        config: The run's settings; its dataset has a test split of its own.
+        backbone: Encodes images; None: only the assignment is made.
+        cache_dir: The folder of the cache.
+        classes: Class names of the run, in the order of the labels.
+        clients: Names of its clients, in the order of their numbers.
 
     Returns:
         A split without training images.
 
     Raises:
-        DataError: the test images are gone, or are of a class or client that the run did not have.
+        DataError: The test images are gone, or are of a class or client that the run did not have.
     """
     kind = config.partition.kind
     if config.partition.leave_out:
@@ -74,7 +74,14 @@ def tested_split(
 
 
 def training_is_gone(config: RunConfig) -> bool:
-    """Whether a run's training images cannot be opened at all."""
+    """Say whether a run's training images cannot be opened at all.
+
+    Args:
+        config: The run's settings.
+
+    Returns:
+        Whether they are gone.
+    """
     by = "client" if config.partition.kind == "given" else "domain"
     root, strict = config.data.root or None, config.data.strict
     try:

@@ -1,4 +1,4 @@
-"""Negative labels: WordNet words far from every ID class, which name the OOD prompts.
+"""Choose negative words: WordNet words far from every ID class, which name the OOD prompts.
 
 The distance of a word is d_u = -Quantile_q over ID classes of cos(word, class), q = 0.95, with
 linear interpolation; the words of largest d_u are taken. Everything is deterministic: lists are
@@ -63,7 +63,15 @@ class Ranking:
     nouns: Ranked
 
     def select(self, adjectives: list[int], nouns: list[int]) -> Negatives:
-        """The words at the given ranks."""
+        """Take the words at given ranks.
+
+        Args:
+            adjectives: Ranks of adjectives.
+            nouns: Ranks of nouns.
+
+        Returns:
+            The words with their distances.
+        """
         words = [self.adjectives.words[i] for i in adjectives]
         words += [self.nouns.words[i] for i in nouns]
         distances = [self.adjectives.distances[adjectives], self.nouns.distances[nouns]]
@@ -85,6 +93,18 @@ def rank(
 
     The encoded candidates (rounded to float16) and the distances are cached on disk apart: a new
     class list or quantile encodes only the class names.
+
+    Args:
+        backbone: The run's own backbone.
+        classes: Names of the ID classes.
+        template_noun: Text of ID names and nouns.
+        template_adjective: Text of adjectives.
+        quantile: q of the distance.
+        candidates: Your own words instead of WordNet's.
+        cache_dir: The folder of the cache; None: the default one.
+
+    Returns:
+        All candidates, farthest first.
     """
     query = Query.of(backbone, classes, template_noun, template_adjective, quantile, candidates)
     return query.rank(cache_folder(cache_dir, "negatives"))
@@ -104,24 +124,30 @@ def mine(
     cache_dir: Path | None = None,
     rankings: Path | None = PACKAGED,
 ) -> Negatives:
-    """Mine `count` negatives for an ID class list.
+    """Choose the negative words of an ID class list.
 
     Args:
-        backbone: the run's own backbone.
-        classes: names of the ID classes.
-        count: number U of negatives; may be 0.
+        backbone: The run's own backbone.
+        classes: Names of the ID classes.
+        count: Number U of negatives; may be 0.
         quantile: q of the distance; 1 keeps only words far from every single class.
-        band: the stretch of the ranking to take from, as fractions of all candidates of a kind,
-            0 being the farthest. Words are evenly spaced in it; a band too narrow for the words
-            asked is widened at its near end, so (0, 0) takes the farthest words, (0.05, 0.05)
-            those after the extreme 5 %, and (0, 0.15) samples NegLabel's farthest 15 %.
-        adjective_share: share of adjectives; None for their share of the candidates, rounded down.
-        template_noun: text of ID names and nouns.
-        template_adjective: text of adjectives.
-        candidates: your own words instead of WordNet's.
-        cache_dir: where to keep encoded words; default `$FOCOOP_CACHE/negatives`, else
+        band: The stretch of the ranking to take from, as fractions of all candidates of a kind, 0
+            being the farthest. Words are evenly spaced in it; a band too narrow for the words asked
+            is widened at its near end, so (0, 0) takes the farthest words, (0.05, 0.05) those after
+            the extreme 5 %, and (0, 0.15) samples NegLabel's farthest 15 %.
+        adjective_share: Share of adjectives; None for their share of the candidates, rounded down.
+        template_noun: Text of ID names and nouns.
+        template_adjective: Text of adjectives.
+        candidates: Your own words instead of WordNet's.
+        cache_dir: Where to keep encoded words; default `$FOCOOP_CACHE/negatives`, else
             `~/.cache/focoop/negatives`.
-        rankings: file of rankings that need no encoding; None: encode whatever is asked.
+        rankings: The file of packaged rankings.
+
+    Returns:
+        The chosen words.
+
+    Raises:
+        ConfigError: There are fewer candidates than words asked for, or a setting is out of range.
     """
     if count < 0:
         raise ConfigError(f"the number of negatives is {count}: it must be 0 or more")
@@ -141,7 +167,7 @@ def mine(
 
 @dataclass(frozen=True)
 class Query:
-    """What a ranking depends on."""
+    """All that a ranking depends on: backbone, classes, templates, quantile and candidates."""
 
     backbone: Backbone
     classes: tuple[str, ...]
@@ -159,7 +185,22 @@ class Query:
         quantile: float = QUANTILE,
         words: Candidates | None = None,
     ) -> "Query":
-        """Check the ingredients; the order of the classes does not matter."""
+        """Check the parts of a query; the order of the classes does not matter.
+
+        Args:
+            backbone: The run's own backbone.
+            classes: Names of the ID classes.
+            noun: Text of ID names and nouns.
+            adjective: Text of adjectives.
+            quantile: q of the distance.
+            words: The candidates; None: WordNet's.
+
+        Returns:
+            The query.
+
+        Raises:
+            ConfigError: A template has no place for a word, or the quantile is out of range.
+        """
         if not classes:
             raise ConfigError("no ID class names were given: negatives need at least one")
         if not 0 <= quantile <= 1:
@@ -172,17 +213,24 @@ class Query:
 
     @property
     def features_key(self) -> str:
-        """Content hash of everything the encoded candidates depend on."""
+        """Return a content hash of everything the encoded candidates depend on."""
         tower = [self.backbone.fingerprint, "None"]  # the place of a precision, now always float32
         return content_hash(["features 1", *tower, self.templates, self.words.version])
 
     @property
     def key(self) -> str:
-        """Content hash of everything the ranking depends on."""
+        """Return a content hash of everything the ranking depends on."""
         return content_hash(["ranking 1", self.features_key, self.classes, self.quantile])
 
     def rank(self, folder: Path) -> Ranking:
-        """Rank from the cached distances, cached features or from nothing."""
+        """Rank the candidates, from cached distances or features where there are some.
+
+        Args:
+            folder: The folder of the cache.
+
+        Returns:
+            The ranking.
+        """
         kept = self.words.without(self.classes)
         size = len(kept.adjectives) + len(kept.nouns)
         exact = content_hash([self.key, kept.adjectives, kept.nouns])
@@ -194,7 +242,15 @@ class Query:
         )
 
     def distances(self, kept: Candidates, folder: Path) -> Tensor:
-        """Distances (n,) float32 of adjectives, then nouns of `kept`."""
+        """Compute the distances of candidates from the ID classes.
+
+        Args:
+            kept: The candidates that are left after cleaning.
+            folder: The folder of the cache.
+
+        Returns:
+            Distances (n,) float32 of adjectives, then nouns.
+        """
         everything = [*self.words.adjectives, *self.words.nouns]
         shape = (len(everything), self.backbone.dim)
         path = folder / f"features-{self.features_key}.safetensors"
@@ -211,7 +267,7 @@ class Query:
         return out
 
     def encode(self) -> Tensor:
-        """Unit features (n, D) of all candidates in float16, adjectives first."""
+        """Return unit features (n, D) of all candidates in float16, adjectives first."""
         noun, adjective = self.templates
         texts = [adjective.format(word) for word in self.words.adjectives]
         texts += [noun.format(word) for word in self.words.nouns]
@@ -219,7 +275,15 @@ class Query:
 
 
 def packaged(key: str, file: Path = PACKAGED) -> Ranking | None:
-    """The head of the ranking with that key, if it ships with the package (for the demo)."""
+    """Return the head of a ranking that ships with the package, for the demo.
+
+    Args:
+        key: The query's content hash.
+        file: The packaged rankings.
+
+    Returns:
+        The ranking, or None where there is none of that key.
+    """
     if not file.is_file():
         return None
     entry = json.loads(file.read_text(encoding="ascii"))["rankings"].get(key)
@@ -238,7 +302,19 @@ def _ranked(words: Sequence[str], distances: Tensor) -> Ranked:
 
 
 def adjective_count(count: int, adjectives: int, nouns: int, share: float | None = None) -> int:
-    """How many of `count` slots go to adjectives: their share of the candidates, rounded down.
+    """Return how many of the words are adjectives: their share of the candidates, rounded down.
+
+    Args:
+        count: Number of words.
+        adjectives: Number of candidate adjectives.
+        nouns: Number of candidate nouns.
+        share: Another share of adjectives.
+
+    Returns:
+        The number of adjectives.
+
+    Raises:
+        ConfigError: There are not enough candidates of a kind.
 
     >>> adjective_count(100, 11_454, 58_546)
     16

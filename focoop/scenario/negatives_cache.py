@@ -1,4 +1,4 @@
-"""The negative words of a task, remembered on disk: choosing them anew takes about a second."""
+"""Keep the negative words of a task on disk, because choosing them anew takes about a second."""
 
 import hashlib
 import json
@@ -20,7 +20,18 @@ def remembered(
     mine: Callable[[], Sequence[str]],
     cache_dir: Path | None = None,
 ) -> tuple[str, ...]:
-    """What `mine` gives for a backbone, classes, settings and the word list as it is now."""
+    """Return the negative words of a task, chosen now where the cache does not have them.
+
+    Args:
+        settings: The settings of the choice.
+        fingerprint: The backbone's fingerprint.
+        classes: Names of the ID classes.
+        mine: Chooses the words.
+        cache_dir: The folder of the cache; None: the default one.
+
+    Returns:
+        The words.
+    """
     source = Path(settings.words).expanduser() if settings.words else WORDNET
     try:
         version = hashlib.sha256(source.read_bytes()).hexdigest()

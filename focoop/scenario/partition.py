@@ -1,4 +1,4 @@
-"""Who holds which images: a class-by-client matrix of shares, applied alike to every split.
+"""Divide images among clients: a class-by-client matrix of shares, applied alike to every split.
 
 Train, test and corrupted test are cut by the same matrix, so a client is tested on the label mix it
 was trained on. Largest-remainder rounding gives every image of a held class to exactly one client,
@@ -40,7 +40,10 @@ class Partition:
         object.__setattr__(self, "matrix", matrix)
 
     def holds(self) -> NDArray[np.bool_]:
-        """Whether a client has a share of a class (K,C); small classes may still yield no image.
+        """Say which client has a share of which class; small classes may still yield no image.
+
+        Returns:
+            A mask (K, C).
 
         >>> iid(2, 3).holds().all()
         np.True_
@@ -48,11 +51,21 @@ class Partition:
         return self.matrix > 0
 
     def assign(self, labels: ArrayLike, seed: int) -> list[Index]:
-        """Sorted image indices of each client for any split over the same classes.
+        """Give each client its images of any split over the same classes.
 
         Images are shuffled within their class first: files ordered by severity or by source then
         give every client a mix. Equal remainders go to the client with the fewest images so far.
         Images of classes that nobody holds are left out.
+
+        Args:
+            labels: Class of each image (N,).
+            seed: Seed of the shuffle.
+
+        Returns:
+            Sorted image indices of each client.
+
+        Raises:
+            ConfigError: A label is no class of the partition.
 
         >>> [len(part) for part in iid(2, 3).assign([0] * 4 + [1] * 5, seed=1)]
         [3, 3, 3]
@@ -80,7 +93,14 @@ class Partition:
 
 
 def iid(num_classes: int, num_clients: int) -> Partition:
-    """Every client gets the same share of every class.
+    """Give every client the same share of every class.
+
+    Args:
+        num_classes: Number of classes.
+        num_clients: Number of clients.
+
+    Returns:
+        The partition.
 
     >>> iid(2, 4).matrix[:, 0].tolist()
     [0.25, 0.25, 0.25, 0.25]
@@ -90,7 +110,19 @@ def iid(num_classes: int, num_clients: int) -> Partition:
 
 
 def dirichlet(num_classes: int, num_clients: int, alpha: float, seed: int) -> Partition:
-    """For each class one Dirichlet(alpha, ..., alpha) draw over clients.
+    """Draw for each class one Dirichlet(alpha, ..., alpha) share over clients.
+
+    Args:
+        num_classes: Number of classes.
+        num_clients: Number of clients.
+        alpha: Evenness; a small value gives most of a class to few clients.
+        seed: Seed of the draw.
+
+    Returns:
+        The partition.
+
+    Raises:
+        ConfigError: alpha is not positive.
 
     >>> dirichlet(5, 3, alpha=0.5, seed=0).matrix.sum(0).round(6).tolist()
     [1.0, 1.0, 1.0, 1.0, 1.0]
@@ -106,7 +138,20 @@ def dirichlet(num_classes: int, num_clients: int, alpha: float, seed: int) -> Pa
 
 
 def pathological(num_classes: int, num_clients: int, seed: int) -> Partition:
-    """Non-overlap: shuffled classes cut into runs of floor(C/K); left-overs to clients 0, 1, ...
+    """Give clients classes of their own: shuffled classes cut into runs of floor(C/K).
+
+    Left-over classes go to clients 0, 1, and so on.
+
+    Args:
+        num_classes: Number of classes.
+        num_clients: Number of clients.
+        seed: Seed of the shuffle.
+
+    Returns:
+        The partition.
+
+    Raises:
+        ConfigError: There are fewer classes than clients.
 
     >>> pathological(5, 2, seed=0).holds().sum(1).tolist()
     [3, 2]
@@ -127,10 +172,22 @@ def pathological(num_classes: int, num_clients: int, seed: int) -> Partition:
 
 
 def overlap(num_classes: int, num_clients: int, classes_per_client: int, seed: int) -> Partition:
-    """Each client holds ``classes_per_client`` distinct classes, shared equally by their holders.
+    """Give each client the same number of distinct classes, shared equally by their holders.
 
     Classes are dealt from shuffled packs; a client whose hand straddles two packs skips what it
     has. Every class has floor or ceil of K*m/C holders (none, for some, when K*m < C).
+
+    Args:
+        num_classes: Number of classes C.
+        num_clients: Number of clients K.
+        classes_per_client: m.
+        seed: Seed of the shuffle.
+
+    Returns:
+        The partition.
+
+    Raises:
+        ConfigError: A client would hold more classes than there are.
 
     >>> partition = overlap(10, 6, classes_per_client=5, seed=0)
     >>> partition.holds().sum(1).tolist(), set(partition.holds().sum(0).tolist())
@@ -157,10 +214,22 @@ def overlap(num_classes: int, num_clients: int, classes_per_client: int, seed: i
 
 
 def by_domain(domains: ArrayLike, num_clients: int | None = None, seed: int = 0) -> list[Index]:
-    """Sorted image indices of clients that each see one domain, or whole domains.
+    """Give clients whole domains.
 
     With as many clients as domains (the default) client k has the k-th present domain; further
     clients split domains in turn, fewer clients take several domains each.
+
+    Args:
+        domains: Domain of each image (N,).
+        num_clients: Number of clients; None: one for each domain.
+        seed: Seed of the shuffle where clients split a domain.
+
+    Returns:
+        Sorted image indices of each client.
+
+    Raises:
+        ConfigError: There are more clients than images allow.
+        DataError: There are no images.
 
     >>> [part.tolist() for part in by_domain([4, 7, 4, 7, 7])]
     [[0, 2], [1, 3, 4]]
@@ -189,7 +258,7 @@ def by_domain(domains: ArrayLike, num_clients: int | None = None, seed: int = 0)
 
 @dataclass(frozen=True, eq=False)
 class Shots:
-    """Few-shot cut: sorted indices of each client, and how many of them are repeated draws."""
+    """A few-shot cut: sorted indices of each client, and how many of them are repeated draws."""
 
     indices: tuple[Index, ...]
     repeated: int
@@ -198,10 +267,22 @@ class Shots:
 def take_shots(
     indices: Sequence[ArrayLike], labels: ArrayLike, shots: int | None, seed: int
 ) -> Shots:
-    """Draw ``shots`` images per (client, class) present; None takes all.
+    """Draw a number of images per client and class.
 
-    Enough images: without replacement. Too few: all of them, then draws with replacement, which
-    ``repeated`` counts. A cell's draw depends on (seed, client, class) alone.
+    Where there are enough images they are drawn without replacement; else all are taken, and then
+    more with replacement. A draw depends on the seed, the client and the class alone.
+
+    Args:
+        indices: Images of each client.
+        labels: Class of each image (N,).
+        shots: Images per client and class; None takes all.
+        seed: Seed of the draw.
+
+    Returns:
+        The drawn images.
+
+    Raises:
+        ConfigError: `shots` is less than 1.
 
     >>> cut = take_shots([[0, 1, 2, 3]], [0, 0, 0, 1], shots=2, seed=0)
     >>> len(cut.indices[0]), cut.indices[0].tolist().count(3), cut.repeated
@@ -228,9 +309,19 @@ def take_shots(
 def validation_cut(
     labels: ArrayLike, *, per_class: int | None = None, fraction: float | None = None, seed: int
 ) -> tuple[Index, Index]:
-    """Split into sorted (train, validation) indices, class by class; every class keeps an image.
+    """Cut validation images from each class; every class keeps an image for training.
 
-    Give either a number per class or a fraction (rounded down for each class).
+    Args:
+        labels: Class of each image (N,).
+        per_class: Validation images of each class; give either this or `fraction`.
+        fraction: Their share of each class, rounded down.
+        seed: Seed of the draw.
+
+    Returns:
+        Sorted indices of training and of validation images.
+
+    Raises:
+        ConfigError: Both or none of the two are given, or one is out of range.
 
     >>> train, validation = validation_cut([0, 0, 0, 1, 1, 1], per_class=1, seed=0)
     >>> len(train), len(validation)
@@ -254,7 +345,15 @@ def validation_cut(
 
 
 def summary(indices: Sequence[ArrayLike], labels: ArrayLike, num_classes: int) -> Index:
-    """Number of images of each class at each client (K,C), repeated draws counted.
+    """Count the images of each class at each client, repeated draws included.
+
+    Args:
+        indices: Images of each client.
+        labels: Class of each image (N,).
+        num_classes: Number of classes.
+
+    Returns:
+        Counts (K, C).
 
     >>> summary([[0, 1], [2, 2]], [0, 1, 1], num_classes=2).tolist()
     [[1, 1], [0, 2]]

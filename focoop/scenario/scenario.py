@@ -1,4 +1,4 @@
-"""A configuration made concrete: the task, every client's images and the sets to evaluate on."""
+"""Make a configuration concrete: the task, every client's images and the sets to evaluate on."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,7 +42,7 @@ Divide = Callable[[RunConfig, Backbone | None, Path | None], Split]
 
 @dataclass(frozen=True)
 class Scenario:
-    """All a run needs, and the hashes and sources that say what it was run on."""
+    """All that a run needs, and the hashes and sources that say what it was run on."""
 
     method: Method
     task: Task
@@ -54,12 +54,22 @@ class Scenario:
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def client(self, index: int) -> ClientData:
-        """Client `index`'s training images; gathered when asked for, so that K costs nothing."""
+        """Gather a client's training images; without the call a client costs nothing.
+
+        Args:
+            index: The client's number.
+
+        Returns:
+            Its images.
+        """
         found = self._images_at(torch.from_numpy(self.split.train_index[index]))
         return replace(found, views=self.split.views)
 
     def training_clients(self) -> list[Callable[[], ClientData]]:
-        """Those who train: every client, or one that holds all images where a method pools them."""
+        """Return functions that gather the images of those who train.
+
+        These are all clients, or one that holds all images where a method pools them.
+        """
         if self.method.pools_data:
             rows = torch.from_numpy(np.concatenate(self.split.train_index))
             return [partial(self._images_at, rows)]
@@ -71,7 +81,7 @@ class Scenario:
 
     @property
     def num_clients(self) -> int:
-        """K."""
+        """Return the number K of clients."""
         return len(self.split.train_index)
 
 
@@ -83,9 +93,22 @@ def build_scenario(
     load: Load | None = None,
     words: Sequence[str] | None = None,
 ) -> Scenario:
-    """Load the backbone, the features and the words that `config` names; `divide` the images.
+    """Load the backbone, the features and the words that a configuration names.
 
-    `words` are negative words that are known already; None: they are mined where they are needed.
+    Args:
+        config: The configuration.
+        cache_dir: The folder of the cache; None: the default one.
+        device: Where to compute, over what the configuration says.
+        divide: Divides the images among clients.
+        load: Loads a backbone by its name.
+        words: Negative words that are known already; None: they are mined where they are needed.
+
+    Returns:
+        The scenario.
+
+    Raises:
+        ConfigError: Settings do not fit each other or the data.
+        MethodError: The method cannot run on this data.
     """
     method = create(config.method.name, config.method.settings)
     if method.patch_kind and not config.data.with_patches:
@@ -140,13 +163,27 @@ def build_scenario(
 
 
 def datasets_of(config: RunConfig) -> list[str]:
-    """Names of all datasets that a run opens, each once."""
+    """List the names of all datasets that a run opens, each once.
+
+    Args:
+        config: The run's settings.
+
+    Returns:
+        Names as settings write them.
+    """
     corrupted = () if config.data.validation else config.data.corrupted
     return list(dict.fromkeys((config.data.id, *corrupted, *ood_of(config))))
 
 
 def ood_of(config: RunConfig) -> tuple[str, ...]:
-    """The OOD sets of a run: those of validation while it validates."""
+    """Return the OOD sets of a run: those of validation while it validates.
+
+    Args:
+        config: The run's settings.
+
+    Returns:
+        Names of the sets.
+    """
     data = config.data
     return data.validation_ood if data.validation and data.validation_ood else data.ood
 
@@ -155,10 +192,10 @@ def require_data(*configs: RunConfig) -> None:
     """Refuse runs whose public datasets are not here, before anything is computed.
 
     Args:
-        configs: the runs; what all of them lack is said at once.
+        *configs: The runs' settings; what all of them lack is said at once.
 
     Raises:
-        DataError: what to fetch and how large it is, or which ready features do not fit.
+        DataError: What to fetch and how large it is, or which ready features do not fit.
     """
     for one in configs:
         for spec in expand(() if one.data.validation else one.data.corrupted):
@@ -174,7 +211,15 @@ def require_data(*configs: RunConfig) -> None:
 
 
 def served_by(features: FeatureSet, images: int | None = None) -> dict[str, Any]:
-    """Where features came from, for a run's manifest."""
+    """Describe where features came from, for a run's manifest.
+
+    Args:
+        features: The features.
+        images: Number of images, where it is not that of the rows.
+
+    Returns:
+        Facts by name.
+    """
     told = features.provenance
     served = told.get("served", "")
     path = told.get("source" if served == "images" else "file", "")
@@ -245,7 +290,16 @@ def _look(spec: str, *, opened: partial[FeatureSet], **more: str) -> FeatureSet 
 def open_backbone(
     config: RunConfig, device: str | None = None, load: Load | None = None
 ) -> Backbone:
-    """The configuration's towers on their device, in the precision they train in."""
+    """Load a configuration's backbone on its device, in the precision it trains in.
+
+    Args:
+        config: The run's settings.
+        device: Where to compute, over what the configuration says.
+        load: Loads a backbone by its name; None: `load_backbone`.
+
+    Returns:
+        The backbone.
+    """
     weights = Path(config.backbone.weights) if config.backbone.weights else None
     name, where = config.backbone.name, device or config.backbone.device
     chosen = load or load_backbone
@@ -265,7 +319,19 @@ def make_task(
     cache_dir: Path | None = None,
     words: Sequence[str] | None = None,
 ) -> Task:
-    """The text side of a run; `words` None: mined, for methods that use them."""
+    """Make the text side of a run: class names and, for methods that use them, negative words.
+
+    Args:
+        config: The run's settings.
+        backbone: The backbone.
+        classes: Class names in label order.
+        needs_ood: The method uses negative words.
+        cache_dir: The folder of the cache; None: the default one.
+        words: Negative words that are known already; None: they are mined.
+
+    Returns:
+        The task.
+    """
     if words is None and needs_ood:
         words = task_words(config, backbone, classes, cache_dir)
     texts = [config.data.template.format(name.replace("_", " ")) for name in classes]
@@ -287,7 +353,17 @@ def make_task(
 def task_words(
     config: RunConfig, backbone: Backbone, classes: tuple[str, ...], cache_dir: Path | None = None
 ) -> tuple[str, ...]:
-    """The negative words of a run's task, mined once and remembered on disk."""
+    """Return the negative words of a run's task, mined once and kept on disk.
+
+    Args:
+        config: The run's settings.
+        backbone: The backbone.
+        classes: Class names in label order.
+        cache_dir: The folder of the cache; None: the default one.
+
+    Returns:
+        The words.
+    """
     if not config.negatives.count:
         return ()
     return remembered(
@@ -302,7 +378,17 @@ def task_words(
 def mine_negatives(
     config: RunConfig, backbone: Backbone, classes: tuple[str, ...], cache_dir: Path | None = None
 ) -> Negatives:
-    """The negative words of a configuration, with their distances from the ID classes."""
+    """Choose the negative words of a configuration, with their distances from the ID classes.
+
+    Args:
+        config: The run's settings.
+        backbone: The backbone.
+        classes: Class names in label order.
+        cache_dir: The folder of the cache; None: the default one.
+
+    Returns:
+        The words.
+    """
     wanted = config.negatives
     return mine(
         backbone,
@@ -317,7 +403,16 @@ def mine_negatives(
 
 
 def expand_severities(specs: Sequence[str]) -> list[tuple[str, str]]:
-    """(`type@severity`, spec) pairs; a corruption without a severity stands for all five.
+    """Write out corruptions without a severity, which stand for all five.
+
+    Args:
+        specs: Names of corrupted sets.
+
+    Returns:
+        Pairs of `type@severity` and the set's name.
+
+    Raises:
+        ConfigError: A name asks for no corruption.
 
     >>> expand_severities(["demo:cifar100#brightness"])[4]
     ('brightness@5', 'demo:cifar100#brightness@5')

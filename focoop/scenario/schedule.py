@@ -1,4 +1,4 @@
-"""How a configuration's federation runs: rounds, privacy, and what the server does to updates."""
+"""Read from a configuration how its federation runs: rounds, privacy, what happens to updates."""
 
 from focoop.config import RunConfig
 from focoop.errors import ConfigError
@@ -21,7 +21,15 @@ TOGETHER = 50
 
 
 def schedule_of(config: RunConfig, scenario: Scenario) -> Schedule:
-    """How the configuration's federation runs."""
+    """Return how a configuration's federation runs.
+
+    Args:
+        config: The run's settings.
+        scenario: The run's data.
+
+    Returns:
+        The schedule.
+    """
     settings = config.federation
     check_parties(config, scenario.num_clients)
     return Schedule(
@@ -46,7 +54,15 @@ def schedule_of(config: RunConfig, scenario: Scenario) -> Schedule:
 
 
 def check_parties(config: RunConfig, num_clients: int) -> None:
-    """Refuse secure sums of fewer clients than sites would take part in."""
+    """Refuse secure sums of fewer clients than sites would take part in.
+
+    Args:
+        config: The run's settings.
+        num_clients: Number of clients.
+
+    Raises:
+        ConfigError: There are too few.
+    """
     asked = num_sampled(num_clients, config.federation.participation)
     if config.privacy.secure_sum and asked < config.privacy.parties:
         raise ConfigError(
@@ -57,7 +73,14 @@ def check_parties(config: RunConfig, num_clients: int) -> None:
 
 
 def client_privacy(config: RunConfig) -> Privacy | None:
-    """What clients do to their updates before they leave; None: nothing."""
+    """Return what clients do to their updates before they leave.
+
+    Args:
+        config: The run's settings.
+
+    Returns:
+        Clipping and noise; None: nothing.
+    """
     given = config.privacy
     if not given.clip and given.counts == "exact":
         return None
@@ -73,7 +96,14 @@ def client_privacy(config: RunConfig) -> Privacy | None:
 
 
 def server_screen(config: RunConfig) -> Screen | None:
-    """What happens to updates before the method's server step; None: nothing."""
+    """Return what happens to updates before the method's server step.
+
+    Args:
+        config: The run's settings.
+
+    Returns:
+        A function of updates; None: nothing.
+    """
     inner, edges = _screen(config), config.federation.edges
     return Edges(edges, inner).screen if edges else inner
 

@@ -44,18 +44,34 @@ class Candidates:
         adjectives: Iterable[str] = (),
         synsets: Iterable[Sequence[str]] = (),
     ) -> "Candidates":
-        """Sort, drop repetitions, and drop adjectives that are also nouns."""
+        """Sort words, drop repetitions, and drop adjectives that are also nouns.
+
+        Args:
+            nouns: Nouns.
+            adjectives: Adjectives.
+            synsets: Groups of synonyms.
+
+        Returns:
+            The candidates.
+        """
         names = {word.replace("_", " ").strip() for word in nouns} - {""}
         others = {word.replace("_", " ").strip() for word in adjectives} - names - {""}
         return cls(tuple(sorted(names)), tuple(sorted(others)), tuple(map(tuple, synsets)))
 
     @cached_property
     def version(self) -> str:
-        """Hash of the content."""
+        """Return a hash of the content."""
         return content_hash([self.nouns, self.adjectives, self.synsets])
 
     def without(self, classes: Sequence[str]) -> "Candidates":
-        """Leave out ID names, words that share a synset with one, and plurals of either."""
+        """Leave out ID names, words that share a synset with one, and plurals of either.
+
+        Args:
+            classes: Names of the ID classes.
+
+        Returns:
+            The candidates that are left.
+        """
         parts = [part for name in classes for part in re.split(r"[,/]", name)]
         blocked = set().union(*map(forms, parts))
         related = [synset for synset in self.synsets if any(forms(w) & blocked for w in synset)]
@@ -69,7 +85,10 @@ class Candidates:
 
 @cache
 def candidates() -> Candidates:
-    """The packaged WordNet 3.0 lists: first word of each synset, without animals and food."""
+    """Return the packaged WordNet 3.0 lists.
+
+    First word of each synset, without animals and food.
+    """
     text = WORDNET.read_text(encoding="ascii")
     entries: dict[str, list[list[str]]] = {"noun": [], "adj": []}
     for name, joined in json.loads(text)["files"].items():
@@ -81,10 +100,19 @@ def candidates() -> Candidates:
 
 
 def read_words(path: Path) -> Candidates:
-    """Candidates of a user's own: a text file of one word or phrase per line.
+    """Read candidates of a user's own: a text file of one word or phrase per line.
 
     All are nouns until a line `[adjectives]`; `[nouns]` turns back. Empty lines and what follows a
     `#` are left out.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The candidates.
+
+    Raises:
+        ConfigError: The file cannot be read or holds no word.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -112,7 +140,14 @@ def read_words(path: Path) -> Candidates:
 
 
 def forms(name: str) -> set[str]:
-    """A name without case, spaces, hyphens and underscores, with its possible singulars."""
+    """Return a name without case, spaces, hyphens and underscores, with its possible singulars.
+
+    Args:
+        name: The name.
+
+    Returns:
+        All forms.
+    """
     word = re.sub(r"[\s_-]+", " ", name.casefold()).strip()
     head, last = word[: word.rfind(" ") + 1], word[word.rfind(" ") + 1 :]
     found = {last, IRREGULAR.get(last, last)}
@@ -130,6 +165,13 @@ def forms(name: str) -> set[str]:
 
 
 def content_hash(content: object) -> str:
-    """First 128 bits of the SHA-256 of anything JSON can write."""
+    """Return the first 128 bits of the SHA-256 of anything JSON can write.
+
+    Args:
+        content: The content.
+
+    Returns:
+        Hexadecimal digits.
+    """
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
