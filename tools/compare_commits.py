@@ -178,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with _checkout(given.old) as old_folder, _checkout(given.new) as new_folder:
                 old = Version(given.old, old_folder, work / "old", to_old)
                 new = Version(given.new, new_folder, work / "new", to_new)
-                outcomes = compare_versions(old, new, work / "toy", given.only)
+                outcomes = compare_versions(old, new, work / "toy", given.only, given.new_metric)
     except Failure as failure:
         print(failure, file=sys.stderr)
         return 2
@@ -193,7 +193,11 @@ def exit_status(outcomes: Sequence[Outcome]) -> int:
 
 
 def compare_versions(
-    old: Version, new: Version, toy: Path, only: Sequence[str] = ()
+    old: Version,
+    new: Version,
+    toy: Path,
+    only: Sequence[str] = (),
+    measured: Sequence[str] = (),
 ) -> list[Outcome]:
     """Run every case with both versions, compare the run folders and print a table.
 
@@ -202,6 +206,7 @@ def compare_versions(
         new: the version that is to agree with it.
         toy: folder for the toy files that both read.
         only: words; cases whose name holds none of them are left out. Empty: all cases.
+        measured: metrics that only the new version has.
 
     Returns:
         One outcome per case, in the order of the table.
@@ -222,7 +227,7 @@ def compare_versions(
     width = max(len(case.name) for case in cases)
     print(f"{'case':{width}}  files  result", flush=True)
     outcomes = []
-    for outcome in _run_and_compare(old, new, cases):
+    for outcome in _run_and_compare(old, new, cases, measured):
         result = "equal" if not outcome.differences else "differs"
         result = "failed" if outcome.failed else result
         print(f"{outcome.case:{width}}  {outcome.files:5}  {result}", flush=True)
@@ -234,7 +239,9 @@ def compare_versions(
     return outcomes
 
 
-def _run_and_compare(old: Version, new: Version, cases: Sequence[Case]) -> Iterator[Outcome]:
+def _run_and_compare(
+    old: Version, new: Version, cases: Sequence[Case], measured: Sequence[str]
+) -> Iterator[Outcome]:
     """Both versions run at the same time; a case is compared once both have ended it."""
     running = [(version.label, version.start(cases)) for version in (old, new)]
     try:
@@ -249,7 +256,8 @@ def _run_and_compare(old: Version, new: Version, cases: Sequence[Case]) -> Itera
                 yield Outcome(case.name, 0, tuple(failures), failed=True)
             else:
                 folders = old.folder(case), new.folder(case)
-                yield Outcome(case.name, *compare_folders(*folders, old.names, new.names))
+                told = compare_folders(*folders, old.names, new.names, measured)
+                yield Outcome(case.name, *told)
     finally:
         for _, process in running:
             process.kill()
@@ -261,6 +269,7 @@ def compare_folders(
     new: Path,
     to_old: Mapping[str, str] | None = None,
     to_new: Mapping[str, str] | None = None,
+    measured: Sequence[str] = (),
 ) -> tuple[int, tuple[str, ...]]:
     """Compare the files of two run folders.
 
@@ -269,9 +278,11 @@ def compare_folders(
         new: the run folder that is to agree with it.
         to_old: new to old names of settings; an empty old name: the setting was added.
         to_new: old to new names of settings; an empty new name: the setting was dropped.
+        measured: metrics that may be in the new folder alone.
 
     Returns:
-        How many files were compared, and one line per file that differs.
+        How many files were compared, and one line per file that differs: the first places, with +
+        for what only the new folder has and - for what only the old one has.
     """
     names = [
         {
@@ -290,7 +301,10 @@ def compare_folders(
             before = _renamed(before, to_new or {})
             added = {name for name, other in (to_old or {}).items() if other == DROPPED}
             after = {k: v for k, v in after.items() if k.partition("[")[0] not in added}
+        if name == "metrics.jsonl":
+            after = {k: v for k, v in after.items() if k in before or not _is_of(k, measured)}
         keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+        keys = [("" if k in after else "-") + ("" if k in before else "+") + k for k in keys]
         if keys:
             more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
             differences.append(f"{name}: {', '.join(keys[:3])}{more}")
@@ -341,6 +355,11 @@ def _renamed(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, A
         if (name := names.get(key, key)) != DROPPED:
             found[name + bracket + index] = value
     return found
+
+
+def _is_of(place: str, metrics: Sequence[str]) -> bool:
+    """Whether a place in metrics.jsonl, such as `line[0].clients[2].loss`, is of one of them."""
+    return any(part.partition("[")[0] in metrics for part in place.split("."))
 
 
 def _names(renamed: Sequence[tuple[str, str]]) -> tuple[dict[str, str], dict[str, str]]:
@@ -396,6 +415,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=[],
         metavar="OLD=NEW",
         help="a setting has another name in the new version; OLD= was dropped, =NEW was added",
+    )
+    parser.add_argument(
+        "--new-metric",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a metric that only the new version measures",
     )
     parser.add_argument(
         "--only", action="append", default=[], metavar="WORD", help="cases with this in their name"

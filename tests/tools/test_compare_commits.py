@@ -79,7 +79,7 @@ def test_one_bit_of_a_tensor_is_found(pair: tuple[Path, Path]) -> None:
             '{"round": 1.0, "loss": 0.5}\n{"round": 2, "loss": 0.25}\n',
             "line[0].round",
         ),
-        ("names.json", '{"classes": ["ant"]}', "classes[1]"),
+        ("names.json", '{"classes": ["ant"]}', "-classes[1]"),
         ("config.toml", "seed = 1\n[robust]\nrule = 'none'\nparts = [1, 2]\n", "seed"),
     ],
 )
@@ -98,12 +98,21 @@ def test_other_names_of_settings_must_be_said(pair: tuple[Path, Path]) -> None:
     text = "seed = 0\n[defence]\nkind = 'none'\npieces = [1, 2]\nnew = 3\n"
     (pair[1] / "config.toml").write_text(text)
     told = compare_commits.compare_folders(*pair)[1]
-    assert told == ("config.toml: robust.rule, robust.parts[0], robust.parts[1] and 4 more",)
+    assert told == ("config.toml: -robust.rule, -robust.parts[0], -robust.parts[1] and 4 more",)
     to_new = {"robust.rule": "defence.kind", "robust.parts": "defence.pieces"}
     assert compare_commits.compare_folders(*pair, {"defence.new": ""}, to_new)[1] == ()
     to_new = {"robust.rule": "", "robust.parts": "defence.pieces"}
     told = compare_commits.compare_folders(*pair, {"defence.new": ""}, to_new)[1]
-    assert told == ("config.toml: defence.kind",)
+    assert told == ("config.toml: +defence.kind",)
+
+
+def test_new_metrics_must_be_said(pair: tuple[Path, Path]) -> None:
+    lines = '{"round": 1, "loss": 0.5}\n{"round": 2, "loss": 0.25, "clients": [{"margin": 1}]}\n'
+    (pair[1] / "metrics.jsonl").write_text(lines)
+    told = compare_commits.compare_folders(*pair)[1]
+    assert told == ("metrics.jsonl: +line[1].clients[0].margin",)
+    assert compare_commits.compare_folders(*pair, measured=["margin"])[1] == ()
+    assert compare_commits.compare_folders(*pair, measured=["loss"])[1] == told
 
 
 def version(folder: Path, names: dict[str, str], **losses: float | None) -> compare_commits.Version:
