@@ -105,7 +105,7 @@ def text_map(words: Tensor, means: Tensor, known: Tensor) -> tuple[Tensor, Tenso
     """Predict class means from text features, by ridge regression towards a multiple of the text.
 
     The prediction is a t_c + B t_c, with a of least squares (or 0, where that predicts better) and
-    B by the ridge of least leave-one-class-out error.
+    B by the ridge of least generalised cross-validation.
 
     Args:
         words: (C, D) text features about their mean over known classes.
@@ -123,24 +123,23 @@ def text_map(words: Tensor, means: Tensor, known: Tensor) -> tuple[Tensor, Tenso
         values, vectors = torch.linalg.eigh(text @ text.T)
     values = values.clamp(min=0.0)
     slope = float((text * truth).sum() / text.square().sum().clamp(min=1e-12))
-    best: tuple[float, float, float, Tensor] | None = None
-    for a in (0.0, slope):
-        inner = vectors.T @ (truth - a * text)
-        for factor in RIDGES:
-            ridge = factor * float(values.mean().clamp(min=1e-12))
-            kept = values / (values + ridge)
-            fitted = vectors @ (kept[:, None] * inner)
-            leverage = (vectors.square() * kept).sum(dim=1) + 1.0 / count
-            rest = (truth - a * text - fitted) / (1.0 - leverage).clamp(min=1e-9)[:, None]
-            error = float(rest.square().sum())
-            if best is None or error < best[0]:
-                best = (error, a, ridge, rest)
-    assert best is not None
-    error, a, ridge, rest = best
-    inner = vectors.T @ (truth - a * text)
-    dual = vectors @ (inner / (values + ridge)[:, None])  # (known, D)
+    ridges = torch.tensor(RIDGES, dtype=torch.float64) * values.mean().clamp(min=1e-12)
+    kept = values / (values + ridges[:, None])  # (R, known)
+    freedom = (count - 1.0 - kept.sum(dim=1)).clamp(min=1e-9)  # one is the mean's
+    inner = {a: vectors.T @ (truth - a * text) for a in (0.0, slope)}
+    errors = {
+        a: ((1.0 - kept).square() * one.square().sum(dim=1)).sum(dim=1) / freedom.square()
+        for a, one in inner.items()
+    }
+    a = min(errors, key=lambda a: float(errors[a].min()))
+    best = int(errors[a].argmin())
+    fitted = vectors @ (kept[best][:, None] * inner[a])
+    leverage = (vectors.square() * kept[best]).sum(dim=1) + 1.0 / count
+    rest = (truth - a * text - fitted) / (1.0 - leverage).clamp(min=1e-9)[:, None]
+    dual = vectors @ (inner[a] / (values + ridges[best])[:, None])  # (known, D)
     predicted = a * words + (words @ text.T) @ dual
     nothing = float((truth / (1.0 - 1.0 / count)).square().sum())
+    error = float(rest.square().sum())
     return truth - rest, predicted, 1.0 - error / max(nothing, 1e-12)
 
 

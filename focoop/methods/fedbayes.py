@@ -8,8 +8,10 @@ set but estimated: w_c = n_c / (n_c + kappa), kappa from how well names predict 
 have not seen (`_posterior.py`). Where names predict nothing the means are those of `fedlda`.
     A = ((1 - k) S + k tr(S)/D I)^(-1/2), W(x) = unit((x - m) A)
     answer argmax_c s W(h).W(mu_c) + log pi_c, mu_c the posterior mean   s -> `score_scale`
-    score  -log sum_c pi_c exp(s W(h).W(mu_c))
-with pi the client's prior, lambda -> `open_share` (`_prior.py`).
+    score  -log sum_c pi_c exp(s cos(h, m_c)), m_c the mean image
+with pi the client's prior, lambda -> `open_share` (`_prior.py`). The metric A tells classes apart
+by what varies little within them; whether an image is of any class shows in plain cosines, where
+what all images have in common counts too. `plain_score = false` scores by W as well.
 The shrinkage k is OAS's after the first round. In the next, clients answer their own images with
 each of the shrinkages `SHRINKAGES`, each image left out of the sums it is in, and tell the mean
 loss; the server takes the k of least loss. No validation images are needed, and sums suffice.
@@ -20,7 +22,7 @@ within them only where images less classes make `least_freedom`; losses are of t
 
 Shared: measured `means` (C, D), `mean_weight` (C, 1), `moment` (D, D), `spread_weight` (1,),
 `losses` (k, s); the server's `images` (C,), `spread_told` (1,), `centre` (D,), `metric` (D, D),
-`classes` (C, D).
+`classes` (C, D), `plain` (C, D).
 Private: `counts` (C,) of the client's own labels.
 
 Differs from the authors' code: there is none.
@@ -33,8 +35,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from focoop.fields import setting
+from focoop.functional import scores
 from focoop.methods._closed_form import APART, ClosedForm, ClosedFormConfig, answerable
 from focoop.methods._posterior import Basis, Posterior, Seen, left_out_cosines, posterior
+from focoop.methods._prior import PRIOR
 from focoop.methods._sums import Sums, Totals, oas
 from focoop.methods.base import Batch, Logits, Params, Task, Text
 
@@ -58,6 +62,7 @@ class FedBayes(ClosedForm):
         score_scale: float = setting(
             20.0, "s, scale of answer and score", above=0, grid=(10.0, 20.0, 40.0)
         )
+        plain_score: bool = setting(True, "detect by plain cosines; false: by the metric's")
         names: bool = setting(True, "the classes' names as prior; false: images alone")
         choose: bool = setting(True, "shrinkage by losses on images left out; false: OAS's")
 
@@ -66,7 +71,7 @@ class FedBayes(ClosedForm):
     shares = "class means, second moment, losses"
     scores_by = "ID mass under the client's prior"
     also = ("losses",)
-    solved = ("images", "spread_told", "centre", "metric", "classes")
+    solved = ("images", "spread_told", "centre", "metric", "classes", "plain")
 
     @property
     def sums(self) -> Sums:
@@ -130,13 +135,17 @@ class FedBayes(ClosedForm):
             shrinkage = shrinkage if best == 0 else SHRINKAGES[best - 1]
         basis = Basis.of(totals)
         found = self.means(totals, task.anchors.double(), basis, shrinkage)
+        scales = basis.scales(shrinkage)
+        named = totals.centre.cpu() + (found.means / scales) @ basis.vectors.T
+        plain = torch.where(totals.images.cpu()[:, None] > 0, totals.means.cpu(), named)
         report = {"shrinkage": shrinkage, "kappa": found.kappa, "explained": found.explained}
         solved = {
             "images": totals.images,
             "spread_told": totals.images.new_full((1,), totals.told),
             "centre": totals.centre,
-            "metric": basis.vectors * basis.scales(shrinkage),
+            "metric": basis.vectors * scales,
             "classes": found.means,
+            "plain": plain * (found.means.abs().sum(dim=1, keepdim=True) > 0),
         }
         return solved, report
 
@@ -144,14 +153,23 @@ class FedBayes(ClosedForm):
         """Posterior class means (C, D) in the metric's coordinates."""
         classes = params["classes"]
         parts = {name: params[name] for name in ("centre", "metric")}
+        parts["plain"] = F.normalize(params["plain"], dim=-1)
         known = classes.abs().sum(dim=1) > 0
         return Text(F.normalize(classes, dim=-1), parts={**parts, "known": known})
 
     def evidence(self, text: Text, pooled: Tensor) -> Logits:
-        """Cosines of images and posterior means."""
+        """Cosines of images and posterior means, and the plain ones (N, C) for the score."""
+        known, apart = text.parts["known"], APART / self.scale
         images = (pooled - text.parts["centre"]) @ text.parts["metric"]
         cosines = F.normalize(images, dim=-1) @ text.id.T
-        return Logits(answerable(cosines, text.parts["known"], APART / self.scale))
+        plain = answerable(pooled @ text.parts["plain"].T, known, apart) + text.parts[PRIOR]
+        return Logits(answerable(cosines, known, apart), parts={"plain": plain})
+
+    def score(self, logits: Logits, task: Task) -> Tensor:
+        """ID mass: how little of all evidence, weighed by the prior, speaks for any class."""
+        return scores.energy(
+            logits.parts["plain"] if self.config.plain_score else logits.id, self.scale
+        )
 
 
 def received(params: Params) -> Totals:
