@@ -1,4 +1,4 @@
-"""The interface every backbone offers: a frozen image tower and a frozen, promptable text tower."""
+"""The interface of a backbone: a frozen image tower and a frozen text tower that takes prompts."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -47,54 +47,96 @@ class Backbone(ABC):
 
     @property
     def dim(self) -> int:
-        """Width D of the joint space."""
+        """Return the width D of the joint space."""
         return self.text.dim
 
     @property
     def width(self) -> int:
-        """Width d_t of the text tower's token embeddings, hence of contexts."""
+        """Return the width d_t of the text tower's token embeddings, hence of contexts."""
         return self.text.width
 
     @property
     def device(self) -> torch.device:
-        """Where the towers live."""
+        """Return where the towers live."""
         return self.text.device
 
     @property
     def patch_projection(self) -> Tensor | None:
-        """(D', D) frozen matrix between a method's own one on `lf_c` patches and the joint space.
+        """Return the frozen matrix (D', D) that follows a method's own one on `lf_c` patches.
 
-        None where patches lie in the joint space already.
+        It is None where patches lie in the joint space already.
         """
         return None
 
     @abstractmethod
     def preprocess(self, image: Any) -> Tensor:
-        """PIL image -> (3, image_size, image_size) float32, ready for `encode_images`."""
+        """Prepare an image for `encode_images`.
+
+        Args:
+            image: A PIL image.
+
+        Returns:
+            Pixels (3, image_size, image_size) float32.
+        """
 
     def prepare(self, image: Any) -> Tensor:
-        """PIL image -> what travels to the device and `encode_images` takes too: perhaps bytes."""
+        """Prepare an image for its way to the device; `encode_images` takes this form too.
+
+        Args:
+            image: A PIL image.
+
+        Returns:
+            Pixels (3, image_size, image_size), perhaps as bytes.
+        """
         return self.preprocess(image)
 
     @abstractmethod
     def encode_images(self, batch: Tensor, patches: str | None = None) -> ImageFeatures:
-        """(N, 3, H, W) preprocessed images -> unit features on the CPU in float32.
+        """Encode preprocessed images.
 
-        `patches` is one of `patch_kinds`, or None for pooled features alone.
+        Args:
+            batch: Images (N, 3, H, W).
+            patches: One of `patch_kinds`, or None for pooled features alone.
+
+        Returns:
+            Unit features on the CPU in float32.
         """
 
     def names(self, names: Sequence[str], *, period: bool = True) -> Names:
-        """Prepare class names or words for `encode_prompts`; underscores become spaces."""
+        """Prepare class names or words for `encode_prompts`; underscores become spaces.
+
+        Args:
+            names: The names.
+            period: End each name with a period.
+
+        Returns:
+            Names ready to be prompted.
+        """
         return self.text.prepare(self.tokenize, names, period=period)
 
     def encode_prompts(self, contexts: Tensor, names: Names) -> Tensor:
-        """(N, n, d_t) or (n, d_t) contexts + N names -> (N, D) unit, differentiable in contexts."""
+        """Encode prompts; the result is differentiable in the contexts.
+
+        Args:
+            contexts: One context (n, d_t) for all names, or one for each (N, n, d_t).
+            names: N names.
+
+        Returns:
+            Unit features (N, D).
+        """
         tower: TextTower = self.text
         out: Tensor = tower(contexts, names)
         return out
 
     def embed(self, text: str) -> Tensor:
-        """A text -> (n, d_t) embeddings of its tokens, without SOT and EOT."""
+        """Return the embeddings of a text's tokens, without SOT and EOT.
+
+        Args:
+            text: The text.
+
+        Returns:
+            Embeddings (n, d_t).
+        """
         tokens = self.tokenize([text])[0]
         ids = tokens[1 : int(tokens.argmax())].to(self.device)  # the EOT has the largest id
         with torch.no_grad():
@@ -102,5 +144,13 @@ class Backbone(ABC):
         return embedded.float()
 
     def encode_texts(self, texts: Sequence[str], batch_size: int = 1024) -> Tensor:
-        """Plain texts -> (N, D) unit features without gradient."""
+        """Encode plain texts, without gradient.
+
+        Args:
+            texts: The texts.
+            batch_size: Texts at once.
+
+        Returns:
+            Unit features (N, D).
+        """
         return self.text.encode_tokens(self.tokenize(texts), batch_size=batch_size)

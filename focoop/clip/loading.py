@@ -9,9 +9,19 @@ from focoop.errors import BackboneError, MissingExtra
 
 
 def load_backbone(name: str, *, weights: Path | None = None, device: str = "cpu") -> Backbone:
-    """Load `mini` or `openclip:<model>:<pretrained>` (for example `openclip:ViT-B-16:openai`).
+    """Load a frozen backbone by its name.
 
-    `weights` is a local checkpoint for an open_clip model; `mini` is packaged and takes none.
+    Args:
+        name: `mini`, or `openclip:<model>:<pretrained>`, for example `openclip:ViT-B-16:openai`.
+        weights: A local checkpoint for an open_clip model; `mini` is packaged and takes none.
+        device: Where the towers live, for example `cpu` or `cuda`.
+
+    Returns:
+        The backbone.
+
+    Raises:
+        BackboneError: The name, the weights or the device cannot be used.
+        MissingExtra: open_clip is not installed.
     """
     check_device(device)
     family, _, rest = name.partition(":")
@@ -39,7 +49,14 @@ def load_backbone(name: str, *, weights: Path | None = None, device: str = "cpu"
 
 
 def check_device(device: str) -> None:
-    """Refuse a device that torch does not know or cannot reach."""
+    """Refuse a device that torch does not know or cannot reach.
+
+    Args:
+        device: The device's name.
+
+    Raises:
+        BackboneError: It cannot be used.
+    """
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:

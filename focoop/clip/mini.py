@@ -70,7 +70,10 @@ class Mini(Backbone):
 
     @cached_property
     def trunk(self) -> EfficientNetLite0:
-        """The image tower, loaded when images are first encoded: most processes have features."""
+        """Return the image tower, loaded when images are first encoded.
+
+        Most processes have features.
+        """
         with torch.device("meta"):
             trunk = EfficientNetLite0()
         trunk.load_state_dict(read(self._assets / "mini" / "trunk.safetensors"), assign=True)
@@ -105,20 +108,44 @@ class Mini(Backbone):
             return ImageFeatures(pooled, self.project(regions))
 
     def project(self, features: Tensor) -> Tensor:
-        """(..., 1280) trunk features -> (..., 256) unit features on the CPU."""
+        """Project features of the trunk into the joint space.
+
+        Args:
+            features: Trunk features (..., 1280).
+
+        Returns:
+            Unit features (..., 256) on the CPU.
+        """
         return F.normalize((features - self.mean) @ self.projection, dim=-1).cpu()
 
 
 def load_mini(device: str = "cpu") -> Backbone:
-    """Load the packaged backbone."""
+    """Load the packaged backbone.
+
+    Args:
+        device: Where the towers live.
+
+    Returns:
+        The backbone.
+    """
     return Mini(ASSETS, device)
 
 
 def fingerprint(assets: Path, among: Sequence[str] = ()) -> str:
-    """Hash of the packaged files, or of those `among` them, and of the preprocessing.
+    """Hash the packaged files and the preprocessing.
 
     The files' own hashes are those of the manifest, as 22 MB need not be read again at every start;
     sizes are compared, so that a damaged installation is found.
+
+    Args:
+        assets: The folder of the packaged files.
+        among: Names of the files to hash; empty: all.
+
+    Returns:
+        Hexadecimal digits.
+
+    Raises:
+        BackboneError: A file is missing or has another size.
     """
     try:
         files: dict[str, Any] = json.loads((assets / "mini" / "manifest.json").read_text())["files"]
@@ -133,7 +160,17 @@ def fingerprint(assets: Path, among: Sequence[str] = ()) -> str:
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """Weights of a file in float32."""
+    """Read the weights of a file in float32.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Tensors by name.
+
+    Raises:
+        BackboneError: The file is missing or damaged.
+    """
     try:
         return {name: weight.float() for name, weight in load_file(path).items()}
     except (OSError, SafetensorError) as error:
@@ -141,7 +178,14 @@ def read(path: Path) -> dict[str, Tensor]:
 
 
 def damaged(reason: object) -> BackboneError:
-    """What to tell a user whose packaged weights cannot be used."""
+    """Make the error for packaged weights that cannot be used.
+
+    Args:
+        reason: What is wrong with them.
+
+    Returns:
+        The error, to be raised.
+    """
     return BackboneError(
         f"the packaged backbone 'mini' is damaged ({reason}): install focoop again"
     )

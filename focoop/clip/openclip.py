@@ -62,7 +62,7 @@ class OpenClipBackbone(Backbone):
 
     @property
     def patch_projection(self) -> Tensor | None:
-        """(width of `lf_c`, D) frozen matrix between GalLoP's own matrix and the joint space."""
+        """Return the frozen matrix (width of `lf_c`, D) that follows GalLoP's own matrix."""
         if "lf_c" not in self.patch_kinds:
             return None
         return patch_features.projection(self.visual)
@@ -100,10 +100,19 @@ class OpenClipBackbone(Backbone):
 def load_openclip(
     model: str, pretrained: str, *, weights: Path | None = None, device: str = "cpu"
 ) -> Backbone:
-    """Load `model` with the weights of the tag `pretrained`, or with those of the file `weights`.
+    """Load an open_clip model.
 
     A tag also says how images are prepared and which activation its weights were trained with, so
     it matters for files too; `custom` stands for weights that open_clip does not list.
+
+    Args:
+        model: The model's name, such as `ViT-B-16`.
+        pretrained: The tag of its weights, such as `openai`.
+        weights: A local file to read the weights from.
+        device: Where the towers live.
+
+    Returns:
+        The backbone.
     """
     model = model.replace("/", "-")
     config = config_of(model)
@@ -122,7 +131,17 @@ def load_openclip(
 
 
 def config_of(model: str) -> dict[str, Any]:
-    """open_clip's configuration of a model whose text tower can be prompted."""
+    """Return open_clip's configuration of a model whose text tower can be prompted.
+
+    Args:
+        model: The model's name.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        BackboneError: There is no such model, or prompts cannot go through it.
+    """
     if model not in open_clip.list_models():
         raise BackboneError(
             f"open_clip has no model {model!r}{nearest(model, open_clip.list_models())}"
@@ -140,7 +159,18 @@ def wrap(
     name: str,
     device: str = "cpu",
 ) -> OpenClipBackbone:
-    """Make a backbone of a built `CLIP` or `CustomTextCLIP`, which is taken over and frozen."""
+    """Make a backbone of a built `CLIP` or `CustomTextCLIP`, which is taken over and frozen.
+
+    Args:
+        model: The open_clip model.
+        tokenize: Texts to (N, context_length) token ids.
+        preprocessing: Mean, deviation, size and resize mode.
+        name: How a user names the backbone.
+        device: Where the towers live.
+
+    Returns:
+        The backbone.
+    """
     logit_scale = float(model.logit_scale.detach().exp())
     return OpenClipBackbone(
         name, model.visual.float(), text_tower(model), tokenize, preprocessing, logit_scale, device
@@ -148,7 +178,19 @@ def wrap(
 
 
 def resolve_tag(model: str, tag: str, weights: Path | None) -> Source:
-    """The record of a tag; an empty one for `custom` with a file."""
+    """Return open_clip's record of a tag; an empty one for `custom` with a file.
+
+    Args:
+        model: The model's name.
+        tag: The tag of its weights.
+        weights: A local file, where there is one.
+
+    Returns:
+        The record.
+
+    Raises:
+        BackboneError: open_clip knows no such tag.
+    """
     custom = weights is not None and tag == CUSTOM
     if custom or open_clip.get_pretrained_cfg(model, tag):
         return source_of(model, tag)
@@ -161,13 +203,29 @@ def resolve_tag(model: str, tag: str, weights: Path | None) -> Source:
 
 
 def nearest(word: str, choices: Sequence[str]) -> str:
-    """` (did you mean a, b?)`, or nothing."""
+    """Return ` (did you mean a, b?)`, or nothing where no choice is alike.
+
+    Args:
+        word: What a user wrote.
+        choices: What there is.
+
+    Returns:
+        The end of a message.
+    """
     found = closest(word, choices, 3, cutoff=0.5)
     return f" (did you mean {', '.join(found)}?)" if found else ""
 
 
 def build(config: Mapping[str, Any], quick_gelu: bool) -> Any:
-    """An open_clip model with random weights; draws nothing from the global generator."""
+    """Build an open_clip model with random weights; nothing is drawn from the global generator.
+
+    Args:
+        config: open_clip's configuration of the model.
+        quick_gelu: Use OpenAI's activation.
+
+    Returns:
+        The model.
+    """
     config = dict(config)
     family = open_clip.CustomTextCLIP if config.pop("custom_text", False) else open_clip.CLIP
     config["quick_gelu"] = quick_gelu or config.get("quick_gelu", False)
@@ -176,7 +234,14 @@ def build(config: Mapping[str, Any], quick_gelu: bool) -> Any:
 
 
 def refusal_of(config: Mapping[str, Any]) -> str | None:
-    """Why prompts cannot go through the text tower of a model configuration, or None."""
+    """Say why prompts cannot go through the text tower of a model configuration.
+
+    Args:
+        config: open_clip's configuration of the model.
+
+    Returns:
+        The reason, or None where they can.
+    """
     text = config["text_cfg"]
     if text.get("hf_model_name"):
         return "its text tower is a Hugging Face encoder, not CLIP's"
@@ -190,7 +255,14 @@ def refusal_of(config: Mapping[str, Any]) -> str | None:
 
 
 def text_tower(model: nn.Module) -> TextTower:
-    """Our frozen tower around the weights (not copies) of open_clip's text transformer."""
+    """Make our frozen tower around the weights (not copies) of open_clip's text transformer.
+
+    Args:
+        model: The open_clip model.
+
+    Returns:
+        The tower.
+    """
     source: Any = getattr(model, "text", model)  # CustomTextCLIP keeps its text modules apart
     check_text(model, source)
     blocks = source.transformer.resblocks
@@ -227,7 +299,14 @@ def text_tower(model: nn.Module) -> TextTower:
 
 
 def block_state(block: ResidualAttentionBlock) -> dict[str, Tensor]:
-    """One block's weights under our names; a layer scale goes into the linear map before it."""
+    """Return one block's weights under our names; a layer scale goes into the linear map before it.
+
+    Args:
+        block: open_clip's block.
+
+    Returns:
+        Tensors by name.
+    """
     attention, mlp = block.attn, block.mlp
     return {
         **prefixed("ln_1", block.ln_1),
@@ -241,7 +320,16 @@ def block_state(block: ResidualAttentionBlock) -> dict[str, Tensor]:
 
 
 def prefixed(name: str, module: Any, scale: nn.Module | None = None) -> dict[str, Tensor]:
-    """Weight and bias of a module under a name, rows multiplied by a layer scale, if any."""
+    """Return weight and bias of a module under a name.
+
+    Args:
+        name: The name before `.weight` and `.bias`.
+        module: The module.
+        scale: A layer scale that multiplies rows, if any.
+
+    Returns:
+        Tensors by name.
+    """
     weight, bias = module.weight, module.bias
     if isinstance(scale, LayerScale):
         weight, bias = scale.gamma[:, None] * weight, scale.gamma * bias
@@ -249,7 +337,15 @@ def prefixed(name: str, module: Any, scale: nn.Module | None = None) -> dict[str
 
 
 def check_text(model: nn.Module, text: Any) -> None:
-    """Refuse a built text tower that ours cannot stand for exactly."""
+    """Refuse a built text tower that ours cannot stand for exactly.
+
+    Args:
+        model: The open_clip model.
+        text: Its text tower.
+
+    Raises:
+        BackboneError: It has a part that ours has not.
+    """
     reason = None
     pooling = getattr(text, "pool_type", getattr(model, "text_pool_type", None))
     if not hasattr(text, "token_embedding"):
@@ -269,7 +365,17 @@ def check_text(model: nn.Module, text: Any) -> None:
 
 
 def activation_of(module: nn.Module) -> str:
-    """Our name of an MLP's activation."""
+    """Return our name of an MLP's activation.
+
+    Args:
+        module: The activation.
+
+    Returns:
+        `gelu` or `quick_gelu`.
+
+    Raises:
+        BackboneError: It is another one.
+    """
     if isinstance(module, QuickGELU):
         return "quick_gelu"
     if isinstance(module, nn.GELU):
@@ -280,7 +386,17 @@ def activation_of(module: nn.Module) -> str:
 def fingerprint(
     visual: nn.Module, text: TextTower, preprocessing: Mapping[str, Any], name: str
 ) -> str:
-    """Hash of all weights in the order of their names, of the model's name and preprocessing."""
+    """Hash all weights in the order of their names, the model's name and the preprocessing.
+
+    Args:
+        visual: The image tower.
+        text: The text tower.
+        preprocessing: How images are prepared.
+        name: The model's name.
+
+    Returns:
+        Hexadecimal digits.
+    """
     architecture = {"name": name, "text": asdict(text.shape), "preprocessing": preprocessing}
     digest = hashlib.sha256(json.dumps(architecture, sort_keys=True, default=str).encode())
     for prefix, module in (("visual", visual), ("text", text)):

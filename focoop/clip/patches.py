@@ -17,7 +17,14 @@ from focoop.errors import BackboneError
 
 
 def offered(visual: nn.Module) -> tuple[str, ...]:
-    """The kinds a vision tower can give; none where it has no tokens in the joint space."""
+    """List the kinds of patch features that a vision tower can give.
+
+    Args:
+        visual: The vision tower.
+
+    Returns:
+        The kinds; none where it has no tokens in the joint space.
+    """
     if isinstance(visual, ModifiedResNet):
         return "lf_a", "lf_b", "lf_c"
     if isinstance(visual, VisionTransformer):
@@ -35,9 +42,19 @@ def offered(visual: nn.Module) -> tuple[str, ...]:
 
 
 def encode(visual: nn.Module, images: Tensor, kind: str | None) -> tuple[Tensor, Tensor | None]:
-    """(N, 3, H, W) -> pooled (N, D) and patches (N, P, D), both as they come: not normalised.
+    """Encode images to pooled and patch features, both as they come: not normalised.
 
-    Patches of kind `lf_c` have the width that `projection` takes.
+    Args:
+        visual: The vision tower.
+        images: Images (N, 3, H, W).
+        kind: Kind of patch features, or None.
+
+    Returns:
+        Pooled (N, D) and patches (N, P, D), or None for those. Patches of kind `lf_c` have the
+        width that `projection` takes.
+
+    Raises:
+        BackboneError: The tower gives no such patches.
     """
     if kind is None:
         return visual(images), None
@@ -56,7 +73,17 @@ def encode(visual: nn.Module, images: Tensor, kind: str | None) -> tuple[Tensor,
 
 
 def projection(visual: nn.Module) -> Tensor:
-    """(width of `lf_c`, D): what follows GalLoP's matrix; the identity for a ResNet."""
+    """Return what follows GalLoP's matrix; the identity for a ResNet.
+
+    Args:
+        visual: The vision tower.
+
+    Returns:
+        A matrix (width of `lf_c`, D).
+
+    Raises:
+        BackboneError: The tower has no patches of kind `lf_c`.
+    """
     if "lf_c" not in offered(visual):
         raise BackboneError(f"a {type(visual).__name__} image tower gives no patch features 'lf_c'")
     if isinstance(visual, VisionTransformer):
@@ -67,7 +94,16 @@ def projection(visual: nn.Module) -> Tensor:
 
 
 def encode_vit(visual: VisionTransformer, images: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-    """Pooled and patch features of a ViT in one pass."""
+    """Compute pooled and patch features of a ViT in one pass.
+
+    Args:
+        visual: The vision tower.
+        images: Images (N, 3, H, W).
+        kind: Kind of patch features.
+
+    Returns:
+        Pooled (N, D) and patches (N, P, D).
+    """
     blocks = visual.transformer.resblocks
     count = len(blocks)
     out = visual.forward_intermediates(images, indices=[count - 2, count - 1], output_fmt="NLC")
@@ -79,7 +115,15 @@ def encode_vit(visual: VisionTransformer, images: Tensor, kind: str) -> tuple[Te
 
 
 def value_path(block: ResidualAttentionBlock, x: Tensor) -> Tensor:
-    """(N, P, d) -> (N, P, d): a block in which every token attends to itself alone."""
+    """Run a block in which every token attends to itself alone.
+
+    Args:
+        block: The block.
+        x: Tokens (N, P, d).
+
+    Returns:
+        Tokens (N, P, d).
+    """
     attention = block.attn
     width = x.shape[-1]
     weight, bias = attention.in_proj_weight[2 * width :], attention.in_proj_bias[2 * width :]
@@ -90,7 +134,16 @@ def value_path(block: ResidualAttentionBlock, x: Tensor) -> Tensor:
 
 
 def encode_resnet(visual: ModifiedResNet, images: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-    """Pooled and patch features of CLIP's ResNet in one pass."""
+    """Compute pooled and patch features of CLIP's ResNet in one pass.
+
+    Args:
+        visual: The vision tower.
+        images: Images (N, 3, H, W).
+        kind: Kind of patch features.
+
+    Returns:
+        Pooled (N, D) and patches (N, P, D).
+    """
     stages = (visual.stem, visual.layer1, visual.layer2, visual.layer3, visual.layer4)
     x = images
     for stage in stages:
@@ -103,7 +156,15 @@ def encode_resnet(visual: ModifiedResNet, images: Tensor, kind: str) -> tuple[Te
 
 
 def attend_everywhere(pool: AttentionPool2d, x: Tensor) -> Tensor:
-    """(N, C, h, w) -> (N, 1+hw, D): the attention pool with every token as query."""
+    """Run the attention pool with every token as query.
+
+    Args:
+        pool: The attention pool.
+        x: Feature map (N, C, h, w).
+
+    Returns:
+        Tokens (N, 1 + hw, D).
+    """
     x = x.flatten(2).transpose(1, 2)  # (N, hw, C)
     x = torch.cat([x.mean(1, keepdim=True), x], dim=1) + pool.positional_embedding
     q, k, v = (
@@ -116,7 +177,15 @@ def attend_everywhere(pool: AttentionPool2d, x: Tensor) -> Tensor:
 
 
 def encode_timm(visual: TimmModel, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Pooled and `lf_a` features of a timm ViT that pools at its class token."""
+    """Compute pooled and `lf_a` features of a timm ViT that pools at its class token.
+
+    Args:
+        visual: The vision tower.
+        images: Images (N, 3, H, W).
+
+    Returns:
+        Pooled (N, D) and patches (N, P, D).
+    """
     trunk = visual.trunk
     tokens = trunk.forward_features(images)  # (N, 1+P, width)
     count, length, _ = tokens.shape

@@ -62,7 +62,7 @@ class LightBackbone(Backbone):
 
     @cached_property
     def whole(self) -> Backbone:
-        """The model itself."""
+        """Return the model itself, loaded on first use."""
         return load_backbone(self.name, weights=self._weights, device=self._device)
 
     def _tokens(self, texts: Sequence[str]) -> Tensor:
@@ -72,7 +72,7 @@ class LightBackbone(Backbone):
 
     @property
     def patch_projection(self) -> Tensor | None:
-        """As the whole model's."""
+        """Return the whole model's projection."""
         return self._projection
 
     def preprocess(self, image: Any) -> Tensor:
@@ -96,10 +96,20 @@ def load_light(
     cache_dir: Path | None = None,
     probes: Sequence[str] = PROBES,
 ) -> Backbone:
-    """`load_backbone`, without the image side where the model was loaded here before.
+    """Load a backbone without its image side where the model was loaded here before.
 
     `mini` is packaged in our own form: it is as quick as can be. Of other models the text side is
     kept only if our tokenizer and theirs agree on `probes`.
+
+    Args:
+        name: The backbone's name, as `load_backbone` takes it.
+        weights: A local checkpoint for an open_clip model.
+        device: Where the towers live.
+        cache_dir: The folder of the cache; None: the default one.
+        probes: Texts on which both tokenizers must agree.
+
+    Returns:
+        The backbone.
     """
     if not name.startswith("openclip:"):
         return load_backbone(name, weights=weights, device=device)

@@ -30,7 +30,14 @@ PLAIN |= dict.fromkeys(range(0x2018, 0x201C), "'") | dict.fromkeys(range(0x201C,
 
 
 def clean(text: str) -> str:
-    """Plain quotes, no ligatures or wide forms, no HTML entities, single spaces, lower case."""
+    """Clean a text: plain quotes, no ligatures or HTML entities, single spaces, lower case.
+
+    Args:
+        text: The text.
+
+    Returns:
+        The cleaned text.
+    """
     if not text.isascii():
         text = WIDE.sub(lambda part: unicodedata.normalize("NFKC", part[0]), text.translate(PLAIN))
         text = unicodedata.normalize("NFC", text)
@@ -39,7 +46,16 @@ def clean(text: str) -> str:
 
 
 def split(text: str) -> list[str]:
-    """Words of cleaned text: runs of letters, single numbers, runs of other signs, contractions."""
+    """Cut cleaned text into words.
+
+    Runs of letters, single numbers, runs of other signs, contractions.
+
+    Args:
+        text: The cleaned text.
+
+    Returns:
+        The words.
+    """
     words: list[str] = []
     for chunk in CHUNKS.findall(text):
         if chunk.isalpha() or not chunk[0].isalnum():
@@ -55,7 +71,10 @@ def split(text: str) -> list[str]:
 
 
 class Tokenizer:
-    """Texts -> (N, context_length) int64 tokens: SOT, words, EOT, zeros; too long texts are cut."""
+    """Turn texts into (N, context_length) int64 tokens: SOT, words, EOT, zeros.
+
+    Long texts are cut.
+    """
 
     def __init__(self, context_length: int = 77) -> None:
         self.context_length = context_length
@@ -72,7 +91,14 @@ class Tokenizer:
         return torch.from_numpy(out)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text without SOT and EOT."""
+        """Return the token ids of a text without SOT and EOT.
+
+        Args:
+            text: The text.
+
+        Returns:
+            Token ids.
+        """
         tokens: list[int] = []
         for word in split(clean(text)):
             found = self.words.get(word)
@@ -82,7 +108,14 @@ class Tokenizer:
         return tokens
 
     def merge(self, word: str) -> list[int]:
-        """Byte-pair encode one word: the pair merged earliest in training goes first."""
+        """Byte-pair encode one word: the pair merged earliest in training goes first.
+
+        Args:
+            word: The word.
+
+        Returns:
+            Token ids.
+        """
         ids = [self.byte_ids[byte] for byte in word.encode(errors="replace")]
         ids[-1] += 256
         merges = self.merges
@@ -103,7 +136,7 @@ class Tokenizer:
 
 @cache
 def load_merges() -> dict[int, int]:
-    """Pair of ids (first << 16 | second) -> id of the merged token."""
+    """Return the merges: pair of ids (first << 16 | second) -> id of the merged token."""
     pairs = np.load(MERGES).astype(np.int64)  # (48894, 2)
     keys = pairs[:, 0] << 16 | pairs[:, 1]
     return dict(zip(keys.tolist(), range(512, 512 + len(keys)), strict=True))
@@ -111,7 +144,7 @@ def load_merges() -> dict[int, int]:
 
 @cache
 def byte_ids() -> tuple[int, ...]:
-    """Token id of each byte: CLIP lists the printable Latin-1 signs first."""
+    """Return the token id of each byte: CLIP lists the printable Latin-1 signs first."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     order = printable + sorted(set(range(256)) - set(printable))
     ids = [0] * 256

@@ -1,4 +1,4 @@
-"""Weights of `transformers`' CLIPModel under open_clip's names.
+"""Read weights of `transformers`' CLIPModel under open_clip's names.
 
 Both hold the same tensors: `transformers` keeps query, key and value of an attention apart where
 open_clip stacks them, and its projections are linear layers, (D, width), where open_clip has
@@ -44,12 +44,26 @@ INSIDE = {  # within a block; queries, keys and values are stacked
 
 
 def is_transformers(names: Iterable[str]) -> bool:
-    """Whether tensors of these names come from `transformers`' CLIPModel."""
+    """Say whether tensors of these names come from `transformers`' CLIPModel.
+
+    Args:
+        names: Names of tensors.
+
+    Returns:
+        Whether they do.
+    """
     return MARK in names
 
 
 def from_transformers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A CLIPModel's state dict under the names of open_clip's `CLIP`."""
+    """Rename a CLIPModel's state dict to the names of open_clip's `CLIP`.
+
+    Args:
+        state: Tensors by name.
+
+    Returns:
+        Tensors by open_clip's names.
+    """
     left = {name: tensor for name, tensor in state.items() if not name.endswith("position_ids")}
     out = {new: left.pop(old) for old, new in OUTSIDE.items() if old in left}
     out |= {new: left.pop(old).T.contiguous() for old, new in TRANSPOSED.items() if old in left}
@@ -71,6 +85,14 @@ def check_activation(path: Path, quick_gelu: bool, name: str) -> None:
 
     The wrong one gives plausible, wrong features. The record is `config.json` beside the file;
     where there is none, nothing can be told.
+
+    Args:
+        path: The weight file.
+        quick_gelu: The model uses OpenAI's activation.
+        name: The model's name, for messages.
+
+    Raises:
+        BackboneError: The record names another activation.
     """
     try:
         record = json.loads(path.with_name("config.json").read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""Weight files of open_clip models: where they are, how they come here, how they are read."""
+"""Find weight files of open_clip models, fetch them and read them."""
 
 import hashlib
 import re
@@ -48,7 +48,15 @@ class Source:
 
 
 def source_of(model: str, tag: str) -> Source:
-    """What open_clip records for (model, tag); empty where it knows no such tag."""
+    """Return what open_clip records for a model and a tag; empty where it knows no such tag.
+
+    Args:
+        model: The model's name.
+        tag: The tag of its weights.
+
+    Returns:
+        The record.
+    """
     config = open_clip.get_pretrained_cfg(model, tag)
     repo, _, name = str(config.get("hf_hub", "")).rpartition("/")
     files = (
@@ -63,9 +71,17 @@ def source_of(model: str, tag: str) -> Source:
 
 
 def fetch(source: Source, patience: float = PATIENCE) -> Path:
-    """The weight file of a source: out of a cache, else from the hub, else a helpful error.
+    """Find the weight file of a source: in a cache, else from the hub.
 
-    The hub has `patience` seconds to answer.
+    Args:
+        source: Where the weights are.
+        patience: Seconds the hub has to answer.
+
+    Returns:
+        The file.
+
+    Raises:
+        BackboneError: It cannot be had; the message says what to do.
     """
     if cached := find_cached(source):
         return cached
@@ -77,7 +93,18 @@ def fetch(source: Source, patience: float = PATIENCE) -> Path:
 
 
 def reach(source: Source, patience: float = PATIENCE) -> str:
-    """Name of the file that the hub has of a source, or a helpful error."""
+    """Ask the hub for the name of a source's file.
+
+    Args:
+        source: Where the weights are.
+        patience: Seconds the hub has to answer.
+
+    Returns:
+        The file's name.
+
+    Raises:
+        BackboneError: It cannot be had; the message says what to do.
+    """
     if huggingface_hub.constants.HF_HUB_OFFLINE:
         raise missing(source, "HF_HUB_OFFLINE forbids downloads")
     reason: object = f"none of {', '.join(source.files)} is there"
@@ -94,7 +121,14 @@ def reach(source: Source, patience: float = PATIENCE) -> str:
 
 
 def find_cached(source: Source) -> Path | None:
-    """A file that an earlier download left on this machine."""
+    """Find a file that an earlier download left on this machine.
+
+    Args:
+        source: Where the weights are.
+
+    Returns:
+        The file, or None.
+    """
     for name in source.files:
         path = huggingface_hub.try_to_load_from_cache(source.repo, name)
         if isinstance(path, str):
@@ -107,10 +141,14 @@ def find_cached(source: Source) -> Path | None:
 
 
 def probe(url: str, patience: float = PATIENCE) -> None:
-    """Raise within `patience` seconds when a hub file cannot be had.
+    """Raise within some seconds where a hub file cannot be had.
 
     The hub's own download repeats failed requests for half a minute, and no timeout of its client
     bounds a name server that does not answer.
+
+    Args:
+        url: The file's address.
+        patience: Seconds to wait.
     """
     errors: list[Exception] = [TimeoutError(f"no answer within {patience:.0f} seconds")]
 
@@ -129,7 +167,17 @@ def probe(url: str, patience: float = PATIENCE) -> None:
 
 
 def missing(source: Source, reason: str) -> BackboneError:
-    """What to fetch by hand, how to check it, and where to name it."""
+    """Make the error for weights that are not here.
+
+    What to fetch, how to check it, where to name it.
+
+    Args:
+        source: Where the weights are.
+        reason: Why they could not be fetched.
+
+    Returns:
+        The error, to be raised.
+    """
     preferred, other = source.files
     hub = (
         f"  {huggingface_hub.hf_hub_url(source.repo, preferred)}\n"
@@ -152,7 +200,18 @@ def missing(source: Source, reason: str) -> BackboneError:
 
 
 def check_local(path: Path, source: Source) -> Path:
-    """Refuse a file that is absent, or that bears a known name and is not that file."""
+    """Refuse a file that is absent, or that bears a known name and is not that file.
+
+    Args:
+        path: The file.
+        source: Where the weights should come from.
+
+    Returns:
+        The file.
+
+    Raises:
+        BackboneError: It cannot be used.
+    """
     if not path.is_file():
         raise BackboneError(f"there is no weight file {path}: check --weights (backbone.weights)")
     if source.sha256 and path.name == source.url.rpartition("/")[2]:
@@ -172,6 +231,13 @@ def read_into(model: nn.Module, path: Path) -> None:
     A file is a TorchScript archive (OpenAI's), or a state dict (.safetensors, .pt, .bin) with the
     names of open_clip or of `transformers`' CLIPModel. None of them runs code of the file: pickles
     are read with `weights_only`, archives by TorchScript.
+
+    Args:
+        model: The model.
+        path: The file.
+
+    Raises:
+        BackboneError: The file is damaged, or its tensors are not the model's.
     """
     try:
         if is_torchscript(path):
@@ -192,7 +258,14 @@ def read_into(model: nn.Module, path: Path) -> None:
 
 
 def read_archive(path: Path) -> dict[str, Tensor]:
-    """The weights of a TorchScript archive, without what it says of its shape."""
+    """Read the weights of a TorchScript archive, without what it says of its shape.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Tensors by name.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # TorchScript is deprecated
         archive = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
@@ -203,9 +276,16 @@ def read_archive(path: Path) -> dict[str, Tensor]:
 
 
 def of_transformers(path: Path) -> bool:
-    """Whether a state dict bears the names of `transformers`; tensors are not read where avoidable.
+    """Say whether a state dict bears the names of `transformers`.
 
-    Sound or not, a file that cannot be looked into is left to its reader.
+    Tensors are not read where that can be avoided. A file that cannot be looked into is left to its
+    reader.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Whether it does.
     """
     try:
         if path.suffix == ".safetensors":
@@ -218,7 +298,14 @@ def of_transformers(path: Path) -> bool:
 
 
 def is_torchscript(path: Path) -> bool:
-    """Whether a file is an archive such as OpenAI's `ViT-B-16.pt`."""
+    """Say whether a file is an archive such as OpenAI's `ViT-B-16.pt`.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Whether it is.
+    """
     if not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:
@@ -226,12 +313,26 @@ def is_torchscript(path: Path) -> bool:
 
 
 def sha256_of(path: Path) -> str:
-    """Hash of a file."""
+    """Hash a file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Hexadecimal digits.
+    """
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def brief(reason: object) -> str:
-    """An error's text on one line of bounded length."""
+    """Put an error's text on one line of bounded length.
+
+    Args:
+        reason: The error.
+
+    Returns:
+        The text.
+    """
     text = " ".join(str(reason).split()) or type(reason).__name__
     return text if len(text) <= 200 else text[:197] + "..."

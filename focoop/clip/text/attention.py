@@ -16,26 +16,57 @@ TINY = 400
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, kp: Tensor, vp: Tensor, after: Tensor | None) -> Tensor:
-    """Softmax over the P shared and L own positions; `after` is True where a query may not look.
+    """Attend to P shared and L own positions.
 
-    Shapes as above; P may be 0; `after` broadcasts to (H, N, Lq, L). Returns (H, N, Lq, e).
+    Args:
+        q: Queries (H, N, Lq, e).
+        k: Own keys (H, N, L, e).
+        v: Own values (H, N, L, e).
+        kp: Keys of the prefix (H, P, e); P may be 0.
+        vp: Values of the prefix (H, P, e).
+        after: True where a query may not look; broadcasts to (H, N, Lq, L).
+
+    Returns:
+        Mixed values (H, N, Lq, e).
     """
     mixed: Tensor = Attention.apply(q, k, v, kp, vp, after)[0]
     return mixed
 
 
 def batched(x: Tensor) -> Tensor:
-    """(H, N, a, b) -> (H * N, a, b)."""
+    """Join the first two dimensions.
+
+    Args:
+        x: (H, N, a, b).
+
+    Returns:
+        (H * N, a, b).
+    """
     return x.reshape(-1, *x.shape[2:])
 
 
 def whole(x: Tensor) -> Tensor:
-    """(H, N, a, b) -> (H, N * a, b)."""
+    """Join the second and third dimension.
+
+    Args:
+        x: (H, N, a, b).
+
+    Returns:
+        (H, N * a, b).
+    """
     return x.reshape(len(x), -1, x.shape[-1])
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """(M, i, j) @ (M, j, e) -> (M, i, e)."""
+    """Multiply matrices one by one, so that bits do not depend on the number of threads.
+
+    Args:
+        a: (M, i, j).
+        b: (M, j, e).
+
+    Returns:
+        (M, i, e).
+    """
     rows, inner = a.shape[1:]
     if a.device.type != "cpu" or rows * inner * b.shape[2] >= TINY:
         return torch.bmm(a, b)

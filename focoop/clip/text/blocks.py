@@ -49,7 +49,15 @@ class Block(nn.Module):
         return self.finish(x, layout.attend(self.qkv(self.ln_1(x)), self.heads))
 
     def read(self, x: Tensor, layout: Layout) -> Tensor:
-        """(T, d) -> (S, d): the block's output at the S EOTs, and nowhere else."""
+        """Compute the block's output at the EOTs, and nowhere else.
+
+        Args:
+            x: Tokens (T, d).
+            layout: Where tokens lie.
+
+        Returns:
+            Tokens (S, d) of the S EOTs.
+        """
         width = x.shape[-1]
         normed = self.ln_1(x)
         weight, bias = self.qkv.weight, self.qkv.bias
@@ -58,7 +66,15 @@ class Block(nn.Module):
         return self.finish(layout.at_ends(x), layout.read(query, kv, self.heads))
 
     def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """Residual of the attention, then the MLP."""
+        """Add what attention mixed to the residual stream, then the MLP's output.
+
+        Args:
+            x: The residual stream (T, d).
+            mixed: Mixed values (T, d).
+
+        Returns:
+            The block's output (T, d).
+        """
         x = x + self.o(mixed)
         hidden = self.activation(self.f1(self.ln_2(x)))
         out: Tensor = x + self.f2(hidden)

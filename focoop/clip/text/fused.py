@@ -51,22 +51,45 @@ class Flat:
     base: Tensor
 
     def contexts(self, slope: Tensor) -> Tensor:
-        """(K * tokens, d_t) gradients -> (K, N or 1, n, d_t), those of the contexts."""
+        """Pick the gradients of the contexts out of those of all tokens.
+
+        Args:
+            slope: Gradients (K * tokens, d_t).
+
+        Returns:
+            Gradients (K, N or 1, n, d_t).
+        """
         width = slope.shape[-1]
         found = slope.view(-1, self.tokens, width).index_select(1, self.rows)
         return found.view(len(found), 1 if self.shared else self.names, -1, width)
 
     def at_ends(self, groups: int) -> Tensor:
-        """(K * N,) rows of the EOTs."""
+        """Return the rows of the EOTs.
+
+        Args:
+            groups: Number K of groups.
+
+        Returns:
+            Rows (K * N,).
+        """
         first = self.tokens * torch.arange(groups, device=self.starts.device)
         own = self.starts[: self.names] + self.ends - self.shared
         return (first[:, None] + own).view(-1)
 
 
 def flat(pos: Tensor, names: Any, tokens: int, *, unified: bool) -> Flat:
-    """The layout of `names` behind contexts of `tokens` tokens; `names` is a `prompted.Names`.
+    """Lay out names behind contexts.
 
     Where the host does not know the lengths every sequence is as long as the longest.
+
+    Args:
+        pos: Embeddings of positions (context_length, d_t).
+        names: The names, a `Names`.
+        tokens: Tokens of a context.
+        unified: One context is shared by all names of a group.
+
+    Returns:
+        The layout.
     """
     count, longest, width = names.embeddings.shape
     device, shared = pos.device, tokens if unified else 0
@@ -123,12 +146,28 @@ class Linear:
         return torch.addmm(self.bias, x, self.weight.T)
 
     def back(self, slope: Tensor) -> Tensor:
-        """(T, out) -> (T, in)."""
+        """Take a gradient back through the map.
+
+        Args:
+            slope: Gradient (T, out).
+
+        Returns:
+            Gradient (T, in).
+        """
         return torch.mm(slope, self.weight)
 
 
 def folded(linear: nn.Linear, norm: nn.LayerNorm | None, dtype: torch.dtype) -> Linear:
-    """W (g x + b) + c as (W g) x + (W b + c)."""
+    """Fold a norm's gain and bias into the map behind it: W (g x + b) + c = (W g) x + (W b + c).
+
+    Args:
+        linear: The map.
+        norm: The norm before it, or None.
+        dtype: Type of the products.
+
+    Returns:
+        The folded map.
+    """
     weight: Tensor = linear.weight
     bias: Tensor = linear.bias
     if norm is not None:
@@ -147,7 +186,15 @@ class Frozen:
     f2: Linear
 
     def part(self, first: int, last: int) -> Linear:
-        """Those of queries (0), keys (1) and values (2)."""
+        """Return the map to some of queries (0), keys (1) and values (2).
+
+        Args:
+            first: The first of them.
+            last: The one after the last.
+
+        Returns:
+            The map.
+        """
         width = self.qkv.weight.shape[1]
         rows = slice(first * width, last * width)
         return Linear(self.qkv.weight[rows], self.qkv.bias[rows])
@@ -164,7 +211,15 @@ class Stack:
 
     @classmethod
     def of(cls, tower: Any, dtype: torch.dtype) -> "Stack":
-        """From a `text.TextTower`."""
+        """Read the blocks of a text tower.
+
+        Args:
+            tower: A `TextTower`.
+            dtype: Type of the products.
+
+        Returns:
+            The blocks.
+        """
         blocks = [
             Frozen(
                 sot.to(dtype),
@@ -181,7 +236,14 @@ class Stack:
 
 @torch.no_grad()
 def of_sot(tower: Any) -> list[Tensor]:
-    """Key and value (2d,) of the SOT in every block: alone, it attends to itself."""
+    """Compute key and value of the SOT in every block: alone, it attends to itself.
+
+    Args:
+        tower: A `TextTower`.
+
+    Returns:
+        A vector (2d,) for each block.
+    """
     x = (tower.sot + tower.pos[0])[None]
     width, found = x.shape[1], []
     for block in tower.blocks:
@@ -257,7 +319,14 @@ class Tower(torch.autograd.Function):
 
 @cache
 def builds(device: torch.device) -> bool:
-    """Whether Triton is there and can build a kernel: it comes with torch, a compiler may not."""
+    """Say whether Triton is there and can build a kernel: it comes with torch, a compiler may not.
+
+    Args:
+        device: The device to build for.
+
+    Returns:
+        Whether it can.
+    """
     if find_spec("triton") is None:
         return False
     try:
@@ -272,7 +341,16 @@ def builds(device: torch.device) -> bool:
 
 
 def usable(tower: Any, contexts: Tensor, length: int) -> bool:
-    """Whether the fused step can run: a GPU, bfloat16, gradients asked for, short sequences."""
+    """Say whether the fused step can run: a GPU, bfloat16, gradients asked for, short sequences.
+
+    Args:
+        tower: A `TextTower`.
+        contexts: The contexts.
+        length: Tokens of the longest sequence.
+
+    Returns:
+        Whether it can.
+    """
     size = tower.width // tower.shape.heads
     return (
         contexts.device.type == "cuda"

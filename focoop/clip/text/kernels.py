@@ -106,7 +106,16 @@ def _act_back(x, slope, cells, KIND: tl.constexpr, CELLS: tl.constexpr):
 
 
 def embed(contexts: Tensor, base: Tensor, places: Tensor) -> Tensor:
-    """(K, N or 1, n, d) contexts at their places (tokens,) in `base`: (K * tokens, d)."""
+    """Put contexts at their places among the other embeddings.
+
+    Args:
+        contexts: Contexts (K, N or 1, n, d).
+        base: All other embeddings (tokens, d).
+        places: Which of the contexts' tokens a row is (tokens,), -1 where it is none.
+
+    Returns:
+        Embeddings (K * tokens, d).
+    """
     groups, (tokens, width) = len(contexts), base.shape
     contexts = contexts.contiguous()
     out = base.new_empty(groups * tokens, width)
@@ -120,9 +129,19 @@ def embed(contexts: Tensor, base: Tensor, places: Tensor) -> Tensor:
 def norm(
     x: Tensor, one: Tensor | None, other: Tensor | None, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """The residual stream x + one + other (T, d) at mean 0 and deviation 1, and 1 / deviation.
+    """Bring the residual stream x + one + other to mean 0 and deviation 1.
 
     With `other` the sum is written into x; without it x stays, so that it is written once a block.
+
+    Args:
+        x: The residual stream (T, d).
+        one: What is added to it (T, d), or None.
+        other: What else is added to it (T, d), or None.
+        eps: Added to the variance.
+        dtype: Type of the result.
+
+    Returns:
+        The normed stream (T, d), and 1 / deviation (T,).
     """
     rows, width = x.shape
     hat, rstd = x.new_empty(rows, width, dtype=dtype), x.new_empty(rows)
@@ -136,7 +155,14 @@ def norm(
 
 
 def norm_back(slope: Tensor, hat: Tensor, rstd: Tensor, above: Tensor) -> None:
-    """Add the gradient through `norm` to that of the residual stream, `above` (T, d), in place."""
+    """Add the gradient through `norm` to that of the residual stream, in place.
+
+    Args:
+        slope: Gradient of the normed stream (T, d).
+        hat: The normed stream (T, d).
+        rstd: 1 / deviation (T,).
+        above: Gradient of the residual stream (T, d); it is changed.
+    """
     rows, width = slope.shape
     _norm_back[(triton.cdiv(rows, ROWS),)](
         slope, hat, rstd, above, rows,
@@ -145,7 +171,15 @@ def norm_back(slope: Tensor, hat: Tensor, rstd: Tensor, above: Tensor) -> None:
 
 
 def act(x: Tensor, kind: str) -> Tensor:
-    """The activation of every cell."""
+    """Apply the activation to every cell.
+
+    Args:
+        x: Any tensor.
+        kind: `gelu` or `quick_gelu`.
+
+    Returns:
+        A tensor of the same shape.
+    """
     out = torch.empty_like(x)
     grid = (triton.cdiv(x.numel(), CELLS),)
     _act[grid](x, out, x.numel(), KIND=ACTIVATIONS[kind], CELLS=CELLS, num_warps=8)
@@ -153,7 +187,16 @@ def act(x: Tensor, kind: str) -> Tensor:
 
 
 def act_back(x: Tensor, slope: Tensor, kind: str) -> Tensor:
-    """Gradient through `act` at x, written over `slope`."""
+    """Take a gradient back through `act`, written over the gradient.
+
+    Args:
+        x: What the activation saw.
+        slope: Gradient of its result; it is changed.
+        kind: `gelu` or `quick_gelu`.
+
+    Returns:
+        The changed gradient.
+    """
     grid = (triton.cdiv(x.numel(), CELLS),)
     _act_back[grid](x, slope, x.numel(), KIND=ACTIVATIONS[kind], CELLS=CELLS, num_warps=8)
     return slope

@@ -164,12 +164,31 @@ def _read_back(q, kv, sot, slope, dq, dkv, extra, starts, sizes, ends, names, to
 
 
 def shapes(flat: Any, width: int, heads: int) -> dict[str, int]:
-    """What the kernels are compiled for."""
+    """Return the sizes that the kernels are compiled for.
+
+    Args:
+        flat: The layout, a `fused.Flat`.
+        width: Width of the tower.
+        heads: Number of heads.
+
+    Returns:
+        Sizes by name.
+    """
     return {"HEADS": heads, "SIZE": width // heads, "LONG": flat.longest, "SHARED": flat.shared}
 
 
 def attend(qkv: Tensor, sot: Tensor, flat: Any, heads: int) -> Tensor:
-    """(T, 3d) queries, keys and values -> (T, d) mixed values; `flat` is a `fused.Flat`."""
+    """Attend within sequences.
+
+    Args:
+        qkv: Queries, keys and values (T, 3d).
+        sot: Key and value of the SOT (2d,).
+        flat: The layout, a `fused.Flat`.
+        heads: Number of heads.
+
+    Returns:
+        Mixed values (T, d).
+    """
     width = qkv.shape[1] // 3
     out = qkv.new_empty(len(qkv), width)
     _attend[(len(qkv) // flat.tokens * len(flat.starts) * heads,)](
@@ -180,7 +199,18 @@ def attend(qkv: Tensor, sot: Tensor, flat: Any, heads: int) -> Tensor:
 
 
 def attend_back(qkv: Tensor, sot: Tensor, slope: Tensor, flat: Any, heads: int) -> Tensor:
-    """Gradient (T, 3d) through `attend` for that of its result (T, d)."""
+    """Take a gradient back through `attend`.
+
+    Args:
+        qkv: Queries, keys and values (T, 3d).
+        sot: Key and value of the SOT (2d,).
+        slope: Gradient of the mixed values (T, d).
+        flat: The layout, a `fused.Flat`.
+        heads: Number of heads.
+
+    Returns:
+        Gradient (T, 3d).
+    """
     width, groups = slope.shape[1], len(qkv) // flat.tokens
     out = torch.empty_like(qkv)
     extra = qkv.new_empty(groups * flat.names * flat.shared, 2 * width)
@@ -196,7 +226,18 @@ def attend_back(qkv: Tensor, sot: Tensor, slope: Tensor, flat: Any, heads: int) 
 
 
 def read(query: Tensor, kv: Tensor, sot: Tensor, flat: Any, heads: int) -> Tensor:
-    """Queries (S, d) of the EOTs, keys and values (T, 2d) of all tokens -> (S, d)."""
+    """Attend with the queries of the EOTs alone.
+
+    Args:
+        query: Queries (S, d).
+        kv: Keys and values (T, 2d) of all tokens.
+        sot: Key and value of the SOT (2d,).
+        flat: The layout, a `fused.Flat`.
+        heads: Number of heads.
+
+    Returns:
+        Mixed values (S, d).
+    """
     count, width = query.shape
     out = torch.empty_like(query)
     _read[(count * heads,)](
@@ -209,7 +250,19 @@ def read(query: Tensor, kv: Tensor, sot: Tensor, flat: Any, heads: int) -> Tenso
 def read_back(
     query: Tensor, kv: Tensor, sot: Tensor, slope: Tensor, flat: Any, heads: int
 ) -> tuple[Tensor, Tensor]:
-    """Gradients (S, d) and (T, 2d) through `read`."""
+    """Take a gradient back through `read`.
+
+    Args:
+        query: Queries (S, d).
+        kv: Keys and values (T, 2d).
+        sot: Key and value of the SOT (2d,).
+        slope: Gradient of the mixed values (S, d).
+        flat: The layout, a `fused.Flat`.
+        heads: Number of heads.
+
+    Returns:
+        Gradients (S, d) and (T, 2d).
+    """
     count, width = query.shape
     dq, dkv = torch.empty_like(query), torch.empty_like(kv)
     extra = kv.new_empty(count * flat.shared, 2 * width)
@@ -226,6 +279,15 @@ def read_back(
 
 
 def summed(extra: Tensor, groups: int, flat: Any) -> Tensor:
-    """What all names of a group contribute to shared rows: (G * N * n, 2d) -> (G, n, 2d)."""
+    """Add up what all names of a group contribute to shared rows.
+
+    Args:
+        extra: Contributions (G * N * n, 2d).
+        groups: Number G of groups.
+        flat: The layout, a `fused.Flat`.
+
+    Returns:
+        Sums (G, n, 2d).
+    """
     parts = extra.view(groups, flat.names, flat.shared, -1)
     return parts.sum(dim=1, dtype=torch.float32)

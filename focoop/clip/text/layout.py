@@ -40,17 +40,26 @@ class Layout:
 
     @property
     def sizes(self) -> list[int]:
-        """Tokens of the prefixes and of each bucket."""
+        """Return the number of tokens of the prefixes and of each bucket."""
         own = [self.groups * bucket.count * bucket.length for bucket in self.buckets]
         return [self.groups * self.prefix, *own]
 
     @property
     def sequences(self) -> list[int]:
-        """Sequences of each bucket."""
+        """Return the number of sequences of each bucket."""
         return [self.groups * bucket.count for bucket in self.buckets]
 
     def split(self, rows: Tensor, heads: int, parts: int) -> list[tuple[Tensor, ...]]:
-        """(T, parts * d) -> for prefixes and buckets, parts of (G * heads, sequences, L, e)."""
+        """Cut rows into prefixes and buckets, and each of these into parts and heads.
+
+        Args:
+            rows: (T, parts * d).
+            heads: Number of heads.
+            parts: For example 3 for queries, keys and values.
+
+        Returns:
+            For prefixes and buckets, parts of (G * heads, sequences, L, e).
+        """
         size = rows.shape[-1] // (parts * heads)
         shapes = [(1, self.prefix), *((b.count, b.length) for b in self.buckets)]
         found = []
@@ -61,14 +70,30 @@ class Layout:
         return found
 
     def later(self, length: int, like: Tensor) -> Tensor:
-        """(L, L), True above the diagonal; made once per batch."""
+        """Return a mask that is True above the diagonal; it is made once per batch.
+
+        Args:
+            length: L.
+            like: A tensor on the wanted device.
+
+        Returns:
+            A mask (L, L).
+        """
         if length not in self.masks:
             everywhere = torch.ones(length, length, dtype=torch.bool, device=like.device)
             self.masks[length] = everywhere.triu(1)
         return self.masks[length]
 
     def attend(self, qkv: Tensor, heads: int) -> Tensor:
-        """(T, 3d) queries, keys and values -> (T, d) mixed values."""
+        """Attend within sequences and to the prefixes they share.
+
+        Args:
+            qkv: Queries, keys and values (T, 3d).
+            heads: Number of heads.
+
+        Returns:
+            Mixed values (T, d).
+        """
         if self.prefix == 0:
             rows = torch.split(qkv, self.sizes)[1:]
             return together([fused(r, b, heads) for r, b in zip(rows, self.buckets, strict=True)])
@@ -82,7 +107,16 @@ class Layout:
         return together([self.flat(part) for part in mixed])
 
     def read(self, query: Tensor, kv: Tensor, heads: int) -> Tensor:
-        """Queries (S, d) of the EOTs, keys and values (T, 2d) of all -> (S, d) mixed values."""
+        """Attend with the queries of the EOTs alone.
+
+        Args:
+            query: Queries (S, d).
+            kv: Keys and values (T, 2d) of all tokens.
+            heads: Number of heads.
+
+        Returns:
+            Mixed values (S, d).
+        """
         first, *own = self.split(kv, heads, 2)
         kp, vp = first[0][:, 0], first[1][:, 0]
         mixed = []
@@ -100,7 +134,14 @@ class Layout:
         return together(mixed)
 
     def at_ends(self, x: Tensor) -> Tensor:
-        """(T, d) -> (S, d): the rows of the EOTs."""
+        """Return the rows of the EOTs.
+
+        Args:
+            x: Tokens (T, d).
+
+        Returns:
+            Tokens (S, d).
+        """
         found = []
         for rows, bucket in zip(torch.split(x, self.sizes)[1:], self.buckets, strict=True):
             rows = rows.reshape(self.groups * bucket.count, bucket.length, -1)
@@ -111,19 +152,42 @@ class Layout:
         return together(found)
 
     def flat(self, mixed: Tensor) -> Tensor:
-        """(G * heads, sequences, L, e) -> (G * sequences * L, d)."""
+        """Join heads and sequences to rows again.
+
+        Args:
+            mixed: (G * heads, sequences, L, e).
+
+        Returns:
+            Rows (G * sequences * L, d).
+        """
         _, count, length, size = mixed.shape
         mixed = mixed.reshape(self.groups, -1, count, length, size).permute(0, 2, 3, 1, 4)
         return mixed.reshape(self.groups * count * length, -1)
 
 
 def fused(qkv: Tensor, bucket: Bucket, heads: int) -> Tensor:
-    """Causal attention within sequences (N * L, 3d) -> (N * L, d), by the fused kernel."""
+    """Attend causally within sequences, by torch's fused kernel.
+
+    Args:
+        qkv: Queries, keys and values (N * L, 3d).
+        bucket: The sequences.
+        heads: Number of heads.
+
+    Returns:
+        Mixed values (N * L, d).
+    """
     q, k, v = qkv.reshape(bucket.count, bucket.length, 3, heads, -1).permute(2, 0, 3, 1, 4)
     mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     return mixed.transpose(1, 2).reshape(len(qkv), -1)
 
 
 def together(parts: Sequence[Tensor]) -> Tensor:
-    """One tensor of all rows."""
+    """Join parts to one tensor of all rows.
+
+    Args:
+        parts: The parts.
+
+    Returns:
+        All rows.
+    """
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))

@@ -63,13 +63,17 @@ class Names:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The N names in order; waits for the device where names were selected."""
+        """Return the N names in order; this waits for the device where names were selected."""
         if self.index is None:
             return self.vocabulary
         return tuple(self.vocabulary[i] for i in self.index.tolist())
 
     def buckets(self) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Embeddings (N_b, L_b, d_t) of each bucket and places of the EOTs; None: the last."""
+        """Go through the buckets.
+
+        Yields:
+            Embeddings (N_b, L_b, d_t) of a bucket and places of its EOTs; None: always the last.
+        """
         if self.grouping is None:
             yield self.embeddings, self.lengths - 1
             return
@@ -82,9 +86,15 @@ class Names:
             first += count
 
     def select(self, index: Tensor) -> "Names":
-        """The names at `index` (N',), for example after words changed slots.
+        """Select names, for example after words changed slots.
 
         With an index on the host nothing waits for the device, and its selections are kept.
+
+        Args:
+            index: Places of the names (N',).
+
+        Returns:
+            The names at these places.
         """
         rows = on_host(index) if index.device.type == "cpu" else None
         if rows is not None and rows in self.chosen:
@@ -107,7 +117,14 @@ class Names:
 
 
 def on_host(numbers: Tensor) -> tuple[int, ...] | None:
-    """The numbers of a (N,) tensor; None under vmap, where each client may have its own."""
+    """Return the numbers of a tensor, where the host can know them.
+
+    Args:
+        numbers: A tensor (N,).
+
+    Returns:
+        The numbers; None under vmap, where each client may have its own.
+    """
     try:
         return tuple(numbers.tolist())
     except RuntimeError:

@@ -43,16 +43,22 @@ class TextTower(nn.Module):
         self.freeze()
 
     def freeze(self) -> "TextTower":
-        """Evaluation mode, no gradients for any weight."""
+        """Return the tower in evaluation mode, without gradients for any weight."""
         self.eval()
         self.requires_grad_(False)
         return self
 
     def train_in(self, dtype: torch.dtype | None) -> "TextTower":
-        """Run in `dtype` where gradients are asked for; None: float32 everywhere.
+        """Run in another type where gradients are asked for.
 
-        Products run in `dtype`, the residual stream, norms and all that is evaluated in float32.
-        Call it once the tower is where it stays: weights in `dtype` are copied here.
+        Products run in that type, the residual stream, norms and all that is evaluated in float32.
+        Call this once the tower is where it stays: weights are copied here.
+
+        Args:
+            dtype: The type; None: float32 everywhere.
+
+        Returns:
+            The tower.
         """
         if dtype == self.autocast and self._fast and self._fast[0].qkv.weight.device == self.device:
             return self  # recorded steps may hold these copies
@@ -67,17 +73,17 @@ class TextTower(nn.Module):
 
     @property
     def width(self) -> int:
-        """Width d_t of token embeddings and contexts."""
+        """Return the width d_t of token embeddings and contexts."""
         return self.shape.width
 
     @property
     def dim(self) -> int:
-        """Width D of the joint space."""
+        """Return the width D of the joint space."""
         return self.shape.dim
 
     @property
     def device(self) -> torch.device:
-        """Where the tower lives."""
+        """Return where the tower lives."""
         return self.pos.device
 
     def prepare(
@@ -120,10 +126,18 @@ class TextTower(nn.Module):
         return Names(tuple(names), embeddings, lengths, None, grouping, known, bucket_cost)
 
     def forward(self, contexts: Tensor, names: Names) -> Tensor:
-        """Contexts and N names -> (..., N, D) unit features.
+        """Encode prompts; the result is differentiable in the contexts.
 
-        A context (n, d_t), or each of (..., 1, n, d_t), is for all names; (..., N, n, d_t) has one
-        per name.
+        Args:
+            contexts: A context (n, d_t), or each of (..., 1, n, d_t), is for all names; (..., N, n,
+                d_t) has one per name.
+            names: N names.
+
+        Returns:
+            Unit features (..., N, D).
+
+        Raises:
+            ConfigError: The contexts' shape does not fit the names or the tower.
         """
         count = len(names)
         if contexts.dim() == 2:
@@ -151,7 +165,15 @@ class TextTower(nn.Module):
         return out.view(*lead, count, self.dim)
 
     def fused(self, contexts: Tensor, names: Names) -> Tensor:
-        """Contexts (K, N or 1, n, d_t) -> (K * N, D) unit features by the kernels of `fused.py`."""
+        """Encode prompts by the kernels of `fused.py`.
+
+        Args:
+            contexts: Contexts (K, N or 1, n, d_t).
+            names: N names.
+
+        Returns:
+            Unit features (K * N, D).
+        """
         assert self.autocast is not None
         _, rows, tokens, _ = contexts.shape
         layout = names.flats.get((tokens, rows == 1))
@@ -165,7 +187,15 @@ class TextTower(nn.Module):
         return F.normalize(self.proj(self.lnf(out)), dim=-1)
 
     def unified(self, contexts: Tensor, names: Names) -> tuple[Tensor, Layout]:
-        """Contexts (K, 1, n, d_t): the SOT and a context are computed once for all names."""
+        """Lay out prompts whose names share a context: the SOT and the context are computed once.
+
+        Args:
+            contexts: Contexts (K, 1, n, d_t).
+            names: N names.
+
+        Returns:
+            Embeddings (T, d_t) and where they lie.
+        """
         groups, _, tokens, width = contexts.shape
         shared = torch.cat([self.sot.expand(groups, 1, -1), contexts[:, 0]], dim=1)
         start = 1 + tokens
@@ -180,9 +210,17 @@ class TextTower(nn.Module):
         return torch.cat(x), Layout(groups, start, buckets)
 
     def specific(self, contexts: Tensor, names: Names) -> tuple[Tensor, Layout]:
-        """Contexts (K, N, n, d_t): prompts have nothing but the SOT in common.
+        """Lay out prompts that have nothing but the SOT in common.
 
-        On a GPU it stays in every sequence: copying its keys would cost more than its products.
+        On a GPU the SOT stays in every sequence: copying its keys would cost more than its
+        products.
+
+        Args:
+            contexts: Contexts (K, N, n, d_t).
+            names: N names.
+
+        Returns:
+            Embeddings (T, d_t) and where they lie.
         """
         many, _, tokens, width = contexts.shape
         share = contexts.device.type == "cpu"
@@ -205,7 +243,15 @@ class TextTower(nn.Module):
         return torch.cat(x), Layout(1, int(share), buckets)
 
     def encode_tokens(self, tokens: Tensor, batch_size: int = 1024) -> Tensor:
-        """(N, context_length) tokens with SOT -> (N, D) unit features without gradient."""
+        """Encode tokens, without gradient.
+
+        Args:
+            tokens: Tokens (N, context_length) with SOT.
+            batch_size: Texts at once.
+
+        Returns:
+            Unit features (N, D).
+        """
         ends = tokens.argmax(dim=1)
         order = ends.argsort(stable=True)  # sequences of one length together: little padding
         out = torch.empty(len(tokens), self.dim, device=self.device)
@@ -219,19 +265,27 @@ class TextTower(nn.Module):
 
     @property
     def sot(self) -> Tensor:
-        """(d_t,) embedding of the start token, second to last of the vocabulary."""
+        """Return the embedding (d_t,) of the start token, second to last of the vocabulary."""
         # Filled, not copied: a copy from the host would make the device wait.
         token: Tensor = self.tok(torch.full((1,), self.vocabulary - 2, device=self.device))
         return token.to(self.pos.dtype)[0]
 
     @property
     def vocabulary(self) -> int:
-        """Number of tokens; the last two are SOT and EOT."""
+        """Return the number of tokens; the last two are SOT and EOT."""
         size: int = self.tok.num_embeddings  # type: ignore[assignment]
         return size
 
     def check_names(self, names: Sequence[str], lengths: Tensor) -> None:
-        """Refuse a name that leaves no position for a context: it may have been cut off."""
+        """Refuse a name that leaves no position for a context: it may have been cut off.
+
+        Args:
+            names: The names.
+            lengths: Their tokens (N,).
+
+        Raises:
+            ConfigError: A name is too long.
+        """
         room = self.shape.context_length - 2  # beside SOT and one context position
         if int(lengths.max()) > room:
             name = names[int(lengths.argmax())]
@@ -241,7 +295,14 @@ class TextTower(nn.Module):
             )
 
     def check_length(self, length: int) -> None:
-        """Refuse sequences the tower has no positions for."""
+        """Refuse sequences the tower has no positions for.
+
+        Args:
+            length: Tokens of the longest sequence.
+
+        Raises:
+            BackboneError: It is too long.
+        """
         if length > self.shape.context_length:
             raise BackboneError(
                 f"a prompt of {length} positions does not fit the text tower's "
@@ -249,13 +310,29 @@ class TextTower(nn.Module):
             )
 
     def run(self, x: Tensor, position: Tensor) -> Tensor:
-        """(N, L, d_t) embeddings -> (N, D) unit features read at `position` (N,)."""
+        """Run embeddings through the tower.
+
+        Args:
+            x: Embeddings (N, L, d_t).
+            position: Where each sequence is read (N,).
+
+        Returns:
+            Unit features (N, D).
+        """
         count, length, width = x.shape
         x = x + self.pos[:length]
         return self.blocks_over(x.view(-1, width), Layout(1, 0, [Bucket(count, length, position)]))
 
     def blocks_over(self, x: Tensor, layout: Layout) -> Tensor:
-        """(T, d_t) placed embeddings -> (S, D) unit features of the S sequences."""
+        """Run placed embeddings through the blocks.
+
+        Args:
+            x: Embeddings (T, d_t).
+            layout: Where they lie.
+
+        Returns:
+            Unit features (S, D) of the S sequences.
+        """
         enabled = self.autocast is not None and torch.is_grad_enabled()
         with torch.autocast(x.device.type, dtype=self.autocast, enabled=enabled):
             *body, last = self._fast if enabled else self.blocks
