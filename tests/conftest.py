@@ -29,9 +29,6 @@ for _name in ("COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE"):
     os.environ.pop(_name, None)
 
 
-FLOWER = Path(__file__).parent / "flower"
-
-
 def pytest_configure(config: pytest.Config) -> None:
     """Let Triton interpret the GPU's kernels on the CPU, unless GPU tests alone are asked for.
 
@@ -44,7 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests of Flower, skip those of absent devices, give every test a time limit."""
     for item in items:
-        if FLOWER in item.path.parents:
+        # Tests in tests/flower and examples in focoop/flower.
+        if "flower" in item.nodeid.partition("::")[0].split("/")[:2]:
             item.add_marker(pytest.mark.flower)
         if item.get_closest_marker("gpu") is not None and (reason := why_no_gpu()):
             item.add_marker(pytest.mark.skip(reason=reason))

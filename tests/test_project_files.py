@@ -123,6 +123,16 @@ def test_contributing_names_targets_that_exist() -> None:
     assert {"test", "test-slow", "test-gpu", "check", "coverage", "docs"} <= named
 
 
+def test_what_needs_flower_stands_where_its_marker_is_set() -> None:
+    """tests/conftest.py marks all tests of tests/flower, and those alone."""
+    needs = re.compile(r"^(from|import) flwr|^pytest\.importorskip\(.flwr", flags=re.M)
+    found = {
+        path for path in (ROOT / "tests").rglob("*.py") if needs.search(path.read_text("utf-8"))
+    }
+    folder = ROOT / "tests" / "flower"
+    assert len(found) > 20 and {path for path in found if folder not in path.parents} == set()
+
+
 def test_security_names_no_address() -> None:
     text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
     assert "@" not in text and "docs/reliability/threat-model.md" in text

@@ -79,6 +79,7 @@ def test_mean_pool_makes_transport_a_matter_of_sums(name: str) -> None:
     assert torch.allclose(plain.shared["ood"].double(), mean, atol=1e-6)
 
 
+@pytest.mark.flower
 def test_masked_and_plain_sums_of_packed_updates_agree_to_the_bit() -> None:
     pytest.importorskip("cryptography", reason="the extra `flower` is not installed")
     from tests.flower.test_masking import protocol

@@ -23,7 +23,6 @@ from tools.flower_hosts import Federation, Network, cmdline, family, separable, 
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.flower,
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc"),
 ]
 ROOT = Path(__file__).resolve().parents[2]

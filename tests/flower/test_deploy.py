@@ -153,7 +153,6 @@ def sandboxable(folder: Path) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.flower
 def test_services_need_to_write_nothing_but_state_cache_and_temporary_files(tmp_path: Path) -> None:
     if not sandboxable(tmp_path):
         pytest.skip("needs root and unshare")
@@ -221,7 +220,6 @@ def test_the_compose_files_services_are_whole() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.flower
 def test_the_compose_files_commands_are_a_federation(tmp_path: Path) -> None:
     """The containers' commands as processes of this machine: folders for volumes, loopback."""
     (port,) = free_ports(1)

@@ -13,7 +13,6 @@ from tools.flower_hosts import Federation, Network, cmdline, family, small
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.flower,
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc"),
 ]
 
