@@ -3,15 +3,17 @@
 A SuperLink with TLS and node keys and some sites, all on this machine: first Flower's own programs
 and an app of Flower's alone (one message down, one up, no arrays), then focoop's (PromptFL, four
 images at each site: one step). Flower's own start a process for every message, so most of a round
-is the start of Python; focoop's fork one that has everything imported. Prints the median seconds of
-a round and the ratio, and before them the seconds (wall and of a processor) that a site's process
-spends on imports.
+is the start of Python; focoop's fork one that has everything imported. Prints of a round the median
+seconds, the seconds of a processor that all processes together use and the seconds in which none of
+them works because all wait (`process_meter.py`): these two still tell on a loaded machine. Before
+them come the seconds (wall and of a processor) that a site's process spends on imports.
 
 `python benchmarks/flower_floor.py --sites 2 --rounds 5`
 """
 
 import argparse
 import json
+import os
 import resource
 import signal
 import statistics
@@ -19,11 +21,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from process_meter import Meter
 
 from focoop.config.loading import load, to_flat
 from focoop.features.lookup import FeatureSet, save_splits
@@ -32,6 +36,7 @@ from focoop.flower.deploy.control import ENDED, check
 from focoop.flower.deploy.keys import make_keys
 from focoop.flower.deploy.serving import serving
 from focoop.flower.identity import registered
+from focoop.flower.journal import Tail
 from focoop.runs import RunFolder
 from focoop.seeds import torch_generator
 
@@ -64,8 +69,9 @@ from flwr.serverapp import ServerApp
 app = ServerApp()
 @app.main()
 def main(grid, context):
-    seconds = []
+    seconds, progress = [], Path(context.run_config["out"] + ".progress")
     for index in range(context.run_config["rounds"]):
+        progress.write_text("." * (index + 1))
         began = time.perf_counter()
         content = RecordDict({"config": ConfigRecord({"round": index})})
         nodes = grid.get_node_ids()
@@ -122,18 +128,43 @@ def children() -> float:
     return used.ru_utime + used.ru_stime
 
 
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of each round, and what a round costs: of a processor, and of waiting."""
+
+    rounds: list[float]
+    processor: float
+    waiting: float
+
+    @property
+    def median(self) -> float:
+        """Seconds of a usual round."""
+        return statistics.median(self.rounds)
+
+
 def measure(root: Path, sites: int, rounds: int, port: int) -> dict[str, object]:
-    """Seconds of each round, of Flower's empty app and of ours."""
+    """Rounds of Flower's empty app and of ours."""
     names = [f"site-{k}" for k in range(sites)]
     make_keys(root / "keys", ["127.0.0.1"], names)
-    empty = run_empty(root, names, rounds, port)
-    ours = run_ours(root, names, rounds, port)
-    ratio = statistics.median(ours) / statistics.median(empty)
-    for name, seconds in (("Flower, empty app", empty), ("focoop", ours)):
-        each = " ".join(f"{one:.1f}" for one in seconds)
-        print(f"{statistics.median(seconds):7.2f} s a round  {name}  (rounds: {each})")
-    print(f"{ratio:7.2f}    ratio, {sites} sites, {rounds} rounds")
-    return {"sites": sites, "empty": empty, "focoop": ours, "ratio": round(ratio, 3)}
+    costs = {
+        "Flower, empty app": run_empty(root, names, rounds, port),
+        "focoop": run_ours(root, names, rounds, port),
+    }
+    print("  round  processor  waiting   (seconds)")
+    for name, cost in costs.items():
+        each = " ".join(f"{one:.1f}" for one in cost.rounds)
+        numbers = f"{cost.median:7.2f}  {cost.processor:9.2f}  {cost.waiting:7.2f}"
+        print(f"{numbers}   {name}  (rounds: {each})")
+    empty, ours = costs.values()
+    ratio = ours.median / empty.median
+    print(f"{ratio:7.2f}   ratio, {sites} sites, {rounds} rounds, load {os.getloadavg()[0]:.1f}")
+    return {
+        "sites": sites,
+        "empty": empty.rounds,
+        "focoop": ours.rounds,
+        "ratio": round(ratio, 3),
+        "costs": {name: asdict(cost) for name, cost in costs.items()},
+    }
 
 
 def start(command: list[str], home: Path) -> "subprocess.Popen[bytes]":
@@ -161,7 +192,7 @@ def write_images(path: Path, name: str) -> None:
     save_splits(path, sets)
 
 
-def run_empty(root: Path, names: list[str], rounds: int, port: int) -> list[float]:
+def run_empty(root: Path, names: list[str], rounds: int, port: int) -> Cost:
     """Flower's own SuperLink and nodes with an app that does nothing."""
     app, out, home, keys = root / "app", root / "empty.json", root / "home", root / "keys"
     (app / "emptyapp").mkdir(parents=True)
@@ -180,6 +211,9 @@ def run_empty(root: Path, names: list[str], rounds: int, port: int) -> list[floa
     command += ["--ssl-ca-certfile", f"{keys}/ca.crt", "--ssl-certfile", f"{keys}/server.pem"]
     command += ["--ssl-keyfile", f"{keys}/server.key", "--disable-runtime-dependency-installation"]
     running = [start(command, home)]
+    progress = Path(f"{out}.progress")
+    meter = Meter(lambda: progress.stat().st_size if progress.exists() else 0)
+    meter.start()
     try:
         processes.await_server(f"127.0.0.1:{port}", keys / "ca.crt", 120)
         for k, name in enumerate(names):
@@ -201,12 +235,14 @@ def run_empty(root: Path, names: list[str], rounds: int, port: int) -> list[floa
             time.sleep(1.0)
         time.sleep(1.0)
     finally:
+        meter.stop()
         processes.stop(running)
     seconds: list[float] = json.loads(out.read_text())
-    return seconds
+    return Cost(seconds, *meter.each(1, rounds))
 
 
-def run_ours(root: Path, names: list[str], rounds: int, port: int) -> list[float]:
+def run_ours(root: Path, names: list[str], rounds: int, port: int) -> Cost:
+    """Our SuperLink, front and nodes with PromptFL, one step at each site."""
     settings = ["method.name=promptfl", f"federation.rounds={rounds}", "federation.epochs=1"]
     settings += ["data.corrupted=[]", "data.ood=[]", "federation.evaluate_every=0"]
     config = load(None, [*settings, "partition.shots=0"])
@@ -215,9 +251,18 @@ def run_ours(root: Path, names: list[str], rounds: int, port: int) -> list[float
         "keys": str(root / "keys"),
         "sites": len(names),
     }
+    journal, committed = Tail(root / "journal.jsonl"), [0]
     flat = {**to_flat(config), **told, "out": str(root / "run"), "quorum": 1.0}
+    flat["journal"] = str(journal.path)
+
+    def done() -> int:
+        committed[0] += sum(line["event"] == "committed" for line in journal.new())
+        return committed[0]
+
+    meter = Meter(done)
     running: list[subprocess.Popen[bytes]] = []
     with serving(root / "keys", "127.0.0.1", port, root / "run-flower", print) as served:
+        meter.start()
         try:
             for k, site in registered(root / "keys").items():
                 keys, home = root / "keys" / "sites" / site.name, root / f"{site.name}-home"
@@ -238,10 +283,12 @@ def run_ours(root: Path, names: list[str], rounds: int, port: int) -> list[float
                 time.sleep(1.0)
             check(number, *state)
         finally:
+            meter.stop()
             processes.stop(running)
     entries = RunFolder.open(root / "run").manifest["rounds"]
     # The last round's time holds an evaluation too.
-    return [entry["seconds"] for entry in entries if 0 < entry["round"] < rounds]
+    seconds = [entry["seconds"] for entry in entries if 0 < entry["round"] < rounds]
+    return Cost(seconds, *meter.each(1, rounds))
 
 
 if __name__ == "__main__":
