@@ -28,7 +28,8 @@ from gpu_tower import Bench, Row, exact, peak, tower, transport
 from gpu_world import REAL, TINY, Federation, make_clients, make_sets, make_task, wait
 from naive import naive_round
 
-from focoop.federation.simulator import MemoryStore, start
+from focoop.federation.rounds import start
+from focoop.federation.simulator import MemoryStore
 from focoop.methods.base import ClientUpdate, Server
 
 

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from focoop.clip.text.tower import TextShape, TextTower
 from focoop.clip.tokenizer import Tokenizer
-from focoop.federation import simulator
+from focoop.federation.batched_training import BatchedTrainer
 from focoop.federation.client import ClientData, LocalSettings
 from focoop.federation.evaluation import EvaluationSets, Images, Owned, evaluate
-from focoop.federation.simulator import MemoryStore, Schedule, client_state, simulate, start
+from focoop.federation.rounds import Schedule, client_state, start
+from focoop.federation.simulator import MemoryStore, RoundResult, simulate
 from focoop.methods import available, create
 from focoop.methods.base import Method, Params, Server, Task
 from focoop.scenario.schedule import TOGETHER
@@ -189,18 +190,18 @@ class Clocks:
 @contextmanager
 def parts_timed(method: Method, device: torch.device) -> Iterator[Clocks]:
     """Counts training, noise and the server's step of a simulation apart."""
-    clocks, train = Clocks(device), simulator.BatchedTrainer.train
+    clocks, train = Clocks(device), BatchedTrainer.train
     method.noise = clocks.timed("noise", method.noise, synced=False)  # type: ignore[method-assign]
     method.aggregate = clocks.timed(  # type: ignore[method-assign]
         "server", method.aggregate, synced=True
     )
-    simulator.BatchedTrainer.train = clocks.timed(  # type: ignore[method-assign]
+    BatchedTrainer.train = clocks.timed(  # type: ignore[method-assign]
         "training", train, synced=True
     )
     try:
         yield clocks
     finally:
-        simulator.BatchedTrainer.train = train  # type: ignore[method-assign]
+        BatchedTrainer.train = train  # type: ignore[method-assign]
 
 
 @dataclass
@@ -241,7 +242,7 @@ class Federation:
         store: MemoryStore,
         count: int,
         seed: int = 0,
-    ) -> Iterator[simulator.RoundResult]:
+    ) -> Iterator[RoundResult]:
         """The simulator's rounds."""
         schedule = Schedule(count, 1.0, LOCAL, together=self.together)
         return simulate(method, self.task, self.clients, schedule, store, seed=seed)

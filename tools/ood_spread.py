@@ -16,7 +16,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from focoop.federation.client import LocalSettings, train
-from focoop.federation.simulator import client_state, start
+from focoop.federation.rounds import client_state, start
 from focoop.methods.base import Server
 from focoop.runs import RunFolder
 from focoop.scenario.scenario import build_scenario

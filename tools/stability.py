@@ -102,7 +102,8 @@ def one_run(file: Path, settings: list[str], variant: str) -> dict[str, Any]:
 
     from focoop.config import loading as configs
     from focoop.experiments.evaluation import evaluate_state
-    from focoop.federation.simulator import MemoryStore, simulate, start
+    from focoop.federation.rounds import start
+    from focoop.federation.simulator import MemoryStore, simulate
     from focoop.methods.base import Server
     from focoop.scenario.scenario import build_scenario
     from focoop.scenario.schedule import schedule_of

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from focoop.federation.client import SCHEDULES, ClientData, LocalSettings, make_update, train
+    from focoop.federation.client import SCHEDULES, ClientData, LocalSettings
     from focoop.federation.evaluation import (
         Evaluation,
         EvaluationSets,
@@ -20,16 +20,22 @@ if TYPE_CHECKING:
         evaluate,
         summary_of,
     )
-    from focoop.federation.rounds import Screen, aggregate, num_bytes, num_sampled, sample_clients
-    from focoop.federation.simulator import (
+    from focoop.federation.rounds import (
         PrivateStore,
-        RoundResult,
+        RoundSetup,
         Schedule,
+        Screen,
+        client_round,
         client_state,
-        local_settings,
-        simulate,
+        num_bytes,
+        num_sampled,
+        round_bytes,
+        sample_clients,
+        seeded_release,
+        server_round,
         start,
     )
+    from focoop.federation.simulator import RoundResult, simulate
     from focoop.federation.updates.compression import (
         DOWN,
         UNCODED,
@@ -86,30 +92,31 @@ __all__ = [
     "Privacy",
     "PrivateStore",
     "RoundResult",
+    "RoundSetup",
     "Schedule",
     "Screen",
     "SecretNormal",
     "Words",
-    "aggregate",
+    "client_round",
     "client_state",
     "composed",
     "evaluate",
-    "local_settings",
-    "make_update",
     "narrow",
     "num_bytes",
     "num_sampled",
     "num_words",
     "pack",
+    "round_bytes",
     "rounded",
     "sample_clients",
+    "seeded_release",
+    "server_round",
     "simulate",
     "start",
     "sum_bytes",
     "summary_of",
     "summed",
     "threshold_of",
-    "train",
     "unpack",
     "widen",
 ]

@@ -41,6 +41,11 @@ class ClientData:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def rows(self, index: Tensor) -> "ClientData":
+        """The rows at `index` alone."""
+        patches = None if self.patches is None else self.patches[index]
+        return ClientData(self.pooled[index], patches, self.labels[index], self.views)
+
     def batch(self, index: Tensor, device: torch.device) -> Batch:
         """The rows at `index`, on `device`."""
         patches = None if self.patches is None else self.patches[index].to(device)

@@ -1,16 +1,275 @@
-"""One round: who takes part, what travels, and the order in which updates are summed."""
+"""One round of a federation: the clients' side and the server's side, written once.
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+`client_round` and `server_round` are what the simulator, a Flower site, the Flower server and a
+site's dry run call. Around them these differ in how tensors travel and who may take part.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
 
 from focoop.errors import ConfigError, MethodError
-from focoop.methods import ClientUpdate, Method, Params, Server, Task
-from focoop.seeds import numpy_generator
+from focoop.federation.batched_training import BatchedTrainer, on_host
+from focoop.federation.client import (
+    ClientData,
+    LocalSettings,
+    check_loss,
+    learning_rate,
+    make_update,
+)
+from focoop.federation.parallel import train_each
+from focoop.federation.updates.compression import Payload, rounded
+from focoop.federation.updates.differential_privacy import Privacy
+from focoop.methods import ClientUpdate, Method, Params, Server, State, Task
+from focoop.seeds import numpy_generator, torch_generator
 
 # What happens to updates before the method's server step, with numbers for the round's report.
 Screen = Callable[
     [Method, Server, Sequence[ClientUpdate], Task], tuple[list[ClientUpdate], dict[str, float]]
 ]
+# What a client does to its update before it leaves; also given the tensors it received.
+Release = Callable[[ClientUpdate, Params], ClientUpdate]
+# The loss of an update that was computed on a device which the host has not waited for.
+PENDING = 0.0
+
+
+class PrivateStore(Protocol):
+    """Where private tensors live between rounds; on disk in a run, in memory in a test."""
+
+    def load(self, client: int) -> Params | None:
+        """The client's private tensors, or None if it has not trained yet."""
+
+    def save(self, client: int, round_index: int, params: Params) -> None:
+        """Keep the client's private tensors of this round."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a federation runs: rounds, participation and the clients' local settings.
+
+    `together` is how many clients train as one batch: faster on a GPU, the same up to rounding.
+    `privacy` is what clients do to their updates, `screen` what the server does before its step;
+    `payload` is how updates are written on their way up, `down` how shared tensors are going down.
+    `secure` says that clients send vectors under masks, which matters for the bytes alone.
+    """
+
+    rounds: int
+    participation: float
+    local: LocalSettings
+    lr_schedule: str = "constant"
+    together: int = 1
+    privacy: Privacy | None = None
+    screen: Screen | None = None
+    payload: Payload = Payload()
+    down: str = "fp32"
+    secure: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class RoundSetup:
+    """What all rounds of a run have in common, at the server and at every client."""
+
+    method: Method
+    task: Task
+    schedule: Schedule
+    seed: int
+
+    @cached_property
+    def initial(self) -> State:
+        """The state that every client and the server begin with."""
+        return start(self.method, self.task, self.seed)
+
+    @cached_property
+    def trainer(self) -> BatchedTrainer:
+        """Trains many clients as one batch; it keeps its recorded steps between rounds."""
+        return BatchedTrainer(self.method, self.task, self.schedule.local)
+
+    @property
+    def batched(self) -> bool:
+        """Whether clients train as one batch, which changes results by rounding."""
+        return self.method.together and self.schedule.together > 1
+
+    def coins(self, round_index: int, client: int) -> torch.Generator:
+        """Draws how a client's update is rounded when it is written in fewer bytes."""
+        return torch_generator(self.seed, "payload", round_index, client)
+
+
+@dataclass(frozen=True)
+class ClientResult:
+    """What a client has after its part of a round.
+
+    `update` may leave the client, `private` may not. `loss` () is the mean loss while it is still
+    on the device; None where `update.loss` holds it already.
+    """
+
+    update: ClientUpdate
+    private: Params
+    loss: Tensor | None = None
+
+
+def start(method: Method, task: Task, seed: int) -> State:
+    """The state every client and the server begin with."""
+    return method.init(task, torch_generator(seed, "init"))
+
+
+def client_state(
+    method: Method,
+    task: Task,
+    initial: State,
+    server: Server,
+    private: Params | None,
+    class_counts: Callable[[], Tensor],
+) -> State:
+    """A client's model now: the server's shared tensors and its own private ones.
+
+    `private` is what it kept of earlier rounds; None before its first, when its class counts may
+    shape what it starts from.
+    """
+    if not initial.private:
+        return State(server.shared)
+    if private is None:
+        first = method.personalise(initial.private, class_counts(), task)
+        return State(server.shared, {n: v.to(task.device) for n, v in first.items()})
+    return State(server.shared, {n: v.to(task.device) for n, v in private.items()})
+
+
+def client_round(
+    setup: RoundSetup,
+    round_index: int,
+    shared: Params,
+    clients: Sequence[int],
+    data: Sequence[ClientData],
+    store: PrivateStore | None,
+    release: Release | None = None,
+) -> list[ClientResult]:
+    """Train some clients for one round, keep their private tensors and make their updates.
+
+    Args:
+        setup: what all rounds of the run have in common.
+        round_index: the round, from 1.
+        shared: the tensors that the server sent.
+        clients: numbers of the clients, which name their random numbers.
+        data: the images of each of them.
+        store: where private tensors live between rounds; None: nothing is read or kept.
+        release: what each client does to its update if the run asks for privacy; by default the
+            noise is drawn from the run's seed (`seeded_release`).
+
+    Returns:
+        One result for each client, in the order given.
+
+    Raises:
+        MethodError: the training of a client diverged.
+    """
+    method, task, schedule = setup.method, setup.task, setup.schedule
+    local = local_settings(schedule, round_index)
+    server, kept = Server(shared), store if setup.initial.private else None
+    states = [
+        client_state(
+            method,
+            task,
+            setup.initial,
+            server,
+            kept.load(client) if kept is not None else None,
+            partial(images.counts, len(task.classes)),
+        )
+        for client, images in zip(clients, data, strict=True)
+    ]
+    generators = [torch_generator(setup.seed, "train", round_index, k) for k in clients]
+    results: list[tuple[State, Tensor | float]]
+    if setup.batched:
+        results = [*setup.trainer.train(states, data, local.lr, generators)]
+    else:
+        results = [*train_each(method, states, data, task, local, generators)]
+    found = []
+    for client, images, (trained, loss) in zip(clients, data, results, strict=True):
+        if kept is not None and len(images):
+            kept.save(client, round_index, trained.private)
+        pending = loss if isinstance(loss, Tensor) and len(images) else None
+        known = PENDING if pending is not None else math.nan if isinstance(loss, Tensor) else loss
+        update = make_update(method, client, trained, images, task, known)
+        if schedule.privacy is not None:
+            if release is None:
+                update = seeded_release(schedule.privacy, setup.seed, round_index, update, shared)
+            else:
+                update = release(update, shared)
+        found.append(ClientResult(update, trained.private, pending))
+    return found
+
+
+def seeded_release(
+    privacy: Privacy, seed: int, round_index: int, update: ClientUpdate, received: Params
+) -> ClientUpdate:
+    """The update as it may leave its client, under noise that the run's seed decides.
+
+    Such noise is for study: whoever knows the seed can take it away again.
+    """
+    noise = torch_generator(seed, "privacy", round_index, update.client)
+    return privacy.release(update, received, noise, torch_generator(seed, "counts", update.client))
+
+
+def with_losses(results: Sequence[ClientResult], lr: float) -> list[ClientUpdate]:
+    """The updates with their losses, for which the host waits only now, once for all of them.
+
+    Args:
+        results: what `client_round` returned.
+        lr: the round's learning rate, for the message of an error.
+
+    Returns:
+        The updates. What privacy hides stays hidden.
+
+    Raises:
+        MethodError: the training of a client diverged.
+    """
+    numbers = iter(on_host([result.loss for result in results if result.loss is not None]))
+    updates = []
+    for result in results:
+        update = result.update
+        if result.loss is not None:
+            number = check_loss(next(numbers), lr)
+            update = replace(update, loss=number) if update.loss == PENDING else update
+        updates.append(update)
+    return updates
+
+
+def server_round(
+    method: Method,
+    task: Task,
+    server: Server,
+    updates: Sequence[ClientUpdate],
+    *,
+    screen: Screen | None = None,
+    down: str = "fp32",
+    spent: Mapping[str, float] | None = None,
+) -> tuple[Server, float]:
+    """The server's part of a round: the method's step, then what the round's report says of it.
+
+    Args:
+        method: the method.
+        task: its task.
+        server: the server before the round.
+        updates: the updates that count, in any order.
+        screen: refuses, changes or sums updates before the method's step.
+        down: how shared tensors are written on their way down; they are rounded to it here, so
+            that server and clients hold the same.
+        spent: further entries of the report, such as the epsilon of the run so far.
+
+    Returns:
+        The server after the round, and the mean loss over all images; NaN without any.
+
+    Raises:
+        MethodError: a client sent two updates, or the method changed the set of shared tensors.
+    """
+    server = aggregate(method, server, updates, task, screen)
+    report = {**server.report, **(spent or {})}
+    server = replace(server, shared=rounded(server.shared, down), report=report)
+    examples = sum(update.num_examples for update in updates)
+    total = math.fsum(u.loss * u.num_examples for u in updates if u.num_examples)
+    return server, total / examples if examples else math.nan
 
 
 def sample_clients(
@@ -48,8 +307,8 @@ def aggregate(
 ) -> Server:
     """The method's server step over updates sorted by client; empty clients do not count.
 
-    `screen` may refuse, change or sum the updates first: `robust.py`, `secure_sum.py`. A round in
-    which nobody held an image leaves the server as it was.
+    `screen` may refuse, change or sum the updates first (`updates/screening.py`,
+    `updates/secure_sum.py`). A round in which nobody held an image leaves the server as it was.
     """
     present = sorted((u for u in updates if u.num_examples > 0), key=lambda u: u.client)
     clients = [update.client for update in present]
@@ -65,6 +324,33 @@ def aggregate(
     if changed:
         raise MethodError(f"the server step changed the set of shared tensors: {sorted(changed)}")
     return replace(result, report={**result.report, **found}) if found else result
+
+
+def round_bytes(
+    shared: Params, classes: int, payload: Payload, down: str, *, asked: int, answered: int
+) -> tuple[int, int]:
+    """Bytes up and down of a round: tensors and class counts up, tensors down.
+
+    Args:
+        shared: the shared tensors.
+        classes: number of classes, each with a count of 8 bytes.
+        payload: how updates are written.
+        down: how shared tensors are written on their way down.
+        asked: how many clients were sent the shared tensors.
+        answered: how many updates came.
+
+    Returns:
+        (up, down), each over all clients.
+    """
+    up = num_bytes(payload.form(shared)) + 8 * classes
+    return answered * up, asked * num_bytes(Payload(down).form(shared))
+
+
+def local_settings(schedule: Schedule, round_index: int) -> LocalSettings:
+    """What clients train with in a round: its learning rate."""
+    local = schedule.local
+    rate = learning_rate(local.lr, schedule.lr_schedule, round_index, schedule.rounds)
+    return replace(local, lr=rate)
 
 
 def num_bytes(params: Params) -> int:

@@ -11,7 +11,8 @@ from torch import Tensor
 from focoop.clip.text.names import Names
 from focoop.federation.batched_training import BatchedTrainer
 from focoop.federation.client import ClientData, LocalSettings, train
-from focoop.federation.simulator import MemoryStore, Schedule, simulate
+from focoop.federation.rounds import Schedule
+from focoop.federation.simulator import MemoryStore, simulate
 from focoop.methods import available, create
 from focoop.methods.base import (
     Batch,

@@ -14,7 +14,8 @@ from focoop.config.schema import PrivacyConfig
 from focoop.errors import ConfigError
 from focoop.experiments.running import run_experiment
 from focoop.federation.client import LocalSettings
-from focoop.federation.simulator import MemoryStore, RoundResult, Schedule, simulate
+from focoop.federation.rounds import Schedule
+from focoop.federation.simulator import MemoryStore, RoundResult, simulate
 from focoop.federation.updates.differential_privacy import (
     ORDERS,
     WHOLE_ORDERS,

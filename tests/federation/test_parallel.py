@@ -6,7 +6,8 @@ import torch
 from focoop.errors import MethodError
 from focoop.federation.client import LocalSettings, train
 from focoop.federation.parallel import group_size, train_each
-from focoop.federation.simulator import MemoryStore, Schedule, simulate
+from focoop.federation.rounds import Schedule
+from focoop.federation.simulator import MemoryStore, simulate
 from focoop.methods import create
 from focoop.seeds import torch_generator
 from tests.federation.test_batched_training import start_states

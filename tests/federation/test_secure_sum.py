@@ -11,8 +11,7 @@ from focoop import methods
 from focoop.config import loading
 from focoop.errors import ConfigError, MethodError
 from focoop.federation.client import make_update, train
-from focoop.federation.rounds import aggregate
-from focoop.federation.simulator import client_state, start
+from focoop.federation.rounds import aggregate, client_state, start
 from focoop.federation.updates.secure_sum import FRACTION, num_words, pack, summed, unpack
 from focoop.methods.base import ClientUpdate, Method, Server, Task
 from focoop.methods.focoop import FOCoOp, FOCoOpConfig

@@ -12,15 +12,15 @@ from torch import Tensor
 
 from focoop.errors import ConfigError, MethodError
 from focoop.federation.client import ClientData, LocalSettings, learning_rate, train
-from focoop.federation.rounds import aggregate, num_bytes, sample_clients
-from focoop.federation.simulator import (
-    MemoryStore,
-    RoundResult,
+from focoop.federation.rounds import (
     Schedule,
+    aggregate,
     client_state,
-    simulate,
+    num_bytes,
+    sample_clients,
     start,
 )
+from focoop.federation.simulator import MemoryStore, RoundResult, simulate
 from focoop.methods import create
 from focoop.methods.base import ClientUpdate, Method, Params, Server, State, Task
 from focoop.methods.local_only import LocalOnly

@@ -24,7 +24,7 @@ from focoop.features.demo import demo_path
 from focoop.features.feature_set import FeatureSet
 from focoop.features.lookup import save_splits
 from focoop.features.storage import load_split
-from focoop.federation.simulator import start
+from focoop.federation.rounds import start
 from focoop.flower.journal import events
 from focoop.flower.records import CONFIG, GLOBAL, Order, to_arrays
 from focoop.flower.site.client import own_scenario

@@ -14,14 +14,8 @@ from torch import Tensor, nn
 
 from focoop.clip.text.tower import Names
 from focoop.federation.client import ClientData, LocalSettings
-from focoop.federation.simulator import (
-    MemoryStore,
-    RoundResult,
-    Schedule,
-    client_state,
-    simulate,
-    start,
-)
+from focoop.federation.rounds import Schedule, client_state, start
+from focoop.federation.simulator import MemoryStore, RoundResult, simulate
 from focoop.methods import create
 from focoop.methods.base import Batch, Method, Server, State, Task
 from focoop.seeds import torch_generator

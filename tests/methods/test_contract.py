@@ -12,8 +12,8 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from focoop.federation.client import ClientData, train, trains
-from focoop.federation.rounds import aggregate, num_bytes
-from focoop.federation.simulator import MemoryStore, start
+from focoop.federation.rounds import aggregate, num_bytes, start
+from focoop.federation.simulator import MemoryStore
 from focoop.fields import fields_of
 from focoop.methods import available, create
 from focoop.methods.base import ClientUpdate, Method, Server, Task

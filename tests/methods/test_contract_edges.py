@@ -7,7 +7,7 @@ import torch
 
 from focoop.errors import MethodError
 from focoop.federation.client import ClientData, LocalSettings, train
-from focoop.federation.simulator import start
+from focoop.federation.rounds import start
 from focoop.methods import available, create
 from focoop.seeds import torch_generator
 from tests.methods.contract_toy import (

@@ -14,7 +14,7 @@ from focoop.errors import ConfigError, DataError
 from focoop.features.feature_set import FeatureSet
 from focoop.features.storage import read_file, write_file
 from focoop.federation.evaluation import evaluate
-from focoop.federation.simulator import start
+from focoop.federation.rounds import start
 from focoop.scenario.assignment import Split, make_split
 from focoop.scenario.scenario import build_scenario
 

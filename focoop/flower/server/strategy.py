@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from logging import INFO
 from typing import Any
@@ -15,7 +14,7 @@ from flwr.serverapp.strategy import Strategy
 
 from focoop.config import config_hash
 from focoop.errors import FederationError
-from focoop.federation import Payload, aggregate, num_bytes, rounded
+from focoop.federation import Payload, round_bytes, server_round
 from focoop.flower.journal import shown
 from focoop.flower.records import CONFIG, GLOBAL, Order, sent_down
 from focoop.flower.server.replies import EXPIRED, PAUSES, REASONS, Collection, Enough, Pauses, why
@@ -85,13 +84,13 @@ class PromptStrategy(Strategy):
         arrays = sent_down(self.server.shared, self.down)
         if self.folder.last_round() < 0:
             self._evaluate(0, arrays, grid)
-        for server_round in range(1, self.rounds - self.done + 1):
-            self.configure_train(server_round, arrays, ConfigRecord(), grid)
-            index = self.done + server_round
+        for number in range(1, self.rounds - self.done + 1):
+            self.configure_train(number, arrays, ConfigRecord(), grid)
+            index = self.done + number
             enough = suffice(len(self.sampled), partial(self._read, index)) if self.spares else None
             replies = self._collect(grid, index, enough)
-            arrays = self.aggregate_train(server_round, replies)[0] or arrays
-            self._evaluate(server_round, arrays, grid)
+            arrays = self.aggregate_train(number, replies)[0] or arrays
+            self._evaluate(number, arrays, grid)
 
     def _evaluate(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> None:
         self.configure_evaluate(server_round, arrays, ConfigRecord(), grid)
@@ -146,23 +145,25 @@ class PromptStrategy(Strategy):
         )
         unused = [*surplus, *sorted(self.busy)]
         self._note(round_index, [update.client for update in updates], refused, unused)
-        up = len(updates) * (num_bytes(self.payload.form(sent)) + 8 * len(self.task.classes))
-        down = num_bytes(Payload(self.down).form(sent)) * len(self.sent)
+        asked, answered, classes = len(self.sent), len(updates), len(self.task.classes)
+        up, down = round_bytes(
+            sent, classes, self.payload, self.down, asked=asked, answered=answered
+        )
         return self._advance(round_index, updates, up, down, len(refused))
 
     def _advance(
         self, round_index: int, updates: Sequence[ClientUpdate], up: int, down: int, refused: int
     ) -> tuple[ArrayRecord, MetricRecord]:
         """The method's server step, and what the round's entry says of it."""
-        self.server = aggregate(self.method, self.server, updates, self.task, self.screen)
-        self.server = replace(
+        self.server, self.loss = server_round(
+            self.method,
+            self.task,
             self.server,
-            shared=rounded(self.server.shared, self.down),
-            report={**self.server.report, **self._spent(round_index)},
+            updates,
+            screen=self.screen,
+            down=self.down,
+            spent=self._spent(round_index),
         )
-        examples = sum(u.num_examples for u in updates)
-        losses = [u.loss * u.num_examples for u in updates if u.num_examples]
-        self.loss = math.fsum(losses) / examples if examples else math.nan
         self.notes |= {"bytes_up": up, "bytes_down": down}
         if self.privacy is not None or self.screen is not None:
             self.notes["server"] = dict(self.server.report)

@@ -13,7 +13,7 @@ from focoop.caching import cache_folder
 from focoop.clip import load_light
 from focoop.config import RunConfig, config_hash
 from focoop.errors import ConfigError, FederationError
-from focoop.federation import Privacy
+from focoop.federation import Privacy, seeded_release
 from focoop.flower.records import Order
 from focoop.flower.settings import listed, run_config, server_settings
 from focoop.flower.site.policy import Policy, Refusal
@@ -21,7 +21,6 @@ from focoop.flower.site.releases import Releases
 from focoop.methods import ClientUpdate, Params, lookup
 from focoop.runs import PrivateStore
 from focoop.scenario import Scenario, build_scenario, client_split
-from focoop.seeds import torch_generator
 
 STATE = "FOCOOP_STATE"
 # Settings that say where things are on a machine, and so may differ from the run's.
@@ -139,9 +138,7 @@ class Party:
             return Releases(self.state, order.key, self.client, most or math.inf).release(
                 privacy, order, update, received
             )
-        seed, client = self.config.seed, self.client
-        noise = torch_generator(seed, "privacy", order.round_index, client)
-        return privacy.release(update, received, noise, torch_generator(seed, "counts", client))
+        return seeded_release(privacy, self.config.seed, order.round_index, update, received)
 
     def store(self, order: Order, round_index: int) -> PrivateStore:
         """Private tensors up to `round_index`; each client has its own root, and may clear it."""

@@ -8,15 +8,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from focoop import __version__
 from focoop.experiments import evaluate_state
-from focoop.federation import (
-    EvaluationSets,
-    Owned,
-    client_state,
-    local_settings,
-    make_update,
-    start,
-)
-from focoop.federation import train as train_locally
+from focoop.federation import EvaluationSets, Owned, RoundSetup, client_round, start
 from focoop.flower.identity import prove
 from focoop.flower.records import (
     ABOUT,
@@ -32,7 +24,6 @@ from focoop.flower.site.client import Party
 from focoop.flower.site.guard import SiteApp
 from focoop.methods import Server
 from focoop.scenario import schedule_of
-from focoop.seeds import torch_generator
 
 app = SiteApp()
 app.query(secure_rounds.KEYS)(secure_rounds.keys)
@@ -75,38 +66,24 @@ def train(message: Message, context: Context) -> Message:
     party, order = Party.of(context), Order.read(message.content)
     party.check(order)
     scenario, client, round_index = party.scenario(), party.client, order.round_index
-    method, task, seed = scenario.method, scenario.task, party.config.seed
-    data = scenario.client(client)
+    schedule = replace(schedule_of(party.config, scenario), together=1)
+    setup = RoundSetup(scenario.method, scenario.task, schedule, party.config.seed)
     # An order for this round says that the one before is committed, and nothing later.
     store = party.store(order, round_index - 1)
     store.settle(round_index - 1)
-    initial = start(method, task, seed)
-    down = party.config.federation.payload_down
-    given = received(message.content, down, initial.shared, task.device)
-    state = client_state(
-        method,
-        task,
-        initial,
-        Server(given),
-        store.load(client) if initial.private else None,
-        partial(data.counts, len(task.classes)),
-    )
-    schedule = schedule_of(party.config, scenario)
-    local = local_settings(schedule, round_index)
-    generator = torch_generator(seed, "train", round_index, client)
-    trained, loss = train_locally(method, state, data, task, local, generator)
-    if trained.private and len(data):
-        store.save(client, round_index, trained.private)
-    update = make_update(method, client, trained, data, task, loss)
+    given = received(message.content, schedule.down, setup.initial.shared, setup.task.device)
+    release = None
     if schedule.privacy is not None:
-        update = party.release(schedule.privacy, order, update, given)
+        release = partial(party.release, schedule.privacy, order)
+    data = [scenario.client(client)]
+    (result,) = client_round(setup, round_index, given, [client], data, store, release)
+    update = result.update
     if party.config.privacy.secure_sum:
         hidden = secure_rounds.masked_content(
-            party, order, message.content, update, method.by_class
+            party, order, message.content, update, setup.method.by_class
         )
         return Message(hidden, reply_to=message)
-    coins = torch_generator(seed, "payload", round_index, client)
-    coded = schedule.payload.encode(update.shared, given, coins)
+    coded = schedule.payload.encode(update.shared, given, setup.coins(round_index, client))
     return Message(update_content(update, round_index, coded), reply_to=message)
 
 

@@ -11,11 +11,10 @@ import torch
 
 from focoop.config import RunConfig
 from focoop.errors import ConfigError
-from focoop.federation import client_state, local_settings, start, train
+from focoop.federation import RoundSetup, client_round
 from focoop.flower.identity import prove, proves, read_site
-from focoop.methods import Params, Server
+from focoop.methods import Params
 from focoop.scenario import Scenario, schedule_of
-from focoop.seeds import torch_generator
 
 
 @dataclass(frozen=True)
@@ -38,24 +37,28 @@ class Rehearsal:
 
 
 def rehearse(config: RunConfig, scenario: Scenario, client: int) -> Rehearsal:
-    """Train one batch of the site's images as round 1 would, and forget it."""
-    method, task, data = scenario.method, scenario.task, scenario.client(client)
-    settings = schedule_of(config, scenario)
-    local = replace(local_settings(settings, 1), epochs=1) if settings.rounds else None
-    initial = start(method, task, config.seed)
-    state = client_state(
-        method, task, initial, Server(initial.shared), None, lambda: data.counts(len(task.classes))
-    )
-    seconds, steps = 0.0, 0
-    if local is not None and len(data):
-        first = torch.arange(min(len(data), local.batch_size))
-        patches = None if data.patches is None else data.patches[first]
-        batch = replace(data, pooled=data.pooled[first], patches=patches, labels=data.labels[first])
-        began = time.perf_counter()
-        train(method, state, batch, task, local, torch_generator(config.seed, "rehearsal"))
-        seconds = time.perf_counter() - began
-        steps = math.ceil(len(data) / local.batch_size) * settings.local.epochs
-    return Rehearsal(seconds, steps, described(state.shared), described(state.private))
+    """Train one batch of the site's images as round 1 would, and forget it.
+
+    Args:
+        config: the run's settings.
+        scenario: the task and the site's images.
+        client: the site's number in the federation.
+
+    Returns:
+        How long one step took, how many a round has, and what would be sent and kept.
+    """
+    schedule, data = schedule_of(config, scenario), scenario.client(client)
+    steps = math.ceil(len(data) / schedule.local.batch_size) * schedule.local.epochs
+    once = replace(schedule, local=replace(schedule.local, epochs=1), together=1, privacy=None)
+    setup = RoundSetup(scenario.method, scenario.task, once, config.seed)
+    shared, private = setup.initial.shared, setup.initial.private
+    if not schedule.rounds or not len(data):
+        return Rehearsal(0.0, 0, described(shared), described(private))
+    batch = data.rows(torch.arange(min(len(data), schedule.local.batch_size)))
+    began = time.perf_counter()
+    (result,) = client_round(setup, 1, shared, [client], [batch], store=None)
+    seconds = time.perf_counter() - began
+    return Rehearsal(seconds, steps, described(result.update.shared), described(result.private))
 
 
 def described(params: Params) -> dict[str, str]:
