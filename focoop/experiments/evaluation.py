@@ -159,6 +159,7 @@ def evaluate_state(
     store: PrivateStore,
     seed: int,
     counts: Counts | None = None,
+    bias: float = 0.0,
 ) -> Evaluation:
     """Evaluate every client's model as the server and its private tensors now make it.
 
@@ -168,6 +169,8 @@ def evaluate_state(
         store: the clients' private tensors.
         seed: the run's seed.
         counts: gives (C,) training images of each class at a client; by default counted.
+        bias: added to own classes for the harmonic mean of the frontier, such as one that was
+            chosen on validation images.
     """
     initial = start(scenario.method, scenario.task, seed)
 
@@ -190,7 +193,12 @@ def evaluate_state(
         return {**state.shared, **state.private}
 
     return evaluate(
-        scenario.method, scenario.task, params, scenario.sets, same_for_all=not initial.private
+        scenario.method,
+        scenario.task,
+        params,
+        scenario.sets,
+        same_for_all=not initial.private,
+        bias=bias,
     )
 
 

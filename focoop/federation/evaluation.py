@@ -191,18 +191,20 @@ def evaluate(
     *,
     same_for_all: bool = False,
     most: int = CHUNK,
+    bias: float = 0.0,
 ) -> Evaluation:
     """Evaluate all clients; `params(k)` gives client k's model.
 
     `same_for_all` says that clients have no private tensors, so one pass answers for all. `most`
-    images are answered at a time.
+    images are answered at a time. `bias` is added to a client's own classes for the harmonic mean
+    of its frontier, and for nothing else.
     """
     rows: list[dict[str, Any]] = []
     own_scores: list[np.ndarray] = []
     ood_scores: dict[str, list[np.ndarray]] = {name: [] for name in sets.ood}
     for client, found in _per_client(method, task, params, sets, same_for_all, most):
         own = sets.test.index[client]
-        rows.append(_client_row(client, own, found, sets))
+        rows.append(_client_row(client, own, found, sets, bias))
         own_scores.append(found[""].score[own])
         for name, kept in ood_scores.items():
             if not same_for_all or not kept:
@@ -261,7 +263,11 @@ def encoded(method: Method, models: Sequence[Params], task: Task) -> list[Text]:
 
 
 def _client_row(
-    client: int, own: np.ndarray, found: Mapping[str, Outputs], sets: EvaluationSets
+    client: int,
+    own: np.ndarray,
+    found: Mapping[str, Outputs],
+    sets: EvaluationSets,
+    bias: float,
 ) -> dict[str, Any]:
     test = found[""]
     labels = sets.test.images.labels
@@ -276,7 +282,7 @@ def _client_row(
         "accuracy_all": metrics.accuracy(test.predicted, labels),
         "threshold": metrics.threshold_at(own_scores),
         "cross_alarm": metrics.alarm(own_scores, test.score[others]) if others.any() else None,
-        "frontier": frontier_of(client, own, test, labels),
+        "frontier": frontier_of(client, own, test, labels, bias),
         "corrupted": {},
         "ood": {},
     }
@@ -292,7 +298,7 @@ def _client_row(
 
 
 def frontier_of(
-    client: int, own: np.ndarray, test: Outputs, labels: np.ndarray
+    client: int, own: np.ndarray, test: Outputs, labels: np.ndarray, bias: float = 0.0
 ) -> dict[str, Any] | None:
     """The client's frontier; None where it holds all classes, or all that are tested."""
     if client not in test.sides:
@@ -300,7 +306,9 @@ def frontier_of(
     margin, right = test.sides[client]
     other = ~np.isin(labels, labels[own])
     return metrics.frontier(
-        metrics.Margins(margin[own], right[own]), metrics.Margins(margin[other], right[other])
+        metrics.Margins(margin[own], right[own]),
+        metrics.Margins(margin[other], right[other]),
+        bias,
     )
 
 

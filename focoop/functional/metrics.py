@@ -237,7 +237,7 @@ class Margins:
 CURVE = tuple(range(0, 101, 5))  # percent of other classes' images, at which a curve is told
 
 
-def frontier(own: Margins, other: Margins) -> dict[str, Any]:
+def frontier(own: Margins, other: Margins, bias: float = 0.0) -> dict[str, Any]:
     """Accuracy on own classes against that on other classes, as a bias b on own classes varies.
 
     Every image changes its answer at one b, so that sorting margins gives the whole curve exactly.
@@ -247,12 +247,13 @@ def frontier(own: Margins, other: Margins) -> dict[str, Any]:
     Args:
         own: margins of the client's own images.
         other: margins of images of classes that the client does not have.
+        bias: the b at which `harmonic` is told, such as one chosen on validation images.
 
     Returns:
         `ausuc`, the area under the curve, as in generalised zero-shot learning (Chao et al. 2016);
-        `harmonic`, the harmonic mean of both accuracies at b = 0, and `harmonic_best`, the largest
-        for any b, which is `bias`; `own_only` and `other_only`, the accuracies at the two ends;
-        `curve`, percent of others -> largest accuracy on own at no less than that.
+        `harmonic`, the harmonic mean of both accuracies at the given bias, and `harmonic_best`, the
+        largest for any b, which is `bias`; `own_only` and `other_only`, the accuracies at the two
+        ends; `curve`, percent of others -> largest accuracy on own at no less than that.
 
     >>> found = frontier(Margins([-2.0, 1.0], [True, True]), Margins([2.0, -1.0], [True, True]))
     >>> found["ausuc"], found["harmonic"], found["harmonic_best"], found["bias"]
@@ -268,8 +269,8 @@ def frontier(own: Margins, other: Margins) -> dict[str, Any]:
     kept = np.append(len(theirs), len(theirs) - np.searchsorted(theirs, mine, "right")) / others
     means = _harmonic(won, kept)
     best = int(np.argmax(means))
-    now = np.searchsorted(mine, 0.0, "left") / count
-    still = (len(theirs) - np.searchsorted(theirs, 0.0, "left")) / others
+    now = np.searchsorted(mine, bias, "left") / count
+    still = (len(theirs) - np.searchsorted(theirs, bias, "left")) / others
     least = np.array(CURVE) / 100 - 1e-9
     reached = np.searchsorted(-kept, -least, side="right")  # `kept` falls: places with enough
     return {

@@ -278,6 +278,16 @@ def test_frontier_equals_a_walk_over_all_biases(own, other):
         assert found["curve"][str(x)] == pytest.approx(max(reached, default=0.0))
 
 
+@given(answered, answered, st.integers(-5, 5))
+def test_a_bias_chosen_elsewhere_is_judged_where_it_lands(own, other, bias):
+    found = frontier(*(Margins(*zip(*images, strict=True)) for images in (own, other)), bias)
+    mine = sum(right and margin < bias for margin, right in own) / len(own)
+    theirs = sum(right and margin >= bias for margin, right in other) / len(other)
+    expected = 2 * mine * theirs / (mine + theirs) if mine + theirs else 0.0
+    assert found["harmonic"] == pytest.approx(expected)
+    assert found["harmonic"] <= found["harmonic_best"] + 1e-12
+
+
 @given(answered, answered)
 def test_the_area_is_two_accuracies_times_an_auroc(own, other):
     """Both ends of the curve, and how well margins tell own images from others."""
