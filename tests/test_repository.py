@@ -1,5 +1,6 @@
 """What must hold of the tracked files themselves."""
 
+import ast
 import re
 import shutil
 import subprocess
@@ -60,10 +61,21 @@ def test_no_machine_folder_is_named(tracked: list[Path]) -> None:
     assert offending == {}
 
 
+def lines_of_code(path: Path) -> int:
+    """Lines of a module without its docstrings: documenting a function makes no file too long."""
+    source = path.read_text(encoding="utf-8")
+    documented = 0
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                documented += (first.end_lineno or first.lineno) - first.lineno + 1
+    return len(source.splitlines()) - documented
+
+
 def test_modules_stay_short() -> None:
     lengths = {
-        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
-        for path in (ROOT / "focoop").rglob("*.py")
+        str(path.relative_to(ROOT)): lines_of_code(path) for path in (ROOT / "focoop").rglob("*.py")
     }
     assert {name: length for name, length in lengths.items() if length > 400} == {}
 

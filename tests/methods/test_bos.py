@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop.functional.transport import dual, semi_unbalanced
+from focoop.functional import transport
 from focoop.methods._bos import Ascent, Separation, separation_loss
 from focoop.methods._goc import Consistency
 from focoop.methods.base import Batch, ClientUpdate, Params, Server, Text
@@ -120,8 +120,8 @@ def test_small_transports_run_on_one_thread(
     fails: bool, rule: Literal["dual", "armijo"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places = {
-        "dual": (dual, "semi_unbalanced_dual"),
-        "armijo": (semi_unbalanced, "semi_unbalanced"),
+        "dual": (transport, "semi_unbalanced_dual"),
+        "armijo": (transport, "semi_unbalanced"),
     }
     solver, used, before = getattr(*places[rule]), [], torch.get_num_threads()
 
