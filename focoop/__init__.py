@@ -1,3 +1,122 @@
-"""Federated out-of-distribution-aware context optimisation for CLIP-like models."""
+"""Federated prompt learning of vision-language models that detects what it does not know.
+
+    import focoop
+
+    run = focoop.run("demo", {"method.name": "focoop_plus"}, out="runs/x")
+    run.summary["accuracy_own"]
+    run = focoop.open_run("runs/x")
+    run.scores("dtd_32px", client=3)
+    table = focoop.compare("demo", methods=["focoop", "promptfl"], seeds=3)
+
+Nothing here prints or exits; what goes wrong is a `focoop.FocoopError`. Importing focoop is quick:
+a name is loaded when it is first used. Names listed in `__all__` are the public API; what they
+promise between versions is said in docs/reference/python.md.
+"""
+
+from typing import TYPE_CHECKING
+
+from focoop.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from focoop.api import (
+        Run,
+        Table,
+        Tuning,
+        compare,
+        encode,
+        load_features,
+        open_run,
+        partition,
+        run,
+        tune,
+    )
+    from focoop.clip import Backbone, Names, load_backbone
+    from focoop.config import RunConfig
+    from focoop.errors import (
+        BackboneError,
+        ConfigError,
+        DataError,
+        FederationError,
+        FocoopError,
+        MethodError,
+        MissingExtra,
+        RunError,
+    )
+    from focoop.features import FeatureSet
+    from focoop.federation import Evaluation
+    from focoop.fields import setting
+    from focoop.functional import metrics, scores, transport
+    from focoop.methods import (
+        Batch,
+        ClientUpdate,
+        Logits,
+        Method,
+        Params,
+        Prompt,
+        Server,
+        State,
+        Task,
+        Text,
+        class_weighted_mean,
+        cosines,
+        first_context,
+        weighted_mean,
+    )
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Backbone",
+    "BackboneError",
+    "Batch",
+    "ClientUpdate",
+    "ConfigError",
+    "DataError",
+    "Evaluation",
+    "FeatureSet",
+    "FederationError",
+    "FocoopError",
+    "Logits",
+    "Method",
+    "MethodError",
+    "MissingExtra",
+    "Names",
+    "Params",
+    "Prompt",
+    "Run",
+    "RunConfig",
+    "RunError",
+    "Server",
+    "State",
+    "Table",
+    "Task",
+    "Text",
+    "Tuning",
+    "__version__",
+    "class_weighted_mean",
+    "compare",
+    "cosines",
+    "encode",
+    "first_context",
+    "load_backbone",
+    "load_features",
+    "metrics",
+    "open_run",
+    "partition",
+    "run",
+    "scores",
+    "setting",
+    "transport",
+    "tune",
+    "weighted_mean",
+]
+
+_load = lazy_names(__name__, __file__)
+
+
+def __getattr__(name: str) -> object:
+    return _load(name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

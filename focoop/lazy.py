@@ -1,11 +1,14 @@
 """Rooms whose names are imported on first use, so that importing a room costs almost nothing."""
 
-import ast
-from collections.abc import Callable
+from __future__ import annotations
+
 from functools import cache
 from importlib import import_module
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 
 def lazy_names(package: str, file: str) -> Callable[[str], Any]:
@@ -24,7 +27,8 @@ def lazy_names(package: str, file: str) -> Callable[[str], Any]:
 
     @cache
     def homes() -> dict[str, tuple[str, str]]:
-        return imports_for_type_checkers(Path(file).read_text(encoding="utf-8"))
+        with open(file, encoding="utf-8") as source:
+            return imports_for_type_checkers(source.read())
 
     def get(name: str) -> Any:
         if name.startswith("__") or name not in homes():
@@ -46,6 +50,8 @@ def imports_for_type_checkers(source: str) -> dict[str, tuple[str, str]]:
     Returns:
         Name in the module -> the module to import and the name there.
     """
+    import ast  # here: `import focoop` alone does not need it
+
     found = {}
     for block in ast.parse(source).body:
         if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING":

@@ -22,7 +22,7 @@ OPENCLIP |= {"focoop.methods._bos_triton"}
 # Loose files first, then rooms. A room may import the lines above its own; rooms of one line do not
 # import each other.
 LAYERS = (
-    ("errors", "lazy", "__init__"),
+    ("errors", "lazy"),
     ("seeds", "caching", "threads", "progress"),
     ("fields", "processor"),
     ("functional", "data", "clip"),
@@ -32,7 +32,8 @@ LAYERS = (
     ("scenario",),
     ("runs",),
     ("experiments",),
-    ("flower",),
+    ("flower", "api"),
+    ("__init__",),
     ("cli",),
     ("__main__",),
 )

@@ -1,6 +1,6 @@
 """Commands over many runs: compare methods, tune them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,7 @@ from focoop.cli import completion
 from focoop.cli.display import PROSE, Column, Sheet, dataset_of
 from focoop.cli.display.sheet import joined
 from focoop.cli.fetch import Features
-from focoop.cli.run import note_data
+from focoop.cli.run import say
 from focoop.cli.screen import AsJson, Device, Overrides, Untuned, messages, out, print_json
 from focoop.errors import FocoopError
 
@@ -72,39 +72,42 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Run methods x settings x seeds as one resumable grid, and print its tables."""
-    from focoop.config import shipped
+    from focoop.api import plan_comparison, run_comparison
     from focoop.experiments import comparison as grid_runs
-    from focoop.experiments import parse_seeds, plan
 
-    cells = plan(
+    cells = plan_comparison(
         [*(settings or []), *(files or [])],
         methods,
-        parse_seeds(seeds),
-        folder,
-        presets=None if untuned else presets or shipped("methods"),
-        overrides=with_device(overrides, device),
+        seeds=seeds,
+        overrides=overrides,
+        out=folder,
+        use_tuned=not untuned,
+        presets=presets,
+        device=device,
     )
     if no_run:
-        grid_runs.refuse_changed(cells)
-        outcomes = [grid_runs.found(cell) for cell in cells]
+        table = run_comparison(cells, run=False)
     else:
         _note_data([cell for cell in cells if grid_runs.found(cell).status != "finished"])
         with _board(cells, live_comparison) as watch:
-            outcomes = grid_runs.run(cells, watch, jobs=_jobs(jobs, cells))
-    paths = grid_runs.write_results(folder, outcomes)
+            table = run_comparison(cells, jobs=_jobs(jobs, cells), on_change=watch)
+    paths = table.save(folder)
     if as_json:
-        print_json(grid_runs.document(outcomes))
+        print_json({"cells": table.runs})
     else:
-        _print_tables(outcomes)
+        _print_tables(table.outcomes)
         messages().print(f"written: {', '.join(map(str, paths))}")
-    _leave(outcomes)
+    _leave(table.outcomes)
 
 
 def _note_data(cells: "list[Cell]") -> None:
     """Say once for each setting what its runs do with their data; runs tell what fails."""
+    from focoop.scenario import remarks
+
     for config in {cell.setting: cell.config for cell in cells}.values():
         with suppress(FocoopError):
-            note_data(config)
+            for note in remarks(config):
+                say(note)
 
 
 def tune(
@@ -146,25 +149,26 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Choose methods' settings on validation images, the same number of trials for each."""
-    from focoop.experiments import parse_objective, studies, told, write_choice
-    from focoop.experiments import tune as run_trials
+    from focoop.api import plan_tuning, run_tuning
+    from focoop.experiments import parse_objective, told
 
     weights = parse_objective(objective)
-    found = studies(
+    found = plan_tuning(
         setting,
         methods,
-        budget,
-        folder,
+        budget=budget,
+        out=folder,
         validation=validation,
         ood=ood or [],
-        overrides=with_device(overrides, device),
+        overrides=overrides,
+        device=device,
         seed=seed,
     )
     cells = [cell for study in found for cell in study.cells]
     with _board(cells, live_tuning(found, weights)) as watch:
-        choices = run_trials(found, weights, jobs=_jobs(jobs, cells), watch=watch)
-    suffix = f"@{setting.stem}" if only else ""
-    paths = [path for one in choices for path in write_choice(one, weights, folder, write, suffix)]
+        tuning = run_tuning(found, objective, jobs=_jobs(jobs, cells), on_change=watch)
+    choices = tuning.choices
+    paths = tuning.save(folder, write, f"@{setting.stem}" if only else "")
     if as_json:
         print_json([_as_json(choice) for choice in choices])
     else:
@@ -174,18 +178,13 @@ def tune(
     _leave([trial.outcome for choice in choices for trial in choice.trials])
 
 
-def with_device(overrides: list[str] | None, device: str | None) -> list[str]:
-    """`--set` and `--device` together."""
-    return [*(overrides or []), *([f"backbone.device={device}"] if device else [])]
-
-
 def _jobs(given: int | None, cells: "list[Cell]") -> int:
     from focoop.experiments import default_jobs
 
     return default_jobs([cell.config.backbone.device for cell in cells]) if given is None else given
 
 
-def _leave(outcomes: "list[Outcome]") -> None:
+def _leave(outcomes: "Sequence[Outcome]") -> None:
     """Name what failed, and exit with the first failure's code."""
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
     for outcome in failed:
@@ -249,7 +248,7 @@ def live_comparison(outcomes: "list[Outcome]") -> RenderableType:
     return Group(*parts)
 
 
-def _print_tables(outcomes: "list[Outcome]") -> None:
+def _print_tables(outcomes: "Sequence[Outcome]") -> None:
     """The tables of every setting: markdown in a pipe, on a terminal as they fit it."""
     from focoop.experiments import comparison as grid_runs
 
@@ -298,7 +297,7 @@ def live_tuning(found: "list[Study]", weights: dict[str, float]) -> Draw:
     return draw
 
 
-def _choices_table(choices: "list[Choice]") -> Sheet:
+def _choices_table(choices: "Sequence[Choice]") -> Sheet:
     rows = []
     for choice in choices:
         default = next(trial for trial in choice.trials if trial.number == 0)

@@ -8,7 +8,7 @@ import typer
 
 from focoop.cli import completion
 from focoop.cli.fetch import Features, Root, check, fetch
-from focoop.cli.run import note_clients, note_data
+from focoop.cli.run import say
 from focoop.cli.screen import (
     AsJson,
     ConfigFile,
@@ -162,14 +162,14 @@ def show(
 
     Images need not be encoded for it.
     """
+    from focoop.api import notes_on_data, partition
     from focoop.cli.display import partition_table, plot_partition
-    from focoop.experiments import describe_partition
 
     config = load_config(file, overrides, device)
-    note_clients(config)
-    note_data(config, measured=False)
+    for note in notes_on_data(config, measured=False):
+        say(note)
     with image_work(messages()):
-        found = describe_partition(config)
+        found = partition(config)
     if plot is not None:
         plot_partition(found.train, found.classes, plot, found.names)
     if as_json:

@@ -124,13 +124,10 @@ def load_tuned(
     Returns:
         The configuration, and what the user was told, for the run's log.
     """
-    from focoop.config import shipped
-    from focoop.experiments import tuned
+    from focoop.api import configure
     from focoop.processor import restart_with_limit
 
-    where = [f"backbone.device={device}"] if device else []
-    presets = None if untuned else shipped("methods")
-    config, used = tuned(path, [*(overrides or []), *where], presets)
+    config, used = configure(path, overrides, use_tuned=not untuned, device=device)
     restart_with_limit(config.backbone.precision, config.backbone.device)
     notes = []
     if used:

@@ -10,6 +10,7 @@ from focoop.lazy import lazy_names
 if TYPE_CHECKING:
     from focoop.config.loading import (
         TUNED,
+        Override,
         config_hash,
         differences,
         from_dict,
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
         load,
         locate,
         merge,
+        override_tree,
         parse_override,
         read_layers,
         read_toml,
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
         to_dict,
         to_flat,
         to_toml,
+        tree_of,
     )
     from focoop.config.schema import DataConfig, MethodConfig, NegativesConfig, RunConfig
 
@@ -32,6 +35,7 @@ __all__ = [
     "DataConfig",
     "MethodConfig",
     "NegativesConfig",
+    "Override",
     "RunConfig",
     "config_hash",
     "differences",
@@ -40,6 +44,7 @@ __all__ = [
     "load",
     "locate",
     "merge",
+    "override_tree",
     "parse_override",
     "read_layers",
     "read_toml",
@@ -47,6 +52,7 @@ __all__ = [
     "to_dict",
     "to_flat",
     "to_toml",
+    "tree_of",
 ]
 
 __getattr__ = lazy_names(__name__, __file__)

@@ -57,6 +57,7 @@ __all__ = [
 ]
 
 Tree = dict[str, Any]
+Override = str | Mapping[str, Any]  # `key=value`, or settings by (dotted) key
 PACKAGE = Path(__file__).resolve().parents[1]
 # Here, in an installed package, or in the checkout.
 NAMED = (Path("configs"), PACKAGE / "configs", PACKAGE.parent / "configs")
@@ -240,6 +241,44 @@ def parse_override(text: str) -> Tree:
     section, dot, name = key.partition(".")
     value = Typed.parse(raw.strip())
     return {section: {name: value}} if dot else {key: value}
+
+
+def tree_of(values: Mapping[str, Any]) -> Tree:
+    """Nested plain values of settings that are given in Python.
+
+    Args:
+        values: settings by section (`{"method": {"name": "focoop"}}`), by dotted key
+            (`{"method.name": "focoop"}`), or both; later entries win.
+
+    Returns:
+        A tree for `merge` and `from_dict`; paths have become text and tuples lists.
+
+    >>> tree_of({"federation.rounds": 3, "method": {"name": "promptfl"}})
+    {'federation': {'rounds': 3}, 'method': {'name': 'promptfl'}}
+    """
+    tree: Tree = {}
+    for key, value in values.items():
+        section, dot, name = str(key).partition(".")
+        if dot:
+            tree = merge(tree, {section: {name: _plain(value)}})
+        elif isinstance(value, Mapping):
+            table = {str(inner): _plain(item) for inner, item in value.items()}
+            tree = merge(tree, {section: table})
+        else:
+            tree[section] = _plain(value)
+    return tree
+
+
+def _plain(value: Any) -> Any:
+    """A value as TOML would give it."""
+    if isinstance(value, Path):
+        return str(value)
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def override_tree(given: Override) -> Tree:
+    """One override as a tree: the text `key=value`, or settings in Python."""
+    return parse_override(given) if isinstance(given, str) else tree_of(given)
 
 
 def from_dict(tree: Mapping[str, Any]) -> RunConfig:

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING
 from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from focoop.experiments import comparison
+    from focoop.experiments import comparison, tables
     from focoop.experiments.comparison import Outcome, grouped, line, row
-    from focoop.experiments.evaluation import evaluate_run, evaluate_state
+    from focoop.experiments.evaluation import OpenedRun, evaluate_state, open_state
     from focoop.experiments.grid import Cell, parse_seeds, plan, tuned
+    from focoop.experiments.grid import Settings as GridSettings
     from focoop.experiments.naming import (
         PartitionView,
         describe_partition,
         names_of,
         refuse_other_data,
     )
+    from focoop.experiments.rescoring import ScoreFunction, with_score
     from focoop.experiments.running import OnRound, run_experiment
     from focoop.experiments.tables import DETECTION, Row, best
     from focoop.experiments.tuning import studies, tune
@@ -35,21 +37,24 @@ __all__ = [
     "DETECTION",
     "Cell",
     "Choice",
+    "GridSettings",
     "OnRound",
+    "OpenedRun",
     "Outcome",
     "PartitionView",
     "Row",
+    "ScoreFunction",
     "Study",
     "best",
     "choose",
     "comparison",
     "default_jobs",
     "describe_partition",
-    "evaluate_run",
     "evaluate_state",
     "grouped",
     "line",
     "names_of",
+    "open_state",
     "parse_objective",
     "parse_seeds",
     "plan",
@@ -57,9 +62,11 @@ __all__ = [
     "row",
     "run_experiment",
     "studies",
+    "tables",
     "told",
     "tune",
     "tuned",
+    "with_score",
     "write_choice",
 ]
 

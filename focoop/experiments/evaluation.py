@@ -7,6 +7,7 @@ opened, the test images alone are opened under the names that the run folder kee
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from focoop.config import RunConfig
 from focoop.errors import ConfigError, DataError, RunError
 from focoop.experiments.naming import checked, train_counts
 from focoop.federation import Evaluation, PrivateStore, client_state, evaluate, start
-from focoop.methods import Params, Server
+from focoop.methods import Method, Params, Server
 from focoop.runs import NAMES, RunFolder, anchored, anchored_spec
 from focoop.scenario import Scenario, build_scenario, make_split, tested_split, training_is_gone
 
@@ -26,15 +27,58 @@ Fact = TypeVar("Fact")
 HINT = "\nor leave the training images closed, which alone differ: focoop evaluate --test-only"
 
 
-def evaluate_run(
+@dataclass(frozen=True)
+class OpenedRun:
+    """A run's committed state with the data it was checked against.
+
+    Attributes:
+        scenario: the method, its task and the sets to evaluate on.
+        server: the committed shared tensors, on the scenario's device.
+        store: the clients' private tensors.
+        seed: the run's seed.
+        counts: gives (C,) training images of each class at a client; None: counted.
+    """
+
+    scenario: Scenario
+    server: Server
+    store: PrivateStore
+    seed: int
+    counts: "Counts | None" = None
+
+    def params(self, client: int) -> Params:
+        """All tensors of a client's model, shared and private."""
+        return _model(self.scenario, self.server, self.store, self.seed, self.counts)[0](client)
+
+    @property
+    def same_for_all(self) -> bool:
+        """Whether all clients have the same model, because the method keeps nothing private."""
+        return not start(self.scenario.method, self.scenario.task, self.seed).private
+
+    def evaluate(self, method: Method | None = None) -> Evaluation:
+        """Evaluate every client's model.
+
+        Args:
+            method: answers in the place of the run's own method, such as one with another score.
+
+        Returns:
+            The summary, and a row per client.
+        """
+        scenario = self.scenario if method is None else replace(self.scenario, method=method)
+        return evaluate_state(scenario, self.server, self.store, self.seed, self.counts)
+
+
+def open_state(
     folder: RunFolder, device: str | None = None, *, test_only: bool = False
-) -> Evaluation:
-    """Evaluate the last committed state of a run on the data its configuration names.
+) -> OpenedRun:
+    """Open the last committed state of a run with the data its configuration names.
 
     Args:
         folder: the run.
         device: the torch device; by default the run's.
         test_only: do not open the training images, and do not check them.
+
+    Returns:
+        The state and the data.
 
     Raises:
         RunError: nothing is committed, or the data is not what the run was trained on; the message
@@ -48,7 +92,23 @@ def evaluate_run(
     names = folder.names
     server = Server(on_device(committed.shared, scenario))
     counts = None if names is None or not names.counted else partial(train_counts, names)
-    return evaluate_state(scenario, server, folder.private, folder.config.seed, counts)
+    return OpenedRun(scenario, server, folder.private, folder.config.seed, counts)
+
+
+def evaluate_run(
+    folder: RunFolder, device: str | None = None, *, test_only: bool = False
+) -> Evaluation:
+    """Evaluate the last committed state of a run; arguments and errors are those of `open_state`.
+
+    Args:
+        folder: the run.
+        device: the torch device; by default the run's.
+        test_only: do not open the training images, and do not check them.
+
+    Returns:
+        The summary, and a row per client.
+    """
+    return open_state(folder, device, test_only=test_only).evaluate()
 
 
 def _checked(folder: RunFolder, device: str | None, test_only: bool) -> Scenario:
@@ -172,6 +232,25 @@ def evaluate_state(
         bias: added to own classes for the harmonic mean of the frontier, such as one that was
             chosen on validation images.
     """
+    params, same_for_all = _model(scenario, server, store, seed, counts)
+    return evaluate(
+        scenario.method,
+        scenario.task,
+        params,
+        scenario.sets,
+        same_for_all=same_for_all,
+        bias=bias,
+    )
+
+
+def _model(
+    scenario: Scenario,
+    server: Server,
+    store: PrivateStore,
+    seed: int,
+    counts: Counts | None,
+) -> tuple[Callable[[int], Params], bool]:
+    """A function that gives a client's tensors, and whether all clients have the same."""
     initial = start(scenario.method, scenario.task, seed)
 
     def counted(client: int) -> Tensor:
@@ -192,14 +271,7 @@ def evaluate_state(
         )
         return {**state.shared, **state.private}
 
-    return evaluate(
-        scenario.method,
-        scenario.task,
-        params,
-        scenario.sets,
-        same_for_all=not initial.private,
-        bias=bias,
-    )
+    return params, not initial.private
 
 
 def on_device(params: Params, scenario: Scenario) -> Params:

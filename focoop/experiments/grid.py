@@ -19,19 +19,23 @@ from typing import Any
 from focoop.config import (
     TUNED,
     MethodConfig,
+    Override,
     RunConfig,
     from_dict,
     locate,
     merge,
+    override_tree,
     parse_override,
     read_layers,
     read_toml,
+    tree_of,
 )
 from focoop.errors import ConfigError, nearest
 from focoop.fields import Typed
 from focoop.methods import SPELLINGS, available, lookup
 
 Tree = dict[str, Any]
+Settings = Path | Mapping[str, Any]  # a file, the name of one that comes with focoop, or values
 # What may be tuned for a method; all else belongs to the setting, the same for every method.
 TUNABLE = {
     "federation": ("lr", "lr_schedule", "momentum", "weight_decay", "prox"),
@@ -111,13 +115,13 @@ def variants_for(given: list[Variant] | None, setting: Mapping[str, Any]) -> lis
 
 
 def plan(
-    files: Sequence[Path],
+    files: Sequence[Settings],
     methods: str | None,
     seeds: Sequence[int],
     out: Path,
     *,
     presets: Path | None = None,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[Override] = (),
 ) -> list[Cell]:
     """All cells, those of a setting together, so that workers share its features.
 
@@ -127,25 +131,38 @@ def plan(
     if not files:
         raise ConfigError("name at least one settings file, as settings/cifar100")
     trees: list[tuple[str, str, Tree]] = []
-    for path in map(locate, files):
+    for given in files:
+        stem = name_of(given)
         if methods is None:
-            trees.append(("runs", path.stem, _tuned_tree(path, overrides, presets)[0]))
+            trees.append(("runs", stem, _tuned_tree(given, overrides, presets)[0]))
             continue
-        setting = read_toml(path)
+        setting = read_settings(given)
         for variant in variants_for(parse_methods(methods), setting):
-            tree = configured(setting, path.stem, variant, presets)
-            trees.append((path.stem, variant.label, tree))
+            tree = configured(setting, stem, variant, presets)
+            trees.append((stem, variant.label, tree))
     cells = []
     for setting_name in dict.fromkeys(name for name, _, _ in trees):
         for seed in seeds:
             for name, label, tree in trees:
                 if name == setting_name:
-                    for text in (*overrides, f"seed={seed}"):
-                        tree = merge(tree, parse_override(text))
+                    for over in (*overrides, {"seed": seed}):
+                        tree = merge(tree, override_tree(over))
                     folder = out / safe(name) / safe(label) / f"seed{seed}"
                     cells.append(Cell(name, label, from_dict(tree), folder))
     _distinct(cells)
     return cells
+
+
+def read_settings(given: Settings) -> Tree:
+    """The values of a settings file, or those given in Python."""
+    return tree_of(given) if isinstance(given, Mapping) else read_toml(locate(given))
+
+
+def name_of(given: Settings) -> str:
+    """What a setting is called in tables and folders: its file, or its setting `name`."""
+    if isinstance(given, Mapping):
+        return str(given.get("name") or "settings")
+    return locate(given).stem
 
 
 def configured(
@@ -173,13 +190,13 @@ def configured(
 
 
 def tuned(
-    path: Path | None, overrides: Sequence[str], presets: Path | None
+    path: Settings | None, overrides: Sequence[Override], presets: Path | None
 ) -> tuple[RunConfig, list[Path]]:
     """The configuration of one run, with the preset of its method below all that the user says.
 
     Args:
-        path: the user's file, or None; one with `tuned = false` has no preset.
-        overrides: `key=value` of the command line, above the file.
+        path: the user's file or values, or None; one with `tuned = false` has no preset.
+        overrides: `key=value` or values in Python, above the file.
         presets: the folder of presets; None: none is applied.
 
     Returns:
@@ -192,17 +209,17 @@ def tuned(
 
 
 def _tuned_tree(
-    path: Path | None, overrides: Sequence[str], presets: Path | None
+    path: Settings | None, overrides: Sequence[Override], presets: Path | None
 ) -> tuple[Tree, list[Path]]:
     """Defaults that a preset may change, the presets, the file, `--set`; and the presets' files."""
-    layers = [] if path is None else read_layers(locate(path))
+    layers = [] if path is None else _layers(path)
     wanted = next((layer[TUNED] for layer in reversed(layers) if TUNED in layer), True)
     layers = [{k: v for k, v in layer.items() if k != TUNED} for layer in layers]
     below: Tree = {}
     if len(layers) > 1 and _all_defaults(layers[0]):
         below, layers = layers[0], layers[1:]  # configs/base.toml says nothing of its own
     said: Tree = {}
-    for layer in (*layers, *(parse_override(text) for text in overrides)):
+    for layer in (*layers, *(override_tree(over) for over in overrides)):
         said = merge(said, layer)
     method = said.get("method", {})
     name = method.get("name", MethodConfig.name) if isinstance(method, dict) else ""
@@ -210,7 +227,7 @@ def _tuned_tree(
     used = []
     tree = merge(below, {"method": {"name": name}})
     if presets is not None and wanted:
-        stem = "" if path is None else locate(path).stem
+        stem = "" if path is None else name_of(path)
         used = [presets / f"{one}.toml" for one in (name, f"{name}@{stem}")]
         used = [file for file in used if file.is_file()]
     for file in used:
@@ -218,6 +235,10 @@ def _tuned_tree(
         if layer.get("method", {}).get("name", name) == name:
             tree = merge(tree, layer)
     return merge(tree, said), used
+
+
+def _layers(given: Settings) -> list[Tree]:
+    return [tree_of(given)] if isinstance(given, Mapping) else read_layers(locate(given))
 
 
 def _all_defaults(layer: Tree) -> bool:

@@ -1,6 +1,7 @@
 """Results over seeds: mean and spread in percent, as markdown with the best of a column bold."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -106,3 +107,40 @@ def _cell(found: Stat | None, top: str | None) -> str:
     if found is None:
         return "-"
     return f"**{found}**" if f"{found.mean:.1f}" == top else str(found)
+
+
+def latex(rows: Sequence[tuple[str, Row, str]], caption: str = "") -> str:
+    """One LaTeX table (booktabs), the best of a column bold.
+
+    Args:
+        rows: (label, columns, number of runs) of each method.
+        caption: What stands above the table; empty: nothing.
+
+    Returns:
+        A `table` environment; the document needs the package booktabs.
+    """
+    names = list(dict.fromkeys(name for _, row, _ in rows for name in row))
+    top = {name: best(name, [row for _, row, _ in rows]) for name in names}
+    lines = [" & ".join(["method", *map(_escaped, names), "runs"])]
+    for label, row, count in rows:
+        cells = [_latex_cell(row.get(name), top[name]) for name in names]
+        lines.append(" & ".join([_escaped(label), *cells, count]))
+    body = [f"{line} \\\\" for line in lines]
+    head = ["\\begin{table}", "\\centering"]
+    head += [f"\\caption{{{_escaped(caption)}}}"] if caption else []
+    head += [f"\\begin{{tabular}}{{l{'r' * (len(names) + 1)}}}", "\\toprule"]
+    tail = ["\\bottomrule", "\\end{tabular}", "\\end{table}"]
+    return "\n".join([*head, body[0], "\\midrule", *body[1:], *tail]) + "\n"
+
+
+def _latex_cell(found: Stat | None, top: str | None) -> str:
+    if found is None:
+        return "--"
+    bold = f"{found.mean:.1f}" == top
+    mean = f"\\mathbf{{{found.mean:.1f}}}" if bold else f"{found.mean:.1f}"
+    return f"${mean}$" if found.spread is None else f"${mean} \\pm {found.spread:.1f}$"
+
+
+def _escaped(text: str) -> str:
+    """Text with LaTeX's own signs escaped."""
+    return re.sub(r"([&%$#_{}])", r"\\\1", text)

@@ -12,17 +12,26 @@ from pathlib import Path
 from typing import Any
 
 from focoop.config import (
+    Override,
     RunConfig,
     config_hash,
     from_dict,
-    locate,
     merge,
-    parse_override,
-    read_toml,
+    override_tree,
 )
 from focoop.errors import ConfigError
 from focoop.experiments.comparison import Watch, run
-from focoop.experiments.grid import Cell, Variant, configured, parse_methods, safe, variants_for
+from focoop.experiments.grid import (
+    Cell,
+    Settings,
+    Variant,
+    configured,
+    name_of,
+    parse_methods,
+    read_settings,
+    safe,
+    variants_for,
+)
 from focoop.experiments.tuning_report import Choice, Point, Study, choose
 from focoop.fields import grids
 from focoop.methods import lookup
@@ -45,34 +54,34 @@ def space(config: RunConfig, fixed: Sequence[str] = ()) -> dict[str, tuple[Any, 
 
 
 def studies(
-    setting: Path,
+    setting: Settings,
     methods: str,
     budget: int,
     out: Path,
     *,
     validation: int | None = None,
     ood: Sequence[str] = (),
-    overrides: Sequence[str] = (),
+    overrides: Sequence[Override] = (),
     seed: int = 0,
 ) -> list[Study]:
     """The trials of every method on one setting."""
     if budget < 1:
         raise ConfigError(f"--budget {budget} is not allowed: the least is 1")
-    setting = locate(setting)
-    tree = validated(read_toml(setting), setting, validation, ood)
+    stem = name_of(setting)
+    tree = validated(read_settings(setting), stem, validation, ood)
     found = []
     for variant in variants_for(parse_methods(methods), tree):
-        base = configured(tree, setting.stem, variant, None)
-        for text in (*overrides, f"seed={seed}"):
-            base = merge(base, parse_override(text))
-        found.append(_study(setting.stem, variant, base, overrides, budget, out, seed))
+        base = configured(tree, stem, variant, None)
+        for over in (*overrides, {"seed": seed}):
+            base = merge(base, override_tree(over))
+        found.append(_study(stem, variant, base, overrides, budget, out, seed))
     if len({study.label for study in found}) != len(found):
         raise ConfigError(f"--methods {methods!r} names a method twice")
     return found
 
 
 def validated(
-    tree: dict[str, Any], path: Path, validation: int | None, ood: Sequence[str]
+    tree: dict[str, Any], path: str, validation: int | None, ood: Sequence[str]
 ) -> dict[str, Any]:
     """A setting with validation images and OOD sets in the place of those of the test."""
     data = from_dict(tree).data
@@ -94,13 +103,13 @@ def _study(
     setting: str,
     variant: Variant,
     base: dict[str, Any],
-    overrides: Sequence[str],
+    overrides: Sequence[Override],
     budget: int,
     out: Path,
     seed: int,
 ) -> Study:
     default = from_dict(base)
-    fixed = [text.partition("=")[0].strip() for text in (*overrides, *variant.overrides)]
+    fixed = [key for over in (*overrides, *variant.overrides) for key in _keys(over)]
     grid = space(default, fixed)
     size = math.prod(map(len, grid.values()))
     draw = numpy_generator(seed, "tune", variant.label)
@@ -124,6 +133,14 @@ def _study(
         for config in configs
     )
     return Study(variant.label, tuple(grid), size, cells)
+
+
+def _keys(over: Override) -> list[str]:
+    """The dotted keys that an override sets."""
+    tree = override_tree(over)
+    tables = {name: table for name, table in tree.items() if isinstance(table, dict)}
+    dotted = [f"{name}.{key}" for name, table in tables.items() for key in table]
+    return [*dotted, *(name for name in tree if name not in tables)]
 
 
 def decode(index: int, grid: Mapping[str, Sequence[Any]]) -> Point:

@@ -345,9 +345,24 @@ def score(name: str, inputs: Inputs) -> Tensor:
     >>> score("mcm", Inputs(torch.zeros(1, 4), scale=30.0)).exp().round(decimals=6).tolist()
     [4.0]
     """
+    return find(name)(inputs)
+
+
+def find(name: str) -> Callable[[Inputs], Tensor]:
+    """Look up the function of a named score.
+
+    Args:
+        name: A name in ``SCORES``.
+
+    Returns:
+        A function of `Inputs` that gives (N,) scores.
+
+    Raises:
+        ConfigError: No score has this name.
+    """
     if name not in SCORES:
         raise ConfigError(f"unknown score {name!r}{nearest(name, SCORES)}")
-    return SCORES[name].compute(inputs)
+    return SCORES[name].compute
 
 
 def _surprise(logits: Tensor, among: int | None = None) -> Tensor:

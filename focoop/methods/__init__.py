@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from focoop.methods.base import (
         Batch,
         ClientUpdate,
+        Logits,
         Method,
         Params,
         Prompt,
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
         Task,
         Text,
         class_weighted_mean,
+        cosines,
+        first_context,
         weighted_mean,
     )
 
@@ -30,6 +33,7 @@ __all__ = [
     "SPELLINGS",
     "Batch",
     "ClientUpdate",
+    "Logits",
     "Method",
     "Params",
     "Prompt",
@@ -39,7 +43,9 @@ __all__ = [
     "Text",
     "available",
     "class_weighted_mean",
+    "cosines",
     "create",
+    "first_context",
     "lookup",
     "weighted_mean",
 ]

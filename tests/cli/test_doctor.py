@@ -10,6 +10,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 
+from focoop.api import missing_datasets
 from focoop.cli import doctor
 from focoop.cli.doctor import findings
 from focoop.clip import weights
@@ -159,7 +160,7 @@ def test_what_is_here_is_found(tmp_path: Path, wanted: Callable[..., RunConfig])
     assert states.pop(f"folder:{tmp_path / 'sea'}") == doctor.FAIL
     assert set(states.values()) == {doctor.OK}
     assert len(states) == 5
-    assert doctor.missing_datasets(settings) == []
+    assert missing_datasets(settings) == []
     assert by_topic(doctor.examine())["datasets"].found.startswith("cifar100 of ")
 
 
@@ -196,7 +197,7 @@ def test_datasets_of_a_tuning_run(wanted: Callable[..., RunConfig]) -> None:
 
 
 def test_datasets_that_must_be_got_by_hand_stop_a_run(wanted: Callable[..., RunConfig]) -> None:
-    assert doctor.missing_datasets(wanted()) == ["cifar100", "texture", "svhn"]
+    assert missing_datasets(wanted()) == ["cifar100", "texture", "svhn"]
     by_hand = next(n for n, one in registry.available().items() if one.by_hand)
     with pytest.raises(DataError, match="data.root"):
-        doctor.missing_datasets(wanted(f'data.ood=["{by_hand}"]'))
+        missing_datasets(wanted(f'data.ood=["{by_hand}"]'))

@@ -2,7 +2,7 @@
 
 from focoop.cli.doctor.check import FAIL, NOTE, OK, Check, guarded
 from focoop.cli.doctor.findings import examine
-from focoop.cli.doctor.run_checks import datasets_of, missing_datasets, run_clients
+from focoop.cli.doctor.run_checks import datasets_of, run_clients
 
 __all__ = [
     "FAIL",
@@ -12,6 +12,5 @@ __all__ = [
     "datasets_of",
     "examine",
     "guarded",
-    "missing_datasets",
     "run_clients",
 ]

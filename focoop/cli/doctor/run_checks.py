@@ -45,17 +45,12 @@ def run_method(config: "RunConfig") -> Check:
 
 def run_clients(config: "RunConfig") -> Check:
     """Whether a run uses the clients that its images come divided into."""
-    from focoop.data import Source, clients_of
+    from focoop.api import notes_on_clients
 
-    topic, kind = "this run's clients", config.partition.kind
-    source = Source.parse(config.data.id)
-    given = clients_of(source.kind, Path(source.target).expanduser())
-    if given and kind != "given":
-        found = (
-            f"{config.data.id} names {len(given)} clients, which partition.kind = {kind} ignores"
-        )
-        return Check(topic, NOTE, found, "--set partition.kind=given --set partition.clients=0")
-    return Check(topic, OK, f"partition.kind = {kind}")
+    topic = "this run's clients"
+    for note in notes_on_clients(config):
+        return Check(topic, NOTE, note, "--set partition.kind=given --set partition.clients=0")
+    return Check(topic, OK, f"partition.kind = {config.partition.kind}")
 
 
 def run_dataset(spec: str, config: "RunConfig") -> Check:
@@ -98,6 +93,7 @@ def datasets_of(config: "RunConfig") -> list[str]:
 
 def run_data(config: "RunConfig") -> Check:
     """Whether all datasets of a run are here, corrupted ones among them."""
+    from focoop.api import missing_datasets
     from focoop.scenario import require_data
 
     topic = "this run's data"
@@ -105,15 +101,3 @@ def run_data(config: "RunConfig") -> Check:
         return Check(topic, NOTE, f"not here: {', '.join(lacking)}", "focoop run fetches them")
     require_data(config)
     return Check(topic, OK, "all is here")
-
-
-def missing_datasets(config: "RunConfig") -> list[str]:
-    """Public datasets of a run that are not here; refused where one cannot be fetched."""
-    from focoop.data import ready_features, registry
-    from focoop.scenario import datasets_of
-
-    root = config.data.root or None
-    lacking = ready_features.lacking(datasets_of(config), root)
-    if any(not registry.lookup(name).fetched for name in lacking):
-        raise ready_features.missing(lacking, root)
-    return list(lacking)

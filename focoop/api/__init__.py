@@ -1,0 +1,45 @@
+"""What `import focoop` offers: run, open, compare and tune from Python.
+
+The functions here never print and never exit; they raise the errors of `focoop/errors.py`. The
+command line reads arguments, calls these functions and prints what they return.
+
+May import: every room but flower and cli.
+"""
+
+from typing import TYPE_CHECKING
+
+from focoop.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from focoop.api.comparing import Table, compare, plan_comparison, run_comparison
+    from focoop.api.encoding import encode, load_features, partition
+    from focoop.api.run_data import missing_datasets, notes_on_clients, notes_on_data
+    from focoop.api.run_results import Run, open_run
+    from focoop.api.running import PreparedRun, configure, prepare_run, refuse_without_tuned, run
+    from focoop.api.tuning import Tuning, plan_tuning, run_tuning, tune
+
+__all__ = [
+    "PreparedRun",
+    "Run",
+    "Table",
+    "Tuning",
+    "compare",
+    "configure",
+    "encode",
+    "load_features",
+    "missing_datasets",
+    "notes_on_clients",
+    "notes_on_data",
+    "open_run",
+    "partition",
+    "plan_comparison",
+    "plan_tuning",
+    "prepare_run",
+    "refuse_without_tuned",
+    "run",
+    "run_comparison",
+    "run_tuning",
+    "tune",
+]
+
+__getattr__ = lazy_names(__name__, __file__)

@@ -1,0 +1,253 @@
+"""Compare methods over settings and seeds, and show the result as a table."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from focoop.api.frames import pandas
+from focoop.api.running import Overrides, listed
+from focoop.config import Override, shipped
+from focoop.errors import ConfigError, RunError
+from focoop.experiments import Cell, GridSettings, Outcome, comparison, parse_seeds, plan, tables
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Settings = str | Path | Mapping[str, Any]
+OnChange = Callable[[Outcome], None]
+OUT = Path("runs/compare")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Results of a comparison: methods by settings, means and deviations over seeds.
+
+    Attributes:
+        outcomes: Every run of the grid, with its status, folder and last evaluation.
+    """
+
+    outcomes: Sequence[Outcome]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per setting and method: means in percent, and `NAME_std` of several seeds."""
+        found = []
+        for setting, groups in comparison.grouped(self.outcomes).items():
+            for label, outcomes in groups.items():
+                stats, _ = comparison.row(outcomes)
+                done = sum(outcome.status == "finished" for outcome in outcomes)
+                row: dict[str, Any] = {"setting": setting, "method": label, "runs": done}
+                for name, stat in stats.items():
+                    row[name] = stat.mean
+                    if stat.spread is not None:
+                        row[f"{name}_std"] = stat.spread
+                found.append(row)
+        return found
+
+    @property
+    def runs(self) -> list[dict[str, Any]]:
+        """One row per run: setting, method, seed, folder, status, error and its last evaluation."""
+        cells: list[dict[str, Any]] = comparison.document(self.outcomes)["cells"]
+        return cells
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Folder of each run that failed -> why."""
+        failed = [outcome for outcome in self.outcomes if outcome.status == "failed"]
+        return {str(outcome.cell.folder): outcome.error for outcome in failed}
+
+    def frame(self, of: str = "rows") -> "DataFrame":
+        """Return the table as a pandas DataFrame.
+
+        Args:
+            of: `rows`, a row per setting and method; or `runs`, a row per run, with nested values
+                as columns such as `summary.accuracy_own`.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+            ConfigError: `of` is something else.
+        """
+        if of not in ("rows", "runs"):
+            raise ConfigError(f"there is no table {of!r}: write rows or runs")
+        return pandas().json_normalize(self.rows if of == "rows" else self.runs)
+
+    def to_markdown(self) -> str:
+        """Return the tables of every setting as markdown, the best of a column bold."""
+        groups = comparison.grouped(self.outcomes)
+        return "\n".join(comparison.markdown(name, rows) for name, rows in groups.items())
+
+    def to_latex(self) -> str:
+        """Return a LaTeX table (booktabs) per setting, the best of a column bold."""
+        found = []
+        for setting, groups in comparison.grouped(self.outcomes).items():
+            rows = [(label, *comparison.row(outcomes)) for label, outcomes in groups.items()]
+            found.append(tables.latex(rows, setting))
+        return "\n".join(found)
+
+    def save(self, out: str | Path) -> list[Path]:
+        """Write OUT/SETTING.md for every setting and OUT/results.json.
+
+        Args:
+            out: The folder.
+
+        Returns:
+            The files written.
+        """
+        return comparison.write_results(Path(out), self.outcomes)
+
+    def _repr_markdown_(self) -> str:
+        """What a notebook shows."""
+        return self.to_markdown()
+
+
+def compare(
+    settings: Settings | Iterable[Settings],
+    methods: str | Sequence[str] | None = None,
+    *,
+    seeds: int | Sequence[int] = 3,
+    overrides: Overrides = None,
+    out: str | Path = OUT,
+    use_tuned: bool = True,
+    presets: str | Path | None = None,
+    jobs: int = 0,
+    device: str | None = None,
+    on_change: OnChange | None = None,
+) -> Table:
+    """Run methods x settings x seeds as one grid, and return its table.
+
+    Runs are kept below `out`; the same call again runs only what is not finished.
+
+    Args:
+        settings: Settings files, names of those that come with focoop, or mappings with a `name`.
+        methods: Names, presets or variants such as `"focoop:bos=false"`; `"all"`; None: every
+            settings file is a run of its own, a row of one table.
+        seeds: How many seeds, 0 to n - 1, or which ones.
+        overrides: Settings that go above all others, as in `run`.
+        out: The folder of the runs and tables.
+        use_tuned: Whether methods have their tuned settings.
+        presets: The folder of tuned settings; by default the one that comes with focoop.
+        jobs: Runs at a time, each in a process of its own (a script then needs the usual
+            `if __name__ == "__main__":`); 0: one after the other in this process.
+        device: A torch device, such as `"cuda"`; by default the settings'.
+        on_change: Called whenever a run starts, commits a round, finishes or fails.
+
+    Returns:
+        The table; runs that failed are in `failures`.
+
+    Raises:
+        ConfigError: A setting, method or seed cannot be read.
+        DataError: Images or features are missing.
+        RunError: A folder holds a run of other settings, or every run failed.
+    """
+    cells = plan_comparison(
+        settings,
+        methods,
+        seeds=seeds,
+        overrides=overrides,
+        out=out,
+        presets=presets,
+        use_tuned=use_tuned,
+        device=device,
+    )
+    table = run_comparison(cells, jobs=jobs, on_change=on_change)
+    if len(table.failures) == len(cells):
+        raise RunError(f"every run failed; the first: {next(iter(table.failures.values()))}")
+    table.save(out)
+    return table
+
+
+def plan_comparison(
+    settings: Settings | Iterable[Settings],
+    methods: str | Sequence[str] | None = None,
+    *,
+    seeds: int | str | Sequence[int] = 3,
+    overrides: Overrides = None,
+    out: str | Path = OUT,
+    use_tuned: bool = True,
+    presets: str | Path | None = None,
+    device: str | None = None,
+) -> list[Cell]:
+    """Say which runs `compare` would make; the arguments are its own.
+
+    Args:
+        settings: As in `compare`.
+        methods: As in `compare`.
+        seeds: As in `compare`, or text such as `"0,1,2"`.
+        overrides: As in `compare`.
+        out: As in `compare`.
+        use_tuned: As in `compare`.
+        presets: As in `compare`.
+        device: As in `compare`.
+
+    Returns:
+        One cell per run: its setting, label, configuration and folder.
+
+    Raises:
+        ConfigError: A setting, method or seed cannot be read.
+    """
+    several = [settings] if isinstance(settings, str | Path | Mapping) else list(settings)
+    given = [as_settings(one) for one in several]
+    folder = Path(presets) if presets is not None else shipped("methods")
+    return plan(
+        given,
+        joined(methods),
+        _seeds(seeds),
+        Path(out),
+        presets=folder if use_tuned else None,
+        overrides=on_device(overrides, device),
+    )
+
+
+def run_comparison(
+    cells: Sequence[Cell],
+    *,
+    jobs: int = 0,
+    on_change: OnChange | None = None,
+    run: bool = True,
+) -> Table:
+    """Make the runs of a plan that are not finished.
+
+    Args:
+        cells: What `plan_comparison` returned.
+        jobs: As in `compare`.
+        on_change: As in `compare`.
+        run: Whether to run anything; else the table holds what is finished.
+
+    Returns:
+        The table.
+
+    Raises:
+        DataError: Images or features are missing.
+        RunError: A folder holds a run of other settings.
+    """
+    if not run:
+        comparison.refuse_changed(cells)
+        return Table([comparison.found(cell) for cell in cells])
+    watch = on_change or (lambda outcome: None)
+    return Table(comparison.run(cells, watch, jobs=jobs))
+
+
+def as_settings(given: Settings) -> GridSettings:
+    """A file's path, or the values themselves."""
+    return Path(given) if isinstance(given, str) else given
+
+
+def joined(methods: str | Sequence[str] | None) -> str | None:
+    """Names of methods as one text."""
+    return methods if methods is None or isinstance(methods, str) else ",".join(methods)
+
+
+def on_device(overrides: Overrides, device: str | None) -> list[Override]:
+    """Overrides as a list, with the device among them."""
+    return [*listed(overrides), *([{"backbone.device": device}] if device else [])]
+
+
+def _seeds(given: int | str | Sequence[int]) -> tuple[int, ...]:
+    if isinstance(given, str):
+        return parse_seeds(given)
+    if isinstance(given, int):
+        if given < 1:
+            raise ConfigError(f"seeds = {given} is not allowed: the least is 1")
+        return tuple(range(given))
+    return parse_seeds(",".join(map(str, given)))

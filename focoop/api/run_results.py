@@ -1,0 +1,365 @@
+"""What a run has found: metrics as tables, prompts, text features, logits and scores as arrays."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from focoop.api.frames import pandas
+from focoop.config import RunConfig
+from focoop.errors import ConfigError, DataError, RunError, nearest
+from focoop.experiments import OpenedRun, open_state, with_score
+from focoop.features import FeatureSet
+from focoop.federation import Evaluation, Images
+from focoop.functional import scores
+from focoop.methods import Logits, Text
+from focoop.runs import RunFolder
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Array = np.ndarray[Any, Any]
+Score = str | Callable[[scores.Inputs], Tensor]
+ImageSource = str | FeatureSet | Images | Array
+CHUNK = 4096  # images at a time
+
+
+class Run:
+    """A run in its folder: settings, metrics, and what every client's model answers.
+
+    Reading metrics and stored prompts needs nothing but the folder. Text features, logits, scores
+    and a new evaluation open the run's backbone and data once, after a check that they are still
+    what the run was trained with.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._opened: OpenedRun | None = None
+
+    def __repr__(self) -> str:
+        method, last = self.config.method.name, max(self.last_round, 0)
+        return f"Run({str(self.path)!r}, method={method!r}, {self.status}, round {last})"
+
+    @property
+    def path(self) -> Path:
+        """The run folder."""
+        return self._folder.path
+
+    @property
+    def config(self) -> RunConfig:
+        """The resolved settings; `run.config.method.settings` are the method's own."""
+        return self._folder.config
+
+    @property
+    def status(self) -> str:
+        """`finished`, `failed`, `interrupted`, `running` or `killed`."""
+        return self._folder.status
+
+    @property
+    def last_round(self) -> int:
+        """The last committed round; 0 is the state before training, -1 nothing at all."""
+        return self._folder.last_round()
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Class names in the order of the labels."""
+        return self._folder.class_names
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """Names of the clients in the order of their numbers; empty in folders of focoop < 0.1."""
+        return () if self._folder.names is None else self._folder.client_names
+
+    @property
+    def negative_words(self) -> tuple[str, ...]:
+        """The words of the OOD prompts; empty for methods that use none."""
+        return self._folder.negative_words
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """Every evaluated round in order: its number, the summary, and a row per client."""
+        return self._folder.metrics()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The last evaluation, over all clients.
+
+        Raises:
+            RunError: No round is evaluated yet.
+        """
+        return {name: value for name, value in self._last().items() if name != "clients"}
+
+    @property
+    def clients(self) -> list[dict[str, Any]]:
+        """The last evaluation, client by client, each with its `name`.
+
+        Raises:
+            RunError: No round is evaluated yet.
+        """
+        names, rows = self.client_names, self._last()["clients"]
+        return [{**row, "name": names[row["client"]] if names else ""} for row in rows]
+
+    @property
+    def rounds(self) -> list[dict[str, Any]]:
+        """Every trained round: participants, bytes, seconds, and the loss where it is known."""
+        losses = {line["round"]: line.get("loss") for line in self.metrics}
+        trained = [entry for entry in self._folder.manifest.get("rounds", []) if entry["round"]]
+        return [{**entry, "loss": losses.get(entry["round"])} for entry in trained]
+
+    def frame(self, of: str = "rounds") -> "DataFrame":
+        """Return metrics as a pandas DataFrame.
+
+        Args:
+            of: `rounds`, a row per evaluated round; `clients`, a row per client and evaluated
+                round; or `traffic`, a row per trained round. Nested values become columns such as
+                `ood.dtd_32px.auroc`.
+
+        Returns:
+            The table.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+            ConfigError: `of` is something else.
+        """
+        if of == "rounds":
+            rows = [{k: v for k, v in line.items() if k != "clients"} for line in self.metrics]
+        elif of == "clients":
+            rows = [{"round": m["round"], **row} for m in self.metrics for row in m["clients"]]
+        elif of == "traffic":
+            rows = self.rounds
+        else:
+            raise ConfigError(f"there is no table {of!r}{nearest(of, FRAMES)}")
+        return pandas().json_normalize(rows)
+
+    def prompts(self, client: int | str | None = None) -> dict[str, Array]:
+        """Return the learned tensors of a model by name, such as `context` (n, d_t).
+
+        Args:
+            client: Number or name of a client, whose private tensors are among them; None: the
+                shared tensors alone.
+
+        Returns:
+            Arrays by name; what they are is said in the method's own documentation.
+
+        Raises:
+            RunError: Nothing is committed, or there is no such client.
+        """
+        committed = self._folder.resume_point()
+        if committed is None:
+            raise RunError(f"{self.path} has no committed round yet: run it first")
+        if client is None:
+            return {name: _array(tensor) for name, tensor in committed.shared.items()}
+        number = self._client(client)
+        private = self._folder.private.load(number)
+        if private is None and self._folder.private.clients():  # has not trained yet
+            return {name: _array(tensor) for name, tensor in self._state().params(number).items()}
+        return {n: _array(tensor) for n, tensor in {**committed.shared, **(private or {})}.items()}
+
+    def text_features(self, client: int | str | None = None) -> dict[str, Array]:
+        """Return the text side of a client's model.
+
+        Args:
+            client: Number or name of a client; needed where the method keeps private prompts.
+
+        Returns:
+            `id` (C, D) unit features of the classes, `ood` (U, D) of the negative words where the
+            method has some, and the method's own parts.
+        """
+        text = self._text(client)
+        found = {"id": text.id, **({} if text.ood is None else {"ood": text.ood}), **text.parts}
+        return {name: _array(tensor) for name, tensor in found.items()}
+
+    def logits(
+        self, images: ImageSource = "test", client: int | str | None = None
+    ) -> dict[str, Array]:
+        """Return cosines of images with a client's prompts, not yet scaled.
+
+        Args:
+            images: `test`, an OOD set of the run by its name in the metrics (`dtd_32px`), a
+                corrupted set (`brightness@3`), a `FeatureSet`, or (N, D) unit features.
+            client: Number or name of a client; needed where the method keeps private prompts.
+
+        Returns:
+            `id` (N, C), and `ood` (N, U) where the method has OOD prompts.
+        """
+        found: dict[str, list[Array]] = {}
+        for logits in self._answers(images, client):
+            found.setdefault("id", []).append(_array(logits.id))
+            if logits.ood is not None:
+                found.setdefault("ood", []).append(_array(logits.ood))
+        return {name: np.concatenate(parts) for name, parts in found.items()}
+
+    def predictions(self, images: ImageSource = "test", client: int | str | None = None) -> Array:
+        """Return the predicted class of each image, (N,) indices into `class_names`.
+
+        Args:
+            images: As in `logits`.
+            client: As in `logits`.
+        """
+        parts = [_array(logits.id.argmax(dim=1)) for logits in self._answers(images, client)]
+        return np.concatenate(parts)
+
+    def scores(
+        self,
+        images: ImageSource = "test",
+        client: int | str | None = None,
+        *,
+        score: Score | None = None,
+    ) -> Array:
+        """Return how foreign each image looks to a client's model: higher means more OOD.
+
+        Args:
+            images: As in `logits`.
+            client: As in `logits`.
+            score: A score by name (`"energy"`), or a function of `focoop.scores.Inputs`; by
+                default the method's own.
+
+        Returns:
+            (N,) scores.
+        """
+        scenario = self._state().scenario
+        method = scenario.method if score is None else with_score(scenario.method, score)
+        with torch.no_grad():
+            parts = [
+                _array(method.score(logits, scenario.task))
+                for logits in self._answers(images, client)
+            ]
+        return np.concatenate(parts)
+
+    def images(self, name: str = "test") -> Images:
+        """Return the features of a set that the run is measured on.
+
+        Args:
+            name: `test`, an OOD set or a corrupted set, as in `logits`.
+
+        Returns:
+            `pooled` (N, D), `patches` or None, and `labels` (N,).
+
+        Raises:
+            DataError: The run has no such set.
+        """
+        sets = self._state().scenario.sets
+        known = {"test": sets.test.images, **sets.ood}
+        known |= {name: owned.images for name, owned in sets.corrupted.items()}
+        if name not in known:
+            raise DataError(f"this run has no set {name!r}{nearest(name, known)}")
+        return known[name]
+
+    def own_rows(self, client: int | str) -> Array:
+        """Return which rows of the test images belong to a client.
+
+        Args:
+            client: Number or name of a client.
+        """
+        return self._state().scenario.sets.test.index[self._client(client)]
+
+    def evaluate(
+        self,
+        *,
+        score: Score | None = None,
+        device: str | None = None,
+        test_only: bool = False,
+    ) -> Evaluation:
+        """Evaluate the last committed state again, client by client.
+
+        Args:
+            score: A score by name, or a function of `focoop.scores.Inputs`, in the place of the
+                method's own.
+            device: A torch device; by default the run's.
+            test_only: Neither open nor check the training images.
+
+        Returns:
+            `summary` over all clients and `clients`, a row each.
+
+        Raises:
+            RunError: Nothing is committed, or the data is not what the run was trained on.
+            DataError: The test images or an OOD set cannot be opened.
+        """
+        fresh = device is not None or test_only
+        state = open_state(self._folder, device, test_only=test_only) if fresh else self._state()
+        return state.evaluate(None if score is None else with_score(state.scenario.method, score))
+
+    def _last(self) -> dict[str, Any]:
+        metrics = self.metrics
+        if not metrics:
+            raise RunError(f"{self.path} has no evaluated round yet: run it first")
+        return metrics[-1]
+
+    def _state(self) -> OpenedRun:
+        """The committed state with its data, opened on first use."""
+        if self._opened is None:
+            self._opened = open_state(self._folder)
+        return self._opened
+
+    def _client(self, client: int | str) -> int:
+        """A client's number."""
+        names = self.client_names
+        if isinstance(client, str):
+            if client not in names:
+                raise RunError(f"there is no client {client!r}{nearest(client, names)}")
+            return names.index(client)
+        if not 0 <= client < (len(names) or client + 1):
+            raise RunError(f"there is no client {client}: they are 0 to {len(names) - 1}")
+        return int(client)
+
+    def _text(self, client: int | str | None) -> Text:
+        state = self._state()
+        if client is None and not state.same_for_all:
+            raise ConfigError(
+                f"{self.config.method.name} keeps private prompts, so every client has its own "
+                "model: name one, as in client=0"
+            )
+        params = state.params(0 if client is None else self._client(client))
+        with torch.no_grad():
+            return state.scenario.method.encode(params, state.scenario.task)
+
+    def _answers(self, source: ImageSource, client: int | str | None) -> Sequence[Logits]:
+        """Logits of a client's model, chunk by chunk."""
+        text, scenario = self._text(client), self._state().scenario
+        images, device = self._features(source), scenario.task.device
+        found = []
+        with torch.no_grad():
+            for first in range(0, max(1, len(images.labels)), CHUNK):
+                rows = slice(first, first + CHUNK)
+                pooled = images.pooled[rows].to(device)
+                patches = None if images.patches is None else images.patches[rows].to(device)
+                found.append(scenario.method.logits(text, pooled, patches))
+        return found
+
+    def _features(self, source: ImageSource) -> Images:
+        if isinstance(source, str):
+            return self.images(source)
+        if isinstance(source, Images):
+            return source
+        if isinstance(source, FeatureSet):
+            return Images(source.pooled, source.patches, source.labels.numpy())
+        pooled = torch.as_tensor(np.asarray(source), dtype=torch.float32)
+        width = self._state().scenario.task.anchors.shape[1]
+        if pooled.ndim != 2 or pooled.shape[1] != width:
+            raise DataError(f"features must be (N, {width}), these are {tuple(pooled.shape)}")
+        return Images(pooled, None, np.zeros(len(pooled), dtype=np.int64))
+
+
+FRAMES = ("rounds", "clients", "traffic")
+
+
+def open_run(path: str | Path) -> Run:
+    """Open a run that was made before; no image and no backbone is needed for its metrics.
+
+    Args:
+        path: The run folder.
+
+    Returns:
+        The run.
+
+    Raises:
+        RunError: The folder holds no run, or one that cannot be read; the message says why.
+    """
+    return Run(RunFolder.open(path))
+
+
+def _array(tensor: Tensor) -> Array:
+    return tensor.detach().cpu().numpy()
