@@ -113,7 +113,7 @@ def robust(bench: Bench) -> list[Row]:
     given = [unit(classes), unit(words), unit(32)]
     start = [1e-3 * torch.randn_like(rows) for rows in given[:2]]
     labels = torch.randint(classes, (clients, 32), device=bench.device)
-    moves = [(Ascent(radius, 0.4, True, 0.0), 4, 10.0) for radius in (0.01, 1.0)]
+    moves = [Ascent(radius, 1.0, 4, 0.1) for radius in (0.01, 1.0)]
 
     def one(
         kernels: bool | None, i: Tensor, o: Tensor, x: Tensor, y: Tensor, ni: Tensor, no: Tensor

@@ -113,8 +113,8 @@ def _commit(
             "bytes_down": result.bytes_down,
             "seconds": round(result.seconds, 3),
         }
-        if schedule.privacy is not None or schedule.screen is not None:
-            traffic["server"] = dict(server.report)  # epsilon of rounds without evaluation too
+        if server.report:
+            traffic["server"] = dict(server.report)  # of rounds without evaluation too
     folder.commit(round_index, server.shared, line, traffic, server.memory)
     folder.log.info("%s", _told(round_index, schedule.rounds, result, line))
     if on_round is not None:

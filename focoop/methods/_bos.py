@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,65 +13,137 @@ from focoop.clip import fused
 from focoop.methods.base import Batch, Params, Text
 
 WIDEST, MOST = 1024, 4096  # rows of the GPU's kernels, and how many of them there may be
+BACK_OFF = 0.25  # of the lengths tried in one step of the ascent, what each is of the last
+
+# How rows are perturbed: steps that each raise the objective, the steps of Alg. 2 taken whatever
+# they do, directions drawn at random with the lengths of the first, or no perturbation at all.
+Rule = Literal["monotone", "alg2", "random", "none"]
+Function = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Ascent:
-    """How perturbations are explored (Alg. 2).
+    """How the rows of one kind, R class or OOD prompts, are perturbed.
+
+    The objective is F(eps) = L(eps) - (tau sum_r |eps_r|_2 + gamma sum_r |eps_r|_1) / R over
+    |eps_r| <= radius. A prompt is one of R equal atoms of its distribution, so that a row pays tau
+    for its distance out of its share 1/R of the loss: it moves where R |dL/deps_r| exceeds tau.
 
     Attributes:
         radius: cap on each row's norm; 0 for none.
         step_size: of a normalised step, as a share of the radius (of 1 without a radius);
             otherwise the factor of the raw gradient.
+        steps: how many steps are taken.
+        tau: price of a row's distance.
         normalised: unit row gradients; otherwise raw gradients.
         gamma: L1 price of a perturbation.
+        rule: how a step is made.
+        trials: how many lengths are tried in a step.
     """
 
     radius: float
     step_size: float
-    normalised: bool
-    gamma: float
+    steps: int
+    tau: float
+    normalised: bool = True
+    gamma: float = 0.0
+    rule: Rule = "monotone"
+    trials: int = 4
 
     def climb(
-        self, slope: Callable[[Tensor], Tensor], start: Tensor, *, steps: int, tau: float
+        self, value: Function, slope: Function, start: Tensor, directions: Tensor | None = None
     ) -> Tensor:
-        """Noise (R, ...) after `steps` of ascent from `start`; `slope` is the objective's gradient.
+        """Perturb rows until all steps are made.
 
-        The price of moving, tau, is taken off.
+        Args:
+            value: noise (R, ...) -> L, a scalar.
+            slope: noise (R, ...) -> dL/deps (R, ...).
+            start: the first noise (R, ...).
+            directions: random rows (R, ...) that take the place of the found ones, for `random`.
+
+        Returns:
+            The noise (R, ...) after the last step.
         """
-        noise = start
-        for _ in range(steps):
-            noise = self.step(noise, slope(noise) - self.price_slope(noise, tau))
+        if self.rule == "none":
+            return torch.zeros_like(start)
+        if self.rule == "alg2":
+            for _ in range(self.steps):
+                start = self.step(start, slope(start) - self.price_slope(start))
+            return start
+        noise = self.monotone(value, slope, start)
+        if self.rule == "random":
+            assert directions is not None
+            return directions * row_norms(noise) / row_norms(directions).clamp(min=1e-12)
         return noise
 
-    def price_slope(self, noise: Tensor, tau: float) -> Tensor:
-        """The gradient of `price`; 0 where the noise is 0."""
-        norms = row_norms(noise)
-        slope = tau / len(noise) * noise / torch.where(norms > 0, norms, 1.0)
-        if self.gamma > 0:
-            slope = slope + self.gamma / len(noise) * noise.sign()
-        return slope
+    def monotone(self, value: Function, slope: Function, start: Tensor) -> Tensor:
+        """Proximal steps; of several lengths the best is taken, none where none raises F.
 
-    def price(self, noise: Tensor, tau: float) -> Tensor:
-        """Tau mean_r |eps_r|_2 + gamma mean_r |eps_r|_1: the expected transport cost."""
+        There is no branch, so that clients can be mapped and steps recorded.
+        """
+        noise = self.capped(start)
+        best = value(noise) - self.price(noise)
+        length = torch.ones_like(best)
+        for _ in range(self.steps):
+            direction, origin = slope(noise), noise
+            first, length = length, length * BACK_OFF**self.trials
+            for trial in range(self.trials):
+                tried = first * BACK_OFF**trial
+                moved = self.proximal(origin, direction, tried)
+                worth = value(moved) - self.price(moved)
+                better = worth > best
+                noise = torch.where(better, moved, noise)
+                best = torch.where(better, worth, best)
+                length = torch.where(better, tried, length)
+            length = (length / BACK_OFF).clamp(max=1.0)
+        return noise
+
+    def proximal(self, noise: Tensor, direction: Tensor, length: Tensor) -> Tensor:
+        """A step of some length, then what the price takes back, then into the radius.
+
+        This is the exact maximiser of L's linear model, less the price and the squared step: the
+        proximal map of an L1 norm, a row's norm and a ball is the one after the other.
+        """
+        reach = self.step_size * length
+        if self.normalised:
+            reach = reach * (self.radius or 1.0) / row_norms(direction).clamp(min=1e-12)
+        moved = noise + reach * direction
+        rows = len(noise)
+        if self.gamma > 0:
+            moved = moved.sign() * (moved.abs() - reach * self.gamma / rows).clamp(min=0.0)
+        if self.tau > 0:
+            lost = reach * self.tau / rows / row_norms(moved).clamp(min=1e-12)
+            moved = moved * (1.0 - lost).clamp(min=0.0)
+        return self.capped(moved)
+
+    def capped(self, noise: Tensor) -> Tensor:
+        """The noise with every row brought back into the radius."""
+        if self.radius <= 0:
+            return noise
+        return noise * (self.radius / row_norms(noise).clamp(min=1e-12)).clamp(max=1.0)
+
+    def price(self, noise: Tensor) -> Tensor:
+        """(tau sum_r |eps_r|_2 + gamma sum_r |eps_r|_1) / R, what the perturbation pays."""
         rows = noise.flatten(1)
-        price: Tensor = tau * rows.norm(dim=1).mean()
+        price: Tensor = self.tau * rows.norm(dim=1).mean()
         if self.gamma > 0:
             price = price + self.gamma * rows.abs().sum(dim=1).mean()
         return price
 
+    def price_slope(self, noise: Tensor) -> Tensor:
+        """The gradient of `price`; 0 where the noise is 0."""
+        norms = row_norms(noise)
+        slope = self.tau / len(noise) * noise / torch.where(norms > 0, norms, 1.0)
+        if self.gamma > 0:
+            slope = slope + self.gamma / len(noise) * noise.sign()
+        return slope
+
     def step(self, noise: Tensor, gradient: Tensor) -> Tensor:
-        """One step of ascent, then back into the radius."""
+        """One step of Alg. 2, then back into the radius."""
         step = self.step_size * gradient
         if self.normalised:
             step = step * (self.radius or 1.0) / row_norms(gradient).clamp(min=1e-12)
-        noise = noise + step
-        if self.radius > 0:
-            noise = noise * (self.radius / row_norms(noise).clamp(min=1e-12)).clamp(max=1.0)
-        return noise
-
-
-Move = tuple[Ascent, int, float]  # how rows are perturbed: ascent, steps, price
+        return self.capped(noise + step)
 
 
 @dataclass(frozen=True)
@@ -98,41 +171,39 @@ class Separation:
     kernel_rows: int = 1
 
     def loss(
-        self, text: Text, noise: Params, move_id: Move, move_ood: Move, sharpness: float
+        self, text: Text, noise: Params, ids: Ascent, oods: Ascent, sharpness: float
     ) -> Tensor:
         """Eq. sol_dro: the soft maximum of the batch's losses under the worst perturbations."""
         kernels = self.kernels
         if kernels is None:
-            kernels = fits(text.id, text.ood, move_id[0], move_ood[0])
+            kernels = fits(text.id, text.ood, ids, oods)
         if kernels:
             from focoop.methods._bos_triton import RobustLoss
 
             found: Tensor = RobustLoss.apply(
                 text.id, text.ood, noise["id"], noise["ood"], self.batch.pooled, self.batch.labels,
-                self.offset, move_id, move_ood, self.scale, self.detection_weight, sharpness,
+                self.offset, ids, oods, self.scale, self.detection_weight, sharpness,
                 self.kernel_rows,
             )[0]  # fmt: skip
             return found
-        worst = self.worst(text, noise, move_id, move_ood)
+        worst = self.worst(text, noise, ids, oods)
         losses = separation_loss(worst, self.batch, self.scale, self.detection_weight, self.offset)
         return soft_maximum(losses, sharpness)
 
-    def worst(self, text: Text, noise: Params, move_id: Move, move_ood: Move) -> Text:
+    def worst(self, text: Text, noise: Params, ids: Ascent, oods: Ascent) -> Text:
         """Unit text features under the worst perturbations: class rows first, OOD rows given them.
 
-        `noise` holds the starting rows `id` and `ood`. A fused class feature moves as a whole: its
-        global part has no address of its own there.
+        `noise` holds the starting rows `id` and `ood`, and for random directions `id_direction`
+        and `ood_direction`. A fused class feature moves as a whole: its global part has no address
+        of its own there.
         """
         assert text.ood is not None
         still_id, still_ood = text.id.detach(), text.ood.detach()
-        ascent, steps, tau = move_id
-        slope = self.slope(still_id, still_ood, ids=True)
-        worst = F.normalize(
-            text.id + ascent.climb(slope, noise["id"], steps=steps, tau=tau), dim=-1
-        )
-        ascent, steps, tau = move_ood
-        slope = self.slope(still_ood, worst.detach(), ids=False)
-        moved = ascent.climb(slope, noise["ood"], steps=steps, tau=tau)
+        side = Side(self, still_id, still_ood, ids=True)
+        moved = ids.climb(side.value, side.slope, noise["id"], noise.get("id_direction"))
+        worst = F.normalize(text.id + moved, dim=-1)
+        side = Side(self, still_ood, worst.detach(), ids=False)
+        moved = oods.climb(side.value, side.slope, noise["ood"], noise.get("ood_direction"))
         return Text(worst, F.normalize(text.ood + moved, dim=-1))
 
     def logits(self, unit: Tensor, *, ids: bool) -> Tensor:
@@ -140,39 +211,73 @@ class Separation:
         logits = self.scale * self.batch.pooled @ unit.T
         return logits + self.offset if ids and self.offset is not None else logits
 
-    def slope(self, rows: Tensor, others: Tensor, *, ids: bool) -> Callable[[Tensor], Tensor]:
-        """Noise (R, D) -> gradient, where `rows` (R, D) move and `others` stay as they are."""
-        there = self.logits(others, ids=not ids).logsumexp(dim=1, keepdim=True)
-        weight, pooled = self.detection_weight, self.batch.pooled
-        classes = torch.arange(len(rows), device=rows.device)
-        own = (self.batch.labels[:, None] == classes).to(rows.dtype) if ids else None  # (B, R)
 
-        def at(noise: Tensor) -> Tensor:
-            moved = rows + noise
-            length: Tensor = moved.norm(dim=-1, keepdim=True).clamp(min=1e-12)
-            unit = moved / length
-            logits = self.logits(unit, ids=ids)
-            shares = logits.log_softmax(dim=1)  # among these rows
-            here = logits[:, :1] - shares[:, :1]  # log of their sum
-            part = (1.0 + weight) * torch.sigmoid(here - there)
-            pull = part * shares.exp() if own is None else (part - weight) * shares.exp() - own
-            g = self.scale / len(pooled) * pull.T @ pooled
-            along = (unit * g).sum(dim=-1, keepdim=True)
-            slope: Tensor = (g - unit * along) / length
-            return slope
+class Side:
+    """The mean loss where `rows` (R, D) move and `others` stay as they are.
 
-        return at
+    Attributes:
+        there: (B, 1) log of the sum over the others.
+        own: (B, R) one where the row is the image's class, for class rows.
+    """
+
+    def __init__(self, of: Separation, rows: Tensor, others: Tensor, *, ids: bool) -> None:
+        self.of, self.rows, self.ids = of, rows, ids
+        fixed = of.logits(others, ids=not ids)
+        self.there = fixed.logsumexp(dim=1, keepdim=True)
+        labels = of.batch.labels[:, None]
+        classes = torch.arange(len(rows if ids else others), device=rows.device)
+        own = (labels == classes).to(rows.dtype)
+        self.own = own if ids else None
+        # Of OOD rows the loss has a part that does not move.
+        self.fixed = None if ids else (own * fixed).sum(dim=1)
+
+    def units(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Moved rows (R, D) of unit length, and their length before (R, 1)."""
+        moved = self.rows + noise
+        length: Tensor = moved.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+        return moved / length, length
+
+    def value(self, noise: Tensor) -> Tensor:
+        """The mean loss under noise (R, D), a scalar."""
+        weight = self.of.detection_weight
+        logits = self.of.logits(self.units(noise)[0], ids=self.ids)
+        here, there = logits.logsumexp(dim=1), self.there[:, 0]
+        total = torch.logaddexp(here, there)
+        if self.own is not None:
+            return (total - (self.own * logits).sum(dim=1) + weight * (total - here)).mean()
+        assert self.fixed is not None
+        return (total - self.fixed + weight * (total - there)).mean()
+
+    def slope(self, noise: Tensor) -> Tensor:
+        """The gradient (R, D) of `value`."""
+        weight, pooled = self.of.detection_weight, self.of.batch.pooled
+        unit, length = self.units(noise)
+        logits = self.of.logits(unit, ids=self.ids)
+        shares = logits.log_softmax(dim=1)  # among these rows
+        here = logits[:, :1] - shares[:, :1]  # log of their sum
+        part = (1.0 + weight) * torch.sigmoid(here - self.there)
+        pull = part * shares.exp()
+        if self.own is not None:
+            pull = (part - weight) * shares.exp() - self.own
+        g = self.of.scale / len(pooled) * pull.T @ pooled
+        along = (unit * g).sum(dim=-1, keepdim=True)
+        slope: Tensor = (g - unit * along) / length
+        return slope
 
 
 def fits(ids: Tensor, oods: Tensor | None, *ascents: Ascent) -> bool:
-    """Whether the kernels of `_bos_triton.py` can: a GPU, unit gradients, no L1 price."""
+    """Whether the kernels of `_bos_triton.py` can: a GPU, unit gradients, no L1 price.
+
+    They make the steps that each raise the objective. Those of the ablations, `alg2`, `random` and
+    `none`, are made in torch.
+    """
     assert oods is not None
     return (
         ids.device.type == "cuda"
         and ids.dtype == torch.float32
         and ids.shape[1] <= WIDEST
         and max(len(ids), len(oods)) <= MOST
-        and all(ascent.normalised and ascent.gamma == 0 for ascent in ascents)
+        and all(a.normalised and a.gamma == 0 and a.rule == "monotone" for a in ascents)
         and fused.builds(ids.device)
     )
 
@@ -186,8 +291,11 @@ def row_norms(rows: Tensor) -> Tensor:
 def soft_maximum(losses: Tensor, sharpness: float) -> Tensor:
     """(B,) -> scalar sharpness * log mean_b exp(loss_b / sharpness): the outer loss of Eq. sol_dro.
 
-    Tends to the mean for large and to the maximum for small `sharpness` (tau_2 mu).
+    Tends to the mean for large and to the maximum for small `sharpness` (tau_2 mu). An infinite one
+    gives the mean.
     """
+    if math.isinf(sharpness):
+        return losses.mean()
     total: Tensor = sharpness * ((losses / sharpness).logsumexp(dim=0) - math.log(len(losses)))
     return total
 

@@ -1,4 +1,4 @@
-"""Bi-level separations on a GPU: `_robust.Separation.loss` with its gradient in a few kernels.
+"""Bi-level separations on a GPU: `_bos.Separation.loss` with its gradient in a few kernels.
 
 Written in torch a step of the ascent is some forty small operations, each of which takes longer to
 start than to run. Here one Triton kernel turns logits into their slopes, another moves rows and
@@ -9,6 +9,7 @@ looks at their next logits. All in float32, sums in a fixed order. Imported only
 # Triton's language has its own types.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, no-any-return"
 
+import math
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-from focoop.methods._bos import Move
+from focoop.methods._bos import BACK_OFF, Ascent
 
 WARPS = 1  # per program
 
@@ -57,11 +58,14 @@ def _length(x):
 
 
 @triton.jit
-def _move(still, noise, out, pooled, pull, offset, logits, images, rows, scale, tau, step, radius,
-          D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr,
+def _move(still, noise, out, pooled, pull, offset, logits, lengths, images, rows, scale, tau, step,
+          radius, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr,
           IMAGES: tl.constexpr, SLOPE: tl.constexpr, CLIMB: tl.constexpr, LOOK: tl.constexpr,
           OFFSET: tl.constexpr):  # fmt: skip
-    """Of some rows of one client: their SLOPE, a step that CLIMBs along it, a LOOK at logits."""
+    """Of some rows of one client: their SLOPE, a step that CLIMBs along it, a LOOK at logits.
+
+    The step is `Ascent.proximal`, with the client's length.
+    """
     client = tl.program_id(1).to(tl.int64)
     r, e = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
     inside = (r < rows)[:, None] & (e < D)[None, :]
@@ -83,10 +87,11 @@ def _move(still, noise, out, pooled, pull, offset, logits, images, rows, scale, 
         unit = moved / length
         slope = scale * (slope - unit * tl.sum(unit * slope, 1)[:, None]) / length
         if CLIMB:
-            size = _length(eps)
-            slope -= tau / rows * eps / tl.where(size > 0, size, 1.0)
-            reach = step * tl.where(radius > 0, radius, 1.0)
-            eps += reach * slope / tl.maximum(_length(slope), 1e-12)
+            reach = step * tl.load(lengths + client) * tl.where(radius > 0, radius, 1.0)
+            reach = reach / tl.maximum(_length(slope), 1e-12)
+            eps += reach * slope
+            lost = reach * tau / rows / tl.maximum(_length(eps), 1e-12)
+            eps *= tl.maximum(1.0 - lost, 0.0)
             cap = tl.minimum(radius / tl.maximum(_length(eps), 1e-12), 1.0)
             eps *= tl.where(radius > 0, cap, 1.0)
             tl.store(out + at, eps, inside)
@@ -142,19 +147,29 @@ class Side:
         self.ahead = next(n for n in (8, 4, 2, 1) if self.images % n == 0)  # read at a time
 
     def move(
-        self, noise: Tensor, out: Tensor, how: Move | None, *, slope: bool, look: bool
+        self,
+        noise: Tensor,
+        out: Tensor,
+        *,
+        slope: bool,
+        logits: Tensor | None = None,
+        how: Ascent | None = None,
+        lengths: Tensor | None = None,
     ) -> Tensor:
-        """One pass over the rows; with `how` a step of ascent, else the slope itself."""
-        ascent, tau = (how[0], how[2]) if how else (None, 0.0)
+        """One pass over the rows: with `how` a step of ascent by `lengths` (K,), else the slope.
+
+        The next logits (K, B, R) are written into `logits` where it is given.
+        """
+        seen = self.logits if logits is None else logits
         _move[(triton.cdiv(self.rows, self.rows_each), self.clients)](
             self.still, noise, out, self.pooled, self.slopes,
-            self.logits if self.offset is None else self.offset, self.logits,
-            self.images, self.rows, float(self.scale), float(tau),
-            float(ascent.step_size) if ascent else 0.0, float(ascent.radius) if ascent else 0.0,
+            seen if self.offset is None else self.offset, seen,
+            seen if lengths is None else lengths,
+            self.images, self.rows, float(self.scale), float(how.tau) if how else 0.0,
+            float(how.step_size) if how else 0.0, float(how.radius) if how else 0.0,
             D=self.width, BLOCK=triton.next_power_of_2(self.width), ROWS=self.rows_each,
-            AHEAD=self.ahead, IMAGES=triton.next_power_of_2(self.images),
-            SLOPE=slope, CLIMB=how is not None, LOOK=look, OFFSET=self.offset is not None,
-            num_warps=WARPS,
+            AHEAD=self.ahead, IMAGES=triton.next_power_of_2(self.images), SLOPE=slope, CLIMB=how is not None,
+            LOOK=logits is not None, OFFSET=self.offset is not None, num_warps=WARPS,
         )  # fmt: skip
         return out
 
@@ -170,44 +185,88 @@ class Side:
             WEIGHED=weights is not None, num_warps=1,
         )  # fmt: skip
 
-    def climb(self, others: "Side", labels: Tensor | None, detection: float, how: Move) -> None:
-        """The ascent, from the noise given; logits are those of its end."""
-        self.move(self.noise, self.noise, None, slope=False, look=True)
-        noise, out = self.noise, torch.empty_like(self.noise)
-        for _ in range(how[1]):
-            self.pull(others, labels, detection, None)
-            noise = self.move(noise, out, how, slope=True, look=True)
-        self.noise = noise
+    def climb(
+        self, others: "Side", labels: Tensor, detection: float, how: Ascent, *, ids: bool
+    ) -> None:
+        """`Ascent.monotone` from the noise given; noise and logits are those of its end."""
+        noise = capped(self.noise, how.radius)
+        self.move(noise, noise, slope=False, logits=self.logits)
+
+        def worth(moved: Tensor, logits: Tensor) -> Tensor:
+            """(K,) mean loss less the price."""
+            pair = (logits, others.logits) if ids else (others.logits, logits)
+            losses = losses_of(*pair, labels, detection)
+            return losses.mean(dim=1) - how.tau * moved.norm(dim=2).mean(dim=1)
+
+        best = worth(noise, self.logits)
+        length = torch.ones_like(best)
+        for _ in range(how.steps):
+            self.pull(others, labels if ids else None, detection, None)
+            origin, logits = noise, self.logits
+            first, length = length, length * BACK_OFF**how.trials
+            for trial in range(how.trials):
+                tried = first * BACK_OFF**trial
+                seen = torch.empty_like(self.logits)
+                moved = self.move(
+                    origin, torch.empty_like(origin), slope=True, logits=seen, how=how,
+                    lengths=tried,
+                )  # fmt: skip
+                value = worth(moved, seen)
+                better = value > best
+                noise = torch.where(better[:, None, None], moved, noise)
+                logits = torch.where(better[:, None, None], seen, logits)
+                best = torch.where(better, value, best)
+                length = torch.where(better, tried, length)
+            length = (length / BACK_OFF).clamp(max=1.0)
+            self.logits = logits.contiguous()
+        self.noise = noise.contiguous()
+
+
+def capped(noise: Tensor, radius: float) -> Tensor:
+    """A copy of noise (K, R, D) with every row brought into the radius."""
+    if radius <= 0:
+        return noise.clone()
+    return noise * (radius / noise.norm(dim=2, keepdim=True).clamp(min=1e-12)).clamp(max=1.0)
+
+
+def losses_of(ids: Tensor, oods: Tensor, labels: Tensor, detection: float) -> Tensor:
+    """(K, B) losses of images with logits (K, B, C) and (K, B, U)."""
+    clients, images, classes = ids.shape
+    losses = ids.new_empty(clients, images)
+    _losses[(clients * images,)](
+        ids, oods, labels, losses, classes, oods.shape[2], float(detection),
+        IDS=triton.next_power_of_2(classes), OODS=triton.next_power_of_2(oods.shape[2]),
+        num_warps=1,
+    )  # fmt: skip
+    return losses
 
 
 def robust(
     ids: Tensor, oods: Tensor, noise_id: Tensor, noise_ood: Tensor, pooled: Tensor,
-    labels: Tensor, offset: Tensor | None, move_id: Move, move_ood: Move, scale: float,
+    labels: Tensor, offset: Tensor | None, move_id: Ascent, move_ood: Ascent, scale: float,
     detection: float, sharpness: float, rows_each: int,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Eq. sol_dro of K clients: losses (K,), their slopes for class and OOD rows (K, R, D)."""
     pooled, labels = pooled.contiguous(), labels.contiguous()
     id_side = Side(ids, noise_id, pooled, offset, scale, rows_each)
     ood_side = Side(oods, noise_ood, pooled, None, scale, rows_each)
-    ood_side.move(torch.zeros_like(oods), oods, None, slope=False, look=True)
-    id_side.climb(ood_side, labels, detection, move_id)
-    ood_side.climb(id_side, None, detection, move_ood)
-    clients, images = labels.shape
-    losses = pooled.new_empty(clients, images)
-    _losses[(clients * images,)](
-        id_side.logits, ood_side.logits, labels, losses, id_side.rows, ood_side.rows,
-        float(detection), IDS=id_side.block, OODS=ood_side.block, num_warps=1,
-    )  # fmt: skip
+    nothing = torch.zeros_like(ood_side.still)
+    ood_side.move(nothing, nothing, slope=False, logits=ood_side.logits)
+    id_side.climb(ood_side, labels, detection, move_id, ids=True)
+    ood_side.climb(id_side, labels, detection, move_ood, ids=False)
+    losses = losses_of(id_side.logits, ood_side.logits, labels, detection)
     weights = (losses / sharpness).softmax(dim=1)
     id_side.pull(ood_side, labels, detection, weights)
     ood_side.pull(id_side, None, detection, weights)
     slopes = [
-        side.move(side.noise, torch.empty_like(side.still), None, slope=True, look=False)
+        side.move(side.noise, torch.empty_like(side.still), slope=True)
         for side in (id_side, ood_side)
     ]
+    if math.isinf(sharpness):
+        return losses.mean(dim=1), *slopes
     # log mean exp(l) = l_1 - log of the first weight - log B
     first = losses[:, 0] / sharpness - (losses / sharpness).log_softmax(dim=1)[:, 0]
-    return sharpness * (first - torch.full_like(first, images).log()), *slopes
+    return sharpness * (first - math.log(losses.shape[1])), *slopes
 
 
 class RobustLoss(torch.autograd.Function):

@@ -10,14 +10,35 @@ import torch
 from torch import Tensor
 
 from focoop.functional import transport
-from focoop.methods.base import ClientUpdate, Server, weighted_mean
+from focoop.methods.base import ClientUpdate, Params, Server, weighted_mean
 from focoop.threads import one_core
 
 # Frank-Wolfe leaves a remnant of its start in every cell: below this share of a row it is no mass.
 RESIDUE = 0.01
-# Cells of the cost up to which transport runs on the CPU, and there on one core, because to
-# wake others takes longer than a small problem.
+# Cells of the cost up to which transport runs on the CPU and in float64, and up to which on one
+# core, because to wake others takes longer than a small problem.
 SMALL, TINY = 2**22, 2**20
+# A gap that rounding leaves where there is nothing to gain, in units of the cost.
+LEAST_GAP = 1e-9
+
+Plan = transport.Plan | transport.DualPlan
+
+
+@dataclass(frozen=True)
+class Seemly:
+    """The OOD prompts that look like classes, and how the classes send their mass to them.
+
+    Attributes:
+        rows: (M,) which of the J OOD prompts, most mass first.
+        part: (C, M) the plan's columns of these prompts.
+        excess: (M,) 1 - a_j / q_j: the share of a prompt's mass that is above its prior, 0 to 1.
+        entropy: (C,) entropy of each class's row of the plan over log J; 1: the row is uniform.
+    """
+
+    rows: Tensor
+    part: Tensor
+    excess: Tensor
+    entropy: Tensor
 
 
 @dataclass(frozen=True)
@@ -25,24 +46,30 @@ class Consistency:
     """How class prompts T^g are calibrated and OOD prompts T^o are chosen (Sec. GOC).
 
     Attributes:
-        tau, steps, gap, rule: of SemiUOT and its Frank-Wolfe solver.
-        cost_scale: costs brought to [0, 1] by their `range`, or divided by their `max`.
+        tau, steps, gap, rule: of SemiUOT and its solver; the gap is a share of what is gained over
+            the product plan.
+        cost_scale, cost_quantile: what the cost is divided by, see `transport.rescale`.
         seemly, seemly_count: which OOD prompts look like classes: `top` M or `kmeans2`.
         alpha: share of T^g kept in calibration.
-        keep: best copy of each word (`slot`), or the U least of all (`paper`).
+        plan: the `transport`, or the `product` plan in its place.
+        calibration: how T^g is pulled to the seemly prompts: `seemly`, `barycentre` or `none`.
+        keep: best copy of each word (`slot`), the U least of all (`paper`), `mean` of the copies.
         cap: share of the U kept OOD prompts that one client may supply; 1: no cap.
         pool: `all` clients' OOD prompts side by side, or their `mean`, for which sums suffice.
     """
 
     tau: float
     steps: int = 300
-    gap: float = 5e-3
+    gap: float = 1e-4
     rule: Literal["dual", "armijo", "open_loop"] = "dual"
-    cost_scale: Literal["range", "max"] = "range"
+    cost_scale: Literal["quantile", "range", "max"] = "quantile"
+    cost_quantile: float = 0.5
     seemly: Literal["top", "kmeans2"] = "top"
     seemly_count: int = 0
     alpha: float = 0.5
-    keep: Literal["slot", "paper"] = "slot"
+    plan: Literal["transport", "product"] = "transport"
+    calibration: Literal["seemly", "barycentre", "none"] = "seemly"
+    keep: Literal["slot", "paper", "mean"] = "slot"
     cap: float = 1.0
     pool: Literal["all", "mean"] = "all"
 
@@ -51,7 +78,14 @@ class Consistency:
     ) -> Server:
         """SemiUOT alignment, EMA of T^g (Eq. ema_global_prompt), choice of T^o.
 
-        `prompts` (C, n, d_t) are the aggregated class prompts, `words` (U,) the words of the slots.
+        Args:
+            prompts: (C, n, d_t) the aggregated class prompts.
+            words: (U,) the words of the OOD slots.
+            updates: what the clients sent.
+            server: whose memory starts the solver where the last round ended.
+
+        Returns:
+            The next `global`, `ood` and `ood_words`, with the round's numbers as its report.
         """
         copies = [update.shared["ood"] for update in updates]
         if self.pool == "mean":
@@ -59,48 +93,52 @@ class Consistency:
         ood = torch.cat(copies)  # (KU, n, d_t)
         flat_id, flat_ood = prompts.flatten(1), ood.flatten(1)
         # A GPU would wait for the host at every step: problems of this size are the CPU's.
-        where = torch.device("cpu") if len(prompts) * len(ood) <= SMALL else ood.device
+        small = len(prompts) * len(ood) <= SMALL
+        where = torch.device("cpu") if small else ood.device
         cost = self.cost(flat_id, flat_ood).to(where)
         with one_core() if cost.numel() <= TINY else nullcontext():
-            plan = self.solve(cost, server)
+            plan = self.solve(cost.double() if small else cost, server)
             # Columns that drew alike differ by rounding alone: ties must not depend on it.
-            mass = (plan.mass.double() * len(ood)).round(decimals=6).to(ood.device)
-            if self.seemly == "top":
-                count = min(self.seemly_count or len(words), len(ood))
-                seemly = transport.select_by_mass(mass, count, largest=True)
-            else:
-                seemly = transport.two_means(mass).nonzero().squeeze(1)
-            if isinstance(plan, transport.DualPlan):
-                part = plan.columns(seemly.to(where))
-                memory = {"potential": plan.potential}
-            else:
-                part = plan.plan[:, seemly.to(where)]
-                memory = {"plan": plan.plan} if self.rule == "armijo" else {}
-        target = transport.barycentre(
-            part.to(ood.device),
-            flat_ood[seemly],
-            flat_id,
-            min_mass=RESIDUE / len(prompts),
-        )
-        calibrated = self.alpha * flat_id + (1.0 - self.alpha) * target
-        rows = self.kept(mass, cost.to(ood.device), len(copies), len(words))
+            mass = (plan.mass.double() * len(ood)).round(decimals=6)
+            seemly = self.seemly_of(plan, mass, len(words))
+        calibrated, pull = self.pulled(flat_id, flat_ood, seemly)
+        mass, cost = mass.to(ood.device), cost.to(ood.device)
+        rows = self.kept(mass, cost, len(copies), len(words))
+        kept = weighted_mean(updates, "ood") if self.keep == "mean" else ood[rows]
+        kept_words = words if self.keep == "mean" else words[rows % len(words)]
+        drawn = torch.bincount(seemly.rows % len(words), minlength=len(words)) > 0
+        report = {
+            "transport_gap": plan.gap,
+            "transport_gained": product_cost(cost) - plan.objective,
+            "transport_steps": float(plan.steps),
+            "row_entropy": float(seemly.entropy.mean()),
+            "pull": pull,
+            "seemly_overlap": overlap(server.memory.get("seemly"), drawn),
+        }
         return Server(
             shared={
                 "global": calibrated.view_as(prompts),
-                "ood": ood[rows],
-                "ood_words": words[rows % len(words)],
+                "ood": kept,
+                "ood_words": kept_words,
             },
-            memory=memory,
-            report={"transport_gap": plan.gap, "transport_steps": float(plan.steps)},
+            memory={**self.memory_of(plan), "seemly": drawn.to(torch.uint8)},
+            report=report | told(calibrated, kept_words),
         )
 
-    def solve(self, cost: Tensor, server: Server) -> transport.Plan | transport.DualPlan:
-        """SemiUOT from where the last round ended."""
+    def solve(self, cost: Tensor, server: Server) -> Plan:
+        """SemiUOT from where the last round ended; or the product plan."""
+        if self.plan == "product":
+            return transport.semi_unbalanced(cost, tau=self.tau, max_steps=0)
         previous = server.memory.get("potential" if self.rule == "dual" else "plan")
         previous = None if previous is None else previous.to(cost.device)
         if self.rule == "dual":
             return transport.semi_unbalanced_dual(
-                cost, tau=self.tau, max_steps=self.steps, tolerance=self.gap, start=previous
+                cost,
+                tau=self.tau,
+                max_steps=self.steps,
+                tolerance=LEAST_GAP,
+                relative=self.gap,
+                start=previous,
             )
         fits = previous is not None and previous.shape == cost.shape
         return transport.semi_unbalanced(
@@ -108,9 +146,55 @@ class Consistency:
             tau=self.tau,
             step=self.rule,
             max_steps=self.steps,
-            tolerance=self.gap,
+            tolerance=LEAST_GAP,
+            relative=self.gap,
             start=previous if fits else None,
         )
+
+    def memory_of(self, plan: Plan) -> Params:
+        """What the next round's solver starts from."""
+        if isinstance(plan, transport.DualPlan):
+            return {"potential": plan.potential}
+        return {"plan": plan.plan} if self.rule == "armijo" and self.plan == "transport" else {}
+
+    def seemly_of(self, plan: Plan, mass: Tensor, slots: int) -> Seemly:
+        """The OOD prompts that draw most mass, given all masses (J,) in units of the prior."""
+        if self.seemly == "top":
+            count = min(self.seemly_count or slots, len(mass))
+            rows = transport.select_by_mass(mass, count, largest=True)
+        else:
+            rows = transport.two_means(mass).nonzero().squeeze(1)
+        part = plan.columns(rows) if isinstance(plan, transport.DualPlan) else None
+        part = plan.plan[:, rows] if part is None else part
+        excess = (1.0 - 1.0 / mass[rows].clamp(min=1.0)).to(part.dtype)
+        return Seemly(rows, part, excess, row_entropy(plan))
+
+    def pulled(self, flat_id: Tensor, flat_ood: Tensor, seemly: Seemly) -> tuple[Tensor, float]:
+        """T^g (C, n d_t) moved towards the seemly prompts, and the mean share it was moved by.
+
+        `barycentre` moves every class by 1 - alpha. `seemly` moves class c by (1 - alpha) w_c, with
+            w_c = (1 - H_c / log J) sum_j pi_cj e_j / b_c, e_j = 1 - a_j / q_j if seemly, else 0:
+        nothing where a row is uniform, or where no prompt draws more than its prior. Then the
+        distances of the classes from their mean are brought back to the root mean square they had:
+        a pull turns classes, it does not merge them.
+        """
+        if self.calibration == "none" or self.alpha == 1.0:
+            return flat_id, 0.0
+        rows = seemly.rows.to(flat_id.device)
+        least = RESIDUE / len(flat_id)
+        if self.calibration == "barycentre":
+            part = seemly.part.to(flat_id)
+            target = transport.barycentre(part, flat_ood[rows], flat_id, min_mass=least)
+            return self.alpha * flat_id + (1.0 - self.alpha) * target, 1.0 - self.alpha
+        part = (seemly.part * seemly.excess).to(flat_id)
+        target = transport.barycentre(part, flat_ood[rows], flat_id, min_mass=least)
+        sent = part.sum(dim=1) * len(flat_id)  # of a row's mass 1/C
+        weight = (1.0 - self.alpha) * sent * (1.0 - seemly.entropy.to(flat_id))
+        moved = flat_id + weight[:, None] * (target - flat_id)
+        middle = moved.mean(dim=0)
+        before, after = spread(flat_id), spread(moved)
+        factor = before / after if after > 0 else 1.0
+        return middle + factor * (moved - middle), float(weight.mean())
 
     def kept(self, mass: Tensor, cost: Tensor, clients: int, slots: int) -> Tensor:
         """(U,) rows of the KU OOD prompts that go on: those that received least mass."""
@@ -144,9 +228,40 @@ class Consistency:
         return torch.tensor(rows, device=mass.device)
 
     def cost(self, flat_id: Tensor, flat_ood: Tensor) -> Tensor:
-        """(C, KU) squared distances of contexts, brought to a scale that tau can be set for.
+        """(C, KU) squared distances of contexts, brought to a scale that tau can be set for."""
+        distances = transport.squared_cost(flat_id, flat_ood)
+        return transport.rescale(distances, self.cost_scale, self.cost_quantile)
 
-        Class marginals are hard, so that a constant changes nothing: with `range` the nearest pair
-        costs 0 and the farthest 1, whatever length the contexts have grown to.
-        """
-        return transport.rescale(transport.squared_cost(flat_id, flat_ood), self.cost_scale)
+
+def row_entropy(plan: Plan) -> Tensor:
+    """(C,) entropy of each row of a plan over log J, in [0, 1]; some columns at a time."""
+    if isinstance(plan, transport.Plan):
+        return transport.row_entropy(plan.plan)
+    total = torch.zeros_like(plan.potential)
+    for part in transport.chunks(plan.cost, 1):
+        # Rows sum to 1/C, so that their shares are C times the plan.
+        total += torch.special.entr(plan.columns(part) * len(total)).sum(dim=1).double()
+    return total / math.log(max(plan.cost.shape[1], 2))
+
+
+def spread(prompts: Tensor) -> float:
+    """Root mean square distance of class prompts (C, ...) from their mean."""
+    flat = prompts.flatten(1).double()
+    return float((flat - flat.mean(dim=0)).square().sum(dim=1).mean().sqrt())
+
+
+def told(prompts: Tensor, words: Tensor) -> dict[str, float]:
+    """What every round reports of its prompts: spread of the classes and distinct OOD words."""
+    return {"spread": spread(prompts), "distinct_words": float(len(set(words.tolist())))}
+
+
+def overlap(before: Tensor | None, now: Tensor) -> float:
+    """Share of the seemly words (U,) that were seemly a round ago; 1 where nothing is known."""
+    if before is None or before.shape != now.shape or not bool(now.any()):
+        return 1.0
+    return float((before.to(now.device).bool() & now).sum() / now.sum())
+
+
+def product_cost(cost: Tensor) -> float:
+    """Objective of the product plan under equal masses: the mean cost, because it moves none."""
+    return float(cost.double().mean())

@@ -54,7 +54,7 @@ class FedLoCoOp(Method):
         """Settings of FedLoCoOp."""
 
         context_tokens: int = setting(16, "n, length of the context", low=1, grid=(4, 16))
-        class_specific: bool = setting(False, "one context per class")
+        class_specific: bool = setting(False, "one context per class", grid=(False, True))
         ood_weight: float = setting(
             0.25, "lambda, weight of the patches' entropy", low=0, grid=(0.05, 0.25, 1.0)
         )

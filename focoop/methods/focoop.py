@@ -5,13 +5,14 @@ for Vision-Language Models, ICML 2025. Readings of its gaps: A-1..A-17 in `docs/
 
 Client (Bi-level OOD Separations, BOS), with S = exp(s cos):
     t_c = (1 - rho) t^l_c + rho t^g_c                                   rho -> `global_share`
-    L   = -log p(y=c|x) - log p(ID|x), both over the C + U prompts (Eq. bi_obj)
-    eps^g: N ascent steps on L - tau_1 |eps^g| - gamma |eps^g|_1        N -> `id_steps`
-    eps^o: M ascent steps on L - tau_2 |eps^o| - gamma |eps^o|_1        M -> `ood_steps`
+    L   = -log p(y=c|x) - w log p(ID|x), both over the C + U prompts (Eq. bi_obj)
+    eps^g: N steps that each raise L - tau_1 mean_c |eps^g_c| - gamma mean_c |eps^g_c|_1
+    eps^o: M steps that each raise L - tau_2 mean_u |eps^o_u| - gamma mean_u |eps^o_u|_1
     descend tau_2 mu log mean_b exp(L_b(eps^g, eps^o) / (tau_2 mu))     (Eq. sol_dro)
 Server (Global-view OOD Consistency, GOC):
     t^g_c <- sum_k |D_kc| t^g_kc / sum_k |D_kc|; pi <- SemiUOT(T^g, all clients' T^o)
-    T^g <- alpha T^g + (1 - alpha) barycentre of the top-M OOD prompts by mass (seemly OOD)
+    T^g moves towards the barycentre of the top-M OOD prompts by mass (seemly OOD), each class by
+        1 - alpha times how seemly they are to it; the spread of the classes stays
     T^o <- the OOD prompts that received least mass
 
 Shared: `global` (C, n, d_t), `ood` (U, n, d_t), `ood_words` (U,), the word of each OOD slot.
@@ -22,12 +23,14 @@ Not in the paper: `open_share` below 1 gives a client's answers and score its pr
 Differs from the authors' code: perturbs on purpose what the paper perturbs (prompts) or, cheaper,
 normalised text features inside a radius, where the code adds noise of norm up to 4; -log p(ID|x)
 where the code has a uniformity term without ID logits; constant tau where the code decays it into a
-division by zero; per-class counts; transport with hard classes, a normalised barycentre (the code
-halves T^g every round) and words that keep their slot (the code collapses 100 words to 1).
+division by zero; per-class counts; transport with hard classes, solved, a pull that keeps the
+classes apart (the code halves T^g every round) and words that keep their slot (the code collapses
+100 words to 1). `focoop-paper` among the presets follows the paper to the letter and degenerates:
+`distinct_words` and `transport_gap` in its rounds' reports tell how far.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -37,9 +40,10 @@ from focoop.clip import Names
 from focoop.errors import MethodError
 from focoop.fields import setting
 from focoop.functional import scores
-from focoop.methods._bos import Ascent, Move, Separation, separation_loss, soft_maximum
-from focoop.methods._goc import Consistency
+from focoop.methods._bos import Ascent, Separation, separation_loss, soft_maximum
+from focoop.methods._goc import Consistency, told
 from focoop.methods._prior import expected, prior_part
+from focoop.methods._prompt_sets import PromptSetsConfig, first_noise
 from focoop.methods.base import (
     Batch,
     ClientUpdate,
@@ -59,55 +63,30 @@ from focoop.methods.base import (
 
 
 @dataclass(frozen=True)
-class FOCoOpConfig:
-    """Settings of FOCoOp, with the paper's symbol in each line."""
+class FOCoOpConfig(PromptSetsConfig):
+    """Settings of FOCoOp; `PromptSetsConfig` says which are the paper's.
 
-    context_tokens: int = setting(16, "n, length of each context", low=1)
-    start: str = setting(
-        "", "words every context starts from, whose tokens give n; empty: drawn at random"
-    )
-    global_share: float = setting(0.2, "rho, share of the global prompt", low=0, high=1)
-    bos: bool = setting(True, "robust separations; false: CE over C + U")
-    goc: bool = setting(True, "transport on the server; false: averages")
-    detection_weight: float = setting(1.0, "weight of -log p(ID|x)", low=0)
+    Paper: `gamma`, `score`, `score_scale`, `ood_weight`, and `space`, the paper's being `prompt`.
+    Engineering: `reuse_slopes`, `normalised_steps`, `transport_rule`, `cost_scale`.
+    Ablation: `seemly`.
+    """
+
+    ood_radius: float = setting(0.3, "cap on |eps^o|; 0: none", low=0, grid=(0.3, 1.0))
     space: Literal["feature", "prompt"] = setting(
         "feature", "perturb `feature` or, as in the paper, `prompt` space"
     )
     reuse_slopes: bool = setting(
-        False, "prompt space: all steps of the ascent take the first slope, of one tower pass"
+        False, "prompt space: all steps of `alg2` take the first slope, of one tower pass"
     )
-    id_steps: int = setting(4, "N, ascent steps on global prompts", low=0)
-    ood_steps: int = setting(4, "M, ascent steps on OOD prompts", low=0)
-    id_radius: float = setting(0.01, "cap on |eps^g|; 0: none", low=0)
-    ood_radius: float = setting(1.0, "cap on |eps^o|; 0: none", low=0, grid=(0.3, 1.0))
-    step_size: float = setting(0.4, "lr of the ascent, in radii", low=0)
     normalised_steps: bool = setting(True, "unit row gradients; false: raw gradients as in Alg. 2")
-    sigma: float = setting(1e-3, "sigma, scale of the starting noise", low=0)
-    tau_id: float = setting(10.0, "tau_1, price of moving ID prompts", low=0)
-    tau_ood: float = setting(10.0, "tau_2, price of moving OOD prompts", above=0)
-    mu: float = setting(1.0, "mu, KL regularisation of the outer loss", above=0)
     gamma: float = setting(0.0, "gamma, L1 price of a perturbation", low=0)
-    transport_tau: float = setting(0.1, "tau of SemiUOT's loose marginal", above=0)
-    transport_steps: int = setting(300, "Frank-Wolfe iterations at most", low=1)
-    transport_gap: float = setting(5e-3, "stop at this duality gap", low=0)
     transport_rule: Literal["dual", "armijo", "open_loop"] = setting(
         "dual", "Frank-Wolfe by `armijo` or the paper's 1/(i+2), `open_loop`; `dual`: Newton"
     )
-    cost_scale: Literal["range", "max"] = setting(
-        "range", "costs brought to [0, 1] by their `range`, or divided by their `max`"
+    cost_scale: Literal["quantile", "range", "max"] = setting(
+        "quantile", "costs in units of their `quantile`, their `range`, or their `max`"
     )
     seemly: Literal["top", "kmeans2"] = setting("top", "seemly OOD: `top` M or `kmeans2`")
-    seemly_count: int = setting(0, "M of top-M; 0: as many as U", low=0)
-    alpha: float = setting(0.5, "alpha, share of T^g kept in calibration", low=0, high=1)
-    keep: Literal["slot", "paper"] = setting(
-        "slot", "OOD prompts kept: best copy of each word, or `paper`: top-U of all"
-    )
-    goc_pool: Literal["all", "mean"] = setting(
-        "all", "transport sees `all` clients' OOD prompts, or their `mean`: sums suffice"
-    )
-    ood_cap: float = setting(
-        1.0, "share of the kept OOD prompts one client may supply; 1: no cap", above=0, high=1
-    )
     score: Literal["id_mass", "msp_all", "mcm"] = setting("id_mass", "which score detects")
     score_scale: float = setting(
         0.0, "scale of the score; 0: the logit scale", low=0, grid=(0.0, 30.0)
@@ -121,6 +100,21 @@ class FOCoOpConfig:
         low=0,
         high=1,
     )
+
+    def ascent_of(self, name: str) -> Ascent:
+        """How the rows `id` or `ood` are perturbed."""
+        plain = super().ascent_of(name)
+        return replace(plain, normalised=self.normalised_steps, gamma=self.gamma)
+
+    @property
+    def consistency(self) -> Consistency:
+        """The server's step."""
+        return replace(
+            super().consistency,
+            rule=self.transport_rule,
+            cost_scale=self.cost_scale,
+            seemly=self.seemly,
+        )
 
 
 class FOCoOp(Method):
@@ -181,7 +175,10 @@ class FOCoOp(Method):
         return expected(cosines(text, pooled), text)
 
     def noise(self, batch_size: int, task: Task, generator: torch.Generator) -> Params:
-        """Starting perturbations of class and OOD prompts, Gaussian of scale sigma."""
+        """Starting perturbations of class and OOD prompts, Gaussian of scale sigma.
+
+        For random directions also those, `id_direction` and `ood_direction`.
+        """
         if not self.config.bos:
             return {}
         assert task.ood_names is not None
@@ -189,24 +186,19 @@ class FOCoOp(Method):
         if self.config.space == "prompt":
             row = [self.config.context_tokens, task.width]
         counts = {"id": len(task.classes), "ood": len(task.ood_names)}
-        dtype = task.anchors.dtype
-        return {
-            name: torch.randn(n, *row, generator=generator, dtype=dtype) * self.config.sigma
-            for name, n in counts.items()
-        }
+        return first_noise(self.config, counts, row, task.anchors.dtype, generator)
 
     def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
-        """Eq. sol_dro; without BOS the cross-entropy over C + U."""
+        """Eq. sol_dro; without BOS the mean of the same losses."""
         config = self.config
+        scale, weight = task.logit_scale, config.detection_weight
         if not config.bos:
-            return separation_loss(text, batch, task.logit_scale, 0.0).mean()
-        sharpness = config.tau_ood * config.mu
+            return separation_loss(text, batch, scale, weight).mean()
         if config.space == "feature":
-            separation = Separation(batch, task.logit_scale, config.detection_weight)
-            return separation.loss(text, noise, self.move("id"), self.move("ood"), sharpness)
+            ascents = config.ascent_of("id"), config.ascent_of("ood")
+            return Separation(batch, scale, weight).loss(text, noise, *ascents, config.sharpness)
         worst = self.worst_case(text, params, batch, task, noise)
-        losses = separation_loss(worst, batch, task.logit_scale, config.detection_weight)
-        return soft_maximum(losses, sharpness)
+        return soft_maximum(separation_loss(worst, batch, scale, weight), config.sharpness)
 
     def worst_case(
         self, text: Text, params: Params, batch: Batch, task: Task, noise: Params
@@ -225,28 +217,19 @@ class FOCoOp(Method):
             ids = self.move_id(fixed, moved["id"], task)
             return objective(ids, self.move_ood(fixed, moved["ood"], task))
 
-        slopes = torch.func.grad(both)(noise) if config.reuse_slopes else {}
+        reuse = config.reuse_slopes and config.ascent == "alg2"
+        slopes = torch.func.grad(both)(noise) if reuse else {}
 
         def explored(name: str, objective: Callable[[Tensor], Tensor]) -> Tensor:
-            ascent, steps, tau = self.move(name)
             slope = (lambda _: slopes[name]) if slopes else torch.func.grad(objective)
-            return ascent.climb(slope, noise[name], steps=steps, tau=tau)
+            directions = noise.get(f"{name}_direction")
+            return config.ascent_of(name).climb(objective, slope, noise[name], directions)
 
         moved = explored("id", lambda eps: objective(self.move_id(fixed, eps, task), still_ood))
         worst = self.move_id(params, moved, task)
         still_id = worst.detach()
         moved = explored("ood", lambda eps: objective(still_id, self.move_ood(fixed, eps, task)))
         return Text(worst, self.move_ood(params, moved, task))
-
-    def move(self, name: str) -> Move:
-        """How the rows `id` or `ood` are perturbed: ascent, steps, price."""
-        config = self.config
-        radius, steps, tau = {
-            "id": (config.id_radius, config.id_steps, config.tau_id),
-            "ood": (config.ood_radius, config.ood_steps, config.tau_ood),
-        }[name]
-        ascent = Ascent(radius, config.step_size, config.normalised_steps, config.gamma)
-        return ascent, steps, tau
 
     def move_id(self, params: Params, noise: Tensor, task: Task) -> Tensor:
         """(C, D) class features where eps^g moves the global prompts."""
@@ -273,26 +256,8 @@ class FOCoOp(Method):
         alone = len(updates) == 1 and self.config.goc_pool == "all"
         if not self.config.goc or alone:
             shared = {"global": prompts, "ood": weighted_mean(updates, "ood"), "ood_words": words}
-            return Server(shared)
-        return self.consistency.calibrate(prompts, words, updates, server)
-
-    @property
-    def consistency(self) -> Consistency:
-        """The server's settings."""
-        config = self.config
-        return Consistency(
-            tau=config.transport_tau,
-            steps=config.transport_steps,
-            gap=config.transport_gap,
-            rule=config.transport_rule,
-            cost_scale=config.cost_scale,
-            seemly=config.seemly,
-            seemly_count=config.seemly_count,
-            alpha=config.alpha,
-            keep=config.keep,
-            cap=config.ood_cap,
-            pool=config.goc_pool,
-        )
+            return Server(shared, report=told(prompts, words))
+        return self.config.consistency.calibrate(prompts, words, updates, server)
 
 
 def words_of(params: Params, task: Task) -> Names:

@@ -37,7 +37,6 @@ Differs from the authors' code: there is none.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -46,9 +45,10 @@ from torch import Tensor
 from focoop.errors import MethodError
 from focoop.fields import setting
 from focoop.functional import scores
-from focoop.methods._bos import Ascent, Separation, separation_loss
-from focoop.methods._goc import Consistency
+from focoop.methods._bos import Separation, separation_loss
+from focoop.methods._goc import told
 from focoop.methods._metric import class_means, distinct_counts, known, scatter, seen, whitening
+from focoop.methods._prompt_sets import PromptSetsConfig, first_noise
 from focoop.methods.base import (
     Batch,
     ClientUpdate,
@@ -76,14 +76,11 @@ class FOCoOpPlus(Method):
     """Personal where a client has images, global elsewhere, one prior for answer and detection."""
 
     @dataclass(frozen=True)
-    class Config:
-        """Settings of FOCoOp+; those it has in common with FOCoOp mean the same."""
+    class Config(PromptSetsConfig):
+        """Settings of FOCoOp+; those of `PromptSetsConfig` mean the same as FOCoOp's."""
 
-        context_tokens: int = setting(16, "n, length of each context", low=1)
-        start: str = setting(
-            "", "words every context starts from, whose tokens give n; empty: drawn at random"
-        )
         global_share: float = setting(0.8, "rho, share of the global prompt", low=0, high=1)
+        alpha: float = setting(1.0, "alpha, share of T^g kept in calibration", low=0, high=1)
         least_images: int = setting(
             5, "different images of a class below which nothing is sent of them", low=2
         )
@@ -111,26 +108,6 @@ class FOCoOpPlus(Method):
             grid=(0.2, 0.3, 0.4),
         )
         prior_in_score: bool = setting(True, "weigh classes by the prior in the score too")
-        bos: bool = setting(True, "robust separations; false: CE over C + U")
-        goc: bool = setting(True, "transport on the server; false: averages")
-        detection_weight: float = setting(1.0, "weight of -log p(ID|x)", low=0)
-        id_steps: int = setting(4, "N, ascent steps on class prompts", low=0)
-        ood_steps: int = setting(4, "M, ascent steps on OOD prompts", low=0)
-        id_radius: float = setting(0.3, "cap on |eps^g|; 0: none", low=0)
-        ood_radius: float = setting(1.0, "cap on |eps^o|; 0: none", low=0)
-        step_size: float = setting(0.4, "lr of the ascent, in radii", low=0)
-        sigma: float = setting(1e-3, "sigma, scale of the starting noise", low=0)
-        tau_id: float = setting(10.0, "tau_1, price of moving class prompts", low=0)
-        tau_ood: float = setting(10.0, "tau_2, price of moving OOD prompts", above=0)
-        mu: float = setting(1.0, "mu, KL regularisation of the outer loss", above=0)
-        transport_tau: float = setting(0.1, "tau of SemiUOT's loose marginal", above=0)
-        alpha: float = setting(1.0, "alpha, share of T^g kept in calibration", low=0, high=1)
-        goc_pool: Literal["all", "mean"] = setting(
-            "all", "transport sees `all` clients' OOD prompts, or their `mean`: sums suffice"
-        )
-        ood_cap: float = setting(
-            1.0, "share of the kept OOD prompts one client may supply; 1: no cap", above=0, high=1
-        )
         score_scale: float = setting(
             20.0, "s, scale of answer and score", above=0, grid=(17.0, 20.0, 23.0)
         )
@@ -252,34 +229,24 @@ class FOCoOpPlus(Method):
         if not self.config.bos:
             return {}
         assert task.ood_names is not None
-        width, dtype = task.anchors.shape[1], task.anchors.dtype
-        return {
-            name: torch.randn(count, width, generator=generator, dtype=dtype) * self.config.sigma
-            for name, count in (("id", len(task.classes)), ("ood", len(task.ood_names)))
-        }
+        counts = {"id": len(task.classes), "ood": len(task.ood_names)}
+        width = task.anchors.shape[1]
+        return first_noise(self.config, counts, [width], task.anchors.dtype, generator)
 
     def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
         """Robust separations under the training prior, and the pull of the template."""
         config, scale, view = self.config, task.logit_scale, self.view(text)
-        weight = config.detection_weight if config.bos else 0.0
         batch = replace(batch, pooled=seen(batch.pooled, **view)[0])
+        weight, prior = config.detection_weight, text.parts["prior"]
         if config.bos:
-            total = Separation(batch, scale, weight, text.parts["prior"]).loss(
-                text,
-                noise,
-                (self.ascent(config.id_radius), config.id_steps, config.tau_id),
-                (self.ascent(config.ood_radius), config.ood_steps, config.tau_ood),
-                config.tau_ood * config.mu,
-            )
+            ascents = config.ascent_of("id"), config.ascent_of("ood")
+            separation = Separation(batch, scale, weight, prior)
+            total = separation.loss(text, noise, *ascents, config.sharpness)
         else:
-            total = separation_loss(text, batch, scale, weight, text.parts["prior"]).mean()
+            total = separation_loss(text, batch, scale, weight, prior).mean()
         held = (params["counts"] > 0).to(total.dtype)
         off = 1.0 - (text.id * self.seen_text(task.anchors, view, task)).sum(dim=1)
         return total + config.anchor_weight * (held * off).sum() / held.sum().clamp(min=1.0)
-
-    def ascent(self, radius: float) -> Ascent:
-        """How perturbations are explored within `radius`."""
-        return Ascent(radius, self.config.step_size, normalised=True, gamma=0.0)
 
     def score(self, logits: Logits, task: Task) -> Tensor:
         """ID mass under the prior, or with all classes alike, and the distance from the mean."""
@@ -296,13 +263,9 @@ class FOCoOpPlus(Method):
         shared = {**server.shared, **learned, "global": prompts}
         alone = len(updates) == 1 and self.config.goc_pool == "all"
         if not self.config.goc or alone:
-            return Server({**shared, "ood": weighted_mean(updates, "ood")}, memory)
-        consistency = Consistency(
-            tau=self.config.transport_tau,
-            alpha=self.config.alpha,
-            cap=self.config.ood_cap,
-            pool=self.config.goc_pool,
-        )
+            report = told(prompts, shared["ood_words"])
+            return Server({**shared, "ood": weighted_mean(updates, "ood")}, memory, report)
+        consistency = self.config.consistency
         chosen = consistency.calibrate(prompts, shared["ood_words"], updates, server)
         return Server({**shared, **chosen.shared}, {**memory, **chosen.memory}, chosen.report)
 

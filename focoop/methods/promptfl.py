@@ -50,7 +50,7 @@ class PromptFL(Method):
         start: str = setting(
             "", "words the context starts from, whose tokens give n; empty: drawn at random"
         )
-        class_specific: bool = setting(False, "one context per class")
+        class_specific: bool = setting(False, "one context per class", grid=(False, True))
         temperature: float = setting(1.0, "T of MCM, on raw cosines", above=0)
 
     config: Config

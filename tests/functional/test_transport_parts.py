@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from focoop.errors import ConfigError, MethodError
+from focoop.functional.transport.dual import semi_unbalanced_dual
 from focoop.functional.transport.frank_wolfe import (
     barycentre,
     rescale,
@@ -176,3 +177,44 @@ def test_equal_masses_have_no_upper_cluster():
     assert not bool(two_means(torch.ones(1)).any())
     with pytest.raises(ValueError, match="vector"):
         two_means(torch.ones(2, 2))
+
+
+def test_a_quantile_is_no_matter_of_far_costs() -> None:
+    cost = 1.0 + torch.rand(5, 40, generator=torch_generator(0, "far"), dtype=torch.float64)
+    far = cost.clone()
+    far[:, -1] = 1e6
+    scaled, with_far = (rescale(one.clone(), "quantile") for one in (cost, far))
+    torch.testing.assert_close(with_far[:, :-1], scaled[:, :-1], rtol=0.05, atol=0.0)
+    assert float(with_far.max()) == 10.0 and bool((with_far.amin(1) == 0).all())
+    ranged = rescale(far.clone(), "range")
+    assert float(ranged[:, :-1].max()) < 1e-5
+    assert rescale(torch.full((2, 3), 5.0), "quantile").abs().max() == 0.0
+    # More than half of all cells at their row's least: the largest cost is the unit.
+    assert rescale(torch.tensor([[1.0, 1.0, 1.0, 3.0]]), "quantile").max() == 1.0
+
+
+def test_the_entropic_solver_does_not_call_a_start_converged_where_costs_are_tiny() -> None:
+    cost = torch.rand(6, 30, generator=torch_generator(1, "tiny"), dtype=torch.float64)
+    tiny = semi_unbalanced_entropic(1e-9 * cost, tau=1e-10, epsilon=1e-11, max_steps=2000)
+    plain = semi_unbalanced_entropic(cost, tau=0.1, epsilon=0.01, max_steps=2000)
+    # The same problem in other units: as many steps, the same plan.
+    assert tiny.steps == plain.steps > 1 and tiny.converged
+    torch.testing.assert_close(tiny.plan, plain.plan, rtol=1e-6, atol=1e-12)
+    rough = semi_unbalanced_entropic(1e-9 * cost, tau=0.1, epsilon=0.01)
+    assert rough.steps > 1
+
+
+@pytest.mark.parametrize("solver", ["dual", "armijo"])
+def test_a_relative_gap_is_one_of_what_was_gained(solver: str) -> None:
+    cost = rescale(
+        torch.rand(8, 60, generator=torch_generator(2, "gap"), dtype=torch.float64), "quantile"
+    )
+    for scale in (1.0, 1e-5):  # an absolute gap would stop the second at its start
+        settings = {"tau": 0.1 * scale, "tolerance": 1e-15, "relative": 1e-3, "max_steps": 5000}
+        if solver == "dual":
+            found = semi_unbalanced_dual(cost * scale, **settings)
+        else:
+            found = semi_unbalanced(cost * scale, step="armijo", **settings)
+        gained = scale * float(cost.mean()) - found.objective
+        assert found.converged and found.steps > 0
+        assert 0.0 <= found.gap <= 1.0001e-3 * gained

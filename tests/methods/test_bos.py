@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from focoop.functional import transport
-from focoop.methods._bos import Ascent, Separation, separation_loss
+from focoop.methods._bos import Ascent, Rule, Separation, Side, separation_loss
 from focoop.methods._goc import Consistency
 from focoop.methods.base import Batch, ClientUpdate, Params, Server, Text
 from focoop.seeds import torch_generator
@@ -31,48 +31,43 @@ def batch() -> Batch:
 
 
 def worst_features(
-    text: Text,
-    noise: Params,
-    objective: Callable[[Text], Tensor],
-    move_id: tuple[Ascent, int, float],
-    move_ood: tuple[Ascent, int, float],
+    text: Text, noise: Params, objective: Callable[[Text], Tensor], ids: Ascent, oods: Ascent
 ) -> Text:
     """`Separation.worst` by autograd through any objective of the text.
 
-    `noise` holds the starting rows `id` and `ood`; a move is (ascent, steps, tau).
+    `noise` holds the starting rows `id` and `ood`.
     """
     assert text.ood is not None
     still_id, still_ood = text.id.detach(), text.ood.detach()
-    ascent, steps, tau = move_id
-    noise_id = ascent.climb(
-        torch.func.grad(lambda n: objective(Text(F.normalize(still_id + n, dim=-1), still_ood))),
-        noise["id"],
-        steps=steps,
-        tau=tau,
-    )
-    worst = F.normalize(text.id + noise_id, dim=-1)
-    ascent, steps, tau = move_ood
+
+    def of_ids(noise: Tensor) -> Tensor:
+        return objective(Text(F.normalize(still_id + noise, dim=-1), still_ood))
+
+    moved = ids.climb(of_ids, torch.func.grad(of_ids), noise["id"], noise.get("id_direction"))
+    worst = F.normalize(text.id + moved, dim=-1)
     still = worst.detach()
-    noise_ood = ascent.climb(
-        torch.func.grad(lambda n: objective(Text(still, F.normalize(still_ood + n, dim=-1)))),
-        noise["ood"],
-        steps=steps,
-        tau=tau,
-    )
-    return Text(worst, F.normalize(text.ood + noise_ood, dim=-1))
+
+    def of_oods(noise: Tensor) -> Tensor:
+        return objective(Text(still, F.normalize(still_ood + noise, dim=-1)))
+
+    moved = oods.climb(of_oods, torch.func.grad(of_oods), noise["ood"], noise.get("ood_direction"))
+    return Text(worst, F.normalize(text.ood + moved, dim=-1))
 
 
 @pytest.mark.parametrize("offset", [None, draw(CLASSES)], ids=["plain", "prior"])
 @pytest.mark.parametrize("normalised", [True, False], ids=["unit steps", "raw steps"])
 @pytest.mark.parametrize("gamma", [0.0, 0.3])
 @pytest.mark.parametrize("weight", [0.0, 1.0, 0.5])
+@pytest.mark.parametrize("rule", ["monotone", "alg2", "random"])
 def test_the_worst_features_are_those_of_autograd(
-    offset: Tensor | None, normalised: bool, gamma: float, weight: float
+    offset: Tensor | None, normalised: bool, gamma: float, weight: float, rule: Rule
 ) -> None:
     images = batch()
     text = Text(unit(CLASSES, WIDTH).requires_grad_(), unit(WORDS, WIDTH).requires_grad_())
     noise = {"id": 0.01 * draw(CLASSES, WIDTH), "ood": 0.01 * draw(WORDS, WIDTH)}
-    moves = [(Ascent(r, 0.4, normalised, gamma), n, 2.0) for r, n in ((0.3, 3), (1.0, 4))]
+    # Other draws than those of the rows, along which features would not turn.
+    noise |= {"id_direction": draw(2, CLASSES, WIDTH)[1], "ood_direction": draw(2, WORDS, WIDTH)[1]}
+    moves = [Ascent(r, 0.4, n, 0.5, normalised, gamma, rule) for r, n in ((0.3, 3), (1.0, 4))]
 
     def objective(moved: Text) -> Tensor:
         return separation_loss(moved, images, 5.0, weight, offset).mean()
@@ -95,11 +90,11 @@ def test_the_worst_features_are_those_of_autograd(
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5])
 def test_the_slope_of_the_price(gamma: float) -> None:
-    ascent, noise = Ascent(1.0, 0.4, True, gamma), draw(3, WIDTH)
-    expected = torch.func.grad(lambda n: ascent.price(n, 3.0))(noise)
-    torch.testing.assert_close(ascent.price_slope(noise, 3.0), expected, atol=1e-12, rtol=1e-12)
+    ascent, noise = Ascent(1.0, 0.4, 1, 3.0, gamma=gamma), draw(3, WIDTH)
+    expected = torch.func.grad(ascent.price)(noise)
+    torch.testing.assert_close(ascent.price_slope(noise), expected, atol=1e-12, rtol=1e-12)
     noise[1] = 0.0
-    assert ascent.price_slope(noise, 3.0)[1].abs().max() == 0.0
+    assert ascent.price_slope(noise)[1].abs().max() == 0.0
 
 
 def test_many_clients_at_once() -> None:
@@ -107,7 +102,7 @@ def test_many_clients_at_once() -> None:
     rows, noise = unit(3, CLASSES, WIDTH), 0.1 * draw(3, CLASSES, WIDTH)
 
     def slope(rows: Tensor, noise: Tensor) -> Tensor:
-        return Separation(images, 5.0, 1.0).slope(rows, other, ids=True)(noise)
+        return Side(Separation(images, 5.0, 1.0), rows, other, ids=True).slope(noise)
 
     found = torch.func.vmap(slope)(rows, noise)
     expected = torch.stack([slope(r, n) for r, n in zip(rows, noise, strict=True)])

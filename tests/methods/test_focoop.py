@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from focoop.config.loading import load
 from focoop.errors import ConfigError, MethodError
-from focoop.methods._bos import Ascent, separation_loss, soft_maximum
+from focoop.methods._bos import separation_loss, soft_maximum
 from focoop.methods.base import Batch, Text
 from focoop.methods.focoop import FOCoOp, FOCoOpConfig
 from focoop.seeds import torch_generator
@@ -67,26 +66,40 @@ def test_soft_maximum_is_log_mean_exp_with_its_limits() -> None:
     assert float(soft_maximum(losses, 1e-3)) == pytest.approx(2.0, abs=2e-3)
 
 
-def test_without_bos_the_loss_is_cross_entropy_over_all_prompts() -> None:
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_without_bos_the_loss_is_the_plain_mean(weight: float) -> None:
+    """At weight 0 it is the cross-entropy over C + U: the detection term is a switch of its own."""
     task, params, batch = make_task(), make_params(), make_batch()
-    loss = step_loss(FOCoOp(FOCoOpConfig(bos=False)), params, batch, task)
+    config = FOCoOpConfig(bos=False, detection_weight=weight)
+    loss = step_loss(FOCoOp(config), params, batch, task)
     text = FOCoOp().encode(params, task)
+    slow = slow_losses(text, batch, task.logit_scale, weight)
+    assert float(loss) == pytest.approx(sum(slow) / len(slow), rel=1e-12)
     assert text.ood is not None
-    logits = task.logit_scale * batch.pooled @ torch.cat([text.id, text.ood]).T
-    assert float(loss) == pytest.approx(float(F.cross_entropy(logits, batch.labels)), rel=1e-12)
+    if weight == 0.0:
+        logits = task.logit_scale * batch.pooled @ torch.cat([text.id, text.ood]).T
+        assert float(loss) == pytest.approx(float(F.cross_entropy(logits, batch.labels)), rel=1e-12)
 
 
 @pytest.mark.parametrize("space", ["feature", "prompt"])
 def test_no_steps_and_no_noise_is_the_plain_robust_loss(space: str) -> None:
     task, params, batch = make_task(), make_params(), make_batch()
     config = FOCoOpConfig(
-        context_tokens=N_TOKENS, space=space, id_steps=0, ood_steps=0, sigma=0.0, mu=0.1
+        context_tokens=N_TOKENS,
+        space=space,
+        id_steps=0,
+        ood_steps=0,
+        sigma=0.0,
+        tau_ood=10.0,
+        mu=0.1,
     )
     loss = step_loss(FOCoOp(config), params, batch, task)
     slow = slow_losses(FOCoOp().encode(params, task), batch, task.logit_scale, 1.0)
     assert float(loss) == pytest.approx(
         math.log(sum(math.exp(x) for x in slow) / len(slow)), rel=1e-12
     )
+    mean = step_loss(FOCoOp(replace(config, outer="mean")), params, batch, task)
+    assert float(mean) == pytest.approx(sum(slow) / len(slow), rel=1e-12)
 
 
 @pytest.mark.parametrize("space", ["feature", "prompt"])
@@ -100,38 +113,6 @@ def test_gradients_by_finite_differences(space: str, bos: bool) -> None:
     check_gradients(FOCoOp(config), make_params(), make_batch(), make_task(), 3)
 
 
-@pytest.mark.parametrize("normalised", [True, False])
-@pytest.mark.parametrize("tau", [0.0, 1.0])
-def test_every_small_step_raises_the_inner_objective(normalised: bool, tau: float) -> None:
-    task, batch = make_task(), make_batch()
-    text = FOCoOp().encode(make_params(), task)
-    ascent = Ascent(0.0, 1e-3, normalised, gamma=0.01)
-    start = 0.05 * torch.randn(text.id.shape, generator=torch_generator(1), dtype=torch.float64)
-
-    def objective(noise: Tensor) -> Tensor:
-        moved = Text(F.normalize(text.id + noise, dim=-1), text.ood)
-        return separation_loss(moved, batch, task.logit_scale, 1.0).mean()
-
-    values = []
-    for steps in range(6):
-        noise = ascent.climb(torch.func.grad(objective), start, steps=steps, tau=tau)
-        values.append(float(objective(noise) - ascent.price(noise, tau)))
-    assert all(later > earlier for earlier, later in zip(values, values[1:], strict=False))
-
-
-def test_price_is_the_mean_row_cost() -> None:
-    noise = torch.tensor([[[3.0, 4.0]], [[0.0, -1.0]]])
-    ascent = Ascent(0.0, 1.0, True, gamma=0.5)
-    assert float(ascent.price(noise, 2.0)) == pytest.approx(2 * (5 + 1) / 2 + 0.5 * (7 + 1) / 2)
-
-
-def test_perturbations_stay_within_the_radius() -> None:
-    ascent = Ascent(radius=0.1, step_size=1.0, normalised=True, gamma=0.0)
-    start = torch.zeros(3, 2, 2)
-    noise = ascent.climb(torch.func.grad(lambda n: (n * 5).sum()), start, steps=3, tau=0.0)
-    assert noise.flatten(1).norm(dim=1).tolist() == pytest.approx([0.1] * 3)
-
-
 def test_spaces_agree_for_a_linear_tower_without_mixing() -> None:
     """Contexts of unit length that are their own features: both spaces perturb the same thing."""
     task = make_task(linear=True, width=3, dim=6)
@@ -143,7 +124,11 @@ def test_spaces_agree_for_a_linear_tower_without_mixing() -> None:
     values = []
     for space in ("feature", "prompt"):
         config = FOCoOpConfig(
-            context_tokens=N_TOKENS, space=space, global_share=1.0, sigma=0.01, ood_radius=0.3
+            context_tokens=N_TOKENS,
+            space=space,
+            global_share=1.0,
+            sigma=0.01,
+            ood_radius=0.3,
         )
         values.append(float(step_loss(FOCoOp(config), params, batch, task, 4)))
     assert values[0] == pytest.approx(values[1], rel=1e-12)
@@ -151,8 +136,8 @@ def test_spaces_agree_for_a_linear_tower_without_mixing() -> None:
 
 def test_robust_loss_exceeds_the_plain_one() -> None:
     task, params, batch = make_task(), make_params(), make_batch()
-    plain = FOCoOp(FOCoOpConfig(id_steps=0, ood_steps=0, sigma=0.0))
-    robust = FOCoOp(FOCoOpConfig(sigma=0.0, tau_id=0.0, tau_ood=10.0))
+    plain = FOCoOp(FOCoOpConfig(ascent="none"))
+    robust = FOCoOp(FOCoOpConfig(sigma=0.0))
     assert step_loss(robust, params, batch, task) > step_loss(plain, params, batch, task)
 
 

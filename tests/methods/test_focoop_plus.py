@@ -28,7 +28,7 @@ from tests.methods.toy import make_task as plain_task
 
 Config = FOCoOpPlus.Config
 COUNTS = torch.tensor([3, 0, 5, 0])
-PLAIN = Config(context_tokens=N_TOKENS, bos=False)
+PLAIN = Config(context_tokens=N_TOKENS, bos=False, detection_weight=0.0)
 
 
 def make_task() -> Task:
@@ -141,11 +141,11 @@ def test_robust_loss_without_steps_and_noise_is_the_plain_one_with_detection() -
     """BOS without exploration: the soft maximum of CE - log p(ID|x), in the limit of a mean."""
     task, params, batch = make_task(), params_of(), make_batch()
     still = replace(PLAIN, bos=True, id_steps=0, ood_steps=0, sigma=0.0, mu=1e7)
-    without = replace(still, detection_weight=0.0)
     expected = slow_loss(params, batch, task, PLAIN)
-    assert float(step_loss(FOCoOpPlus(without), params, batch, task)) == pytest.approx(
+    assert float(step_loss(FOCoOpPlus(still), params, batch, task)) == pytest.approx(
         expected, rel=1e-6
     )
+    still = replace(still, detection_weight=1.0)
     assert step_loss(FOCoOpPlus(still), params, batch, task) > expected
     moved = replace(still, id_steps=4, ood_steps=4)
     assert step_loss(FOCoOpPlus(moved), params, batch, task) > step_loss(

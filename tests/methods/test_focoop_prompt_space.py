@@ -40,6 +40,7 @@ def test_reused_slopes_are_those_of_the_start(normalised: bool) -> None:
     config = FOCoOpConfig(
         context_tokens=N_TOKENS, space="prompt", reuse_slopes=True, id_radius=0.4, sigma=0.05,
         normalised_steps=normalised, id_steps=3, ood_steps=2, tau_id=0.3, tau_ood=0.2, mu=5.0,
+        ascent="alg2", step_size=0.4,
     )  # fmt: skip
     method = FOCoOp(config)
     noise = method.noise(len(batch.labels), task, torch_generator(3))
@@ -77,7 +78,7 @@ def test_reused_slopes_cost_one_pass_however_many_steps() -> None:
             task, calls = counted(make_task())
             config = FOCoOpConfig(
                 context_tokens=N_TOKENS, space="prompt", reuse_slopes=reuse, id_steps=steps,
-                ood_steps=steps,
+                ood_steps=steps, ascent="alg2",
             )  # fmt: skip
             step_loss(FOCoOp(config), make_params(), batch, task)
             passes[reuse, steps] = sum(calls) / (C + U)

@@ -165,7 +165,7 @@ class PromptStrategy(Strategy):
             spent=self._spent(round_index),
         )
         self.notes |= {"bytes_up": up, "bytes_down": down}
-        if self.privacy is not None or self.screen is not None:
+        if self.server.report:
             self.notes["server"] = dict(self.server.report)
         return sent_down(self.server.shared, self.down), MetricRecord(
             {"loss": self.loss, "accepted": len(self.notes["accepted"]), "refused": refused}

@@ -5,12 +5,14 @@ from focoop.functional.transport.frank_wolfe import (
     Plan,
     barycentre,
     rescale,
+    row_entropy,
     select_by_mass,
     semi_unbalanced,
     semi_unbalanced_entropic,
     squared_cost,
     two_means,
 )
+from focoop.functional.transport.marginals import chunks
 from focoop.functional.transport.partial_transport import balanced, partial
 
 __all__ = [
@@ -18,8 +20,10 @@ __all__ = [
     "Plan",
     "balanced",
     "barycentre",
+    "chunks",
     "partial",
     "rescale",
+    "row_entropy",
     "select_by_mass",
     "semi_unbalanced",
     "semi_unbalanced_dual",

@@ -48,6 +48,7 @@ class DualPlan:
     objective: float
     steps: int
     converged: bool
+    gained: float  # what the product plan costs more
 
     @property
     def plan(self) -> Tensor:
@@ -176,6 +177,7 @@ def semi_unbalanced_dual(
     col_prior: Tensor | None = None,
     max_steps: int = 100,
     tolerance: float = 5e-3,
+    relative: float = 0.0,
     start: Tensor | None = None,
     cells: int = 0,
 ) -> DualPlan:
@@ -191,6 +193,8 @@ def semi_unbalanced_dual(
         col_prior: Mass that each column would like to receive (J,); None: uniform.
         max_steps: Newton steps at most.
         tolerance: The solver stops at this gap between the objective and a lower bound.
+        relative: Share of what was gained over the product plan b a^T that is a small enough gap
+            too: a gap of 5e-3 says nothing where 4e-3 is all there is to gain.
         start: The `potential` (C,) of an earlier solve.
         cells: Entries of the cost taken at a time; 0: as suits the device.
 
@@ -215,6 +219,8 @@ def semi_unbalanced_dual(
     low, high = torch.stack(cost.aminmax()).tolist()
     softness = min(max(tolerance, _SMOOTH * (high - low)), tau)
     problem = _Problem(cost, b / total, a / a.sum(), tau, softness, cells)
+    product = float(problem.b @ (cost @ problem.a.to(cost.dtype)).double())
+    wanted = tolerance / float(total)
     floor = 64 * torch.finfo(cost.dtype).eps * max(abs(low), abs(high), _TINY)
     point = problem.at(_first_potential(start, cost, problem.b, high - low))
     bound, damping, steps = point.bound, 1e-3, 0
@@ -226,15 +232,16 @@ def semi_unbalanced_dual(
         if miss <= _WORTH_MEASURING or last:
             found = problem.measure(point)
             best = found if best is None or found.objective < best.objective else best
-            if best.objective - bound <= tolerance / float(total) or last:
+            wanted = max(tolerance / float(total), relative * (product - best.objective))
+            if best.objective - bound <= wanted or last:
                 break
-        solved = miss <= (_SOLVED if problem.softness <= tolerance else _NEARLY)
+        solved = miss <= (_SOLVED if problem.softness <= wanted else _NEARLY)
         moved, damping = (None, damping) if solved else _climb(problem, point, damping)
         if moved is None:  # solved, or as far as rounding lets it: the smoothing is left
             problem = replace(problem, softness=problem.softness / 4)
             moved = problem.at(point.u)
         point, steps = moved, steps + 1
-    return _finish(problem, best, bound, steps, tolerance, b, a)
+    return _finish(problem, best, bound, steps, wanted, product, b, a)
 
 
 def shares(cost: Tensor, u: Tensor, softness: float) -> Tensor:
@@ -311,7 +318,8 @@ def _finish(
     best: _Found,
     bound: float,
     steps: int,
-    tolerance: float,
+    wanted: float,
+    product: float,
     b: Tensor,
     a: Tensor,
 ) -> DualPlan:
@@ -331,5 +339,6 @@ def _finish(
         gap,
         total * best.objective + offset,
         steps,
-        gap <= tolerance,
+        gap <= total * wanted,
+        total * (product - best.objective),
     )

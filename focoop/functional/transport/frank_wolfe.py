@@ -6,6 +6,7 @@ The problem (methods 1.10e, 4.3 A-1), with cost M (C,J), row mass b (C,), column
 the distance to the optimum.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -18,6 +19,9 @@ from focoop.functional.transport.marginals import check_settings, inner, masses,
 
 # Masses are added up as multiples of 2^-52 of their total.
 _BITS = 52
+# Largest cost under the scale `quantile`: prompts as far as that draw no mass at any sensible tau,
+# and would otherwise be most of what a plan gains over the product plan.
+FAR = 10.0
 # Every so many steps the host asks whether the gap is met; a GPU must not wait for each answer.
 CHECK_EVERY = {"cpu": 1, "cuda": 16}
 
@@ -79,12 +83,18 @@ def squared_cost(
     return rescale(cost, "max") if normalise else cost
 
 
-def rescale(cost: Tensor, by: Literal["max", "range"]) -> Tensor:
-    """Rescale a cost in place.
+def rescale(cost: Tensor, by: Literal["max", "range", "quantile"], quantile: float = 0.5) -> Tensor:
+    """Rescale a cost in place, so that `tau` can be set for it.
+
+    Row masses are fixed: a constant added to a row changes no plan.
 
     Args:
         cost: The cost (C, J); it is changed.
-        by: `max` divides by the largest entry; `range` brings all entries to [0, 1].
+        by: `max` divides by the largest entry. `range` brings all entries to [0, 1]: one far prompt
+            then makes all others alike. `quantile` brings the least entry of each row to 0 and the
+            given quantile of all entries to 1, and cuts entries at `FAR`: far prompts, up to a
+            share of 1 - `quantile`, change nothing.
+        quantile: Which quantile, for `quantile`.
 
     Returns:
         The same cost.
@@ -92,9 +102,19 @@ def rescale(cost: Tensor, by: Literal["max", "range"]) -> Tensor:
     >>> rescale(torch.tensor([[1.0, 3.0], [2.0, 5.0]]), "range")
     tensor([[0.0000, 0.5000],
             [0.2500, 1.0000]])
+    >>> rescale(torch.tensor([[1.0, 3.0, 900.0], [2.0, 4.0, 902.0]]), "quantile")[:, :2]
+    tensor([[0., 1.],
+            [0., 1.]])
     """
     if not cost.numel():
         return cost
+    if by == "quantile":
+        cost.sub_(cost.amin(dim=1, keepdim=True))
+        # A quantile of all cells: `torch.quantile` refuses large tensors, a sorted cell does not.
+        rank = max(1, math.ceil(quantile * cost.numel()))
+        unit = cost.flatten().kthvalue(rank).values
+        top = torch.where(unit > 0, unit, cost.amax())
+        return cost.div_(torch.where(top > 0, top, torch.ones_like(top))).clamp_(max=FAR)
     low, top = cost.aminmax()
     if by == "range":
         cost.sub_(low)
@@ -111,6 +131,7 @@ def semi_unbalanced(
     step: Step = "open_loop",
     max_steps: int = 300,
     tolerance: float = 5e-3,
+    relative: float = 0.0,
     start: Plan | Tensor | None = None,
     check_every: int = 0,
     cells: int = 0,
@@ -126,6 +147,7 @@ def semi_unbalanced(
             until the objective falls enough; `exact` minimises along the segment.
         max_steps: Steps at most.
         tolerance: The solver stops at this gap between the objective and a lower bound.
+        relative: Share of what was gained over b a^T that is a small enough gap too.
         start: A plan of the same shape to start from; its rows are rescaled to `row_mass`. The
             open-loop rule then begins at the i whose step is the best along the first segment.
         check_every: Steps between two looks at the gap; 0: as suits the device.
@@ -149,7 +171,8 @@ def semi_unbalanced(
         raise ConfigError(f"step {step!r} is unknown; use one of {', '.join(get_args(Step))}")
     first = None if start is None else _first_plan(start, b, a)
     mass = a * (b.sum() / a.sum()) if first is None else first.sum(0)
-    linear = b @ (cost @ (a / a.sum())) if first is None else inner(cost, first, cells)
+    product = b @ (cost @ (a / a.sum()))
+    linear = product if first is None else inner(cost, first, cells)
     vertices: list[Tensor] = []
     betas: list[Tensor] = []
     going: list[Tensor] = []
@@ -159,7 +182,8 @@ def semi_unbalanced(
         slope = tau * log_ratio(mass, a)
         least, best = nearest(cost, slope, cells)
         gap = linear + mass @ slope - b @ least
-        ahead = gap > tolerance
+        gained = product - linear - tau * (mass * log_ratio(mass, a) - mass + a).sum()
+        ahead = gap > torch.clamp(relative * gained, min=tolerance)
         if len(betas) >= max_steps or (len(betas) % every == 0 and not bool(ahead)):
             break
         to_mass = _received(best, b, len(a))
@@ -199,7 +223,9 @@ def semi_unbalanced_entropic(
         row_mass: Mass that each row sends (C,); None: uniform.
         col_prior: Mass that each column would like to receive (J,); None: uniform.
         max_steps: Steps at most.
-        tolerance: The solver stops when no column potential moves by more, in units of the cost.
+        tolerance: The solver stops when no column potential moves by more, in units of the cost;
+            where costs differ by less than 1, in units of their range: 1e-6 is no small change
+            beside costs of 1e-9.
 
     Returns:
         The plan; `gap` and `objective` are those of the problem without entropy.
@@ -218,11 +244,12 @@ def semi_unbalanced_entropic(
     kernel = -cost / epsilon
     log_b, log_a, power = b.log(), a.log(), tau / (tau + epsilon)
     log_v = torch.zeros_like(a)
+    unit = min(float(cost.amax() - cost.amin()), 1.0) or 1.0
     converged, steps = False, 0
     while steps < max_steps and not converged:
         log_u = log_b - torch.logsumexp(kernel + log_v, 1)
         update = power * (log_a - torch.logsumexp(kernel + log_u[:, None], 0))
-        converged = float((update - log_v).abs().max()) * epsilon <= tolerance
+        converged = float((update - log_v).abs().max()) * epsilon <= tolerance * unit
         log_v, steps = update, steps + 1
     # The last scaling is that of the rows: their marginal is the hard one.
     plan = b[:, None] * torch.softmax(kernel + log_v, 1)
@@ -262,6 +289,17 @@ def barycentre(plan: Tensor, points: Tensor, fallback: Tensor, *, min_mass: floa
     kept = mass > min_mass
     shares = plan / torch.where(kept, mass, torch.ones_like(mass))
     return torch.where(kept, shares.to(points.dtype) @ points, fallback)
+
+
+def row_entropy(plan: Tensor) -> Tensor:
+    """Entropy of each row of a plan (C,J) over log J, in [0, 1]; 1: the row is uniform.
+
+    >>> row_entropy(torch.tensor([[0.25, 0.25], [0.5, 0.0]])).tolist()
+    [1.0, 0.0]
+    """
+    shares = plan / plan.sum(1, keepdim=True).clamp_min(torch.finfo(plan.dtype).tiny)
+    entropy: Tensor = torch.special.entr(shares).sum(1)
+    return entropy / math.log(max(plan.shape[1], 2))
 
 
 def select_by_mass(mass: Tensor, count: int, *, largest: bool = True) -> Tensor:

@@ -1,0 +1,70 @@
+"""The table of ablations: its statistics, its settings and what it draws."""
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+
+from focoop.experiments.grid import parse_methods
+from focoop.features.storage import load_split
+from focoop.methods import lookup
+from focoop.scenario.partition import pathological
+from tools import ablations
+
+
+def test_p_values_and_intervals_are_student_s() -> None:
+    # From printed tables of the t distribution.
+    for freedom, value in ((1, 12.706), (2, 4.303), (4, 2.776), (9, 2.262)):
+        assert ablations.critical(freedom) == pytest.approx(value, abs=1e-3)
+        assert ablations.two_sided(value, freedom) == pytest.approx(0.05, abs=1e-4)
+    steps = [1.0, 2.0, 1.5, 0.5, 1.0]
+    t = statistics.mean(steps) / (statistics.stdev(steps) / 5**0.5)
+    assert ablations.difference(steps) == (
+        f"+1.2 ± {2.776 * statistics.stdev(steps) / 5**0.5:.1f} ({ablations.two_sided(t, 4):.2f})"
+    )
+
+
+def test_every_variant_is_a_setting_of_the_method() -> None:
+    for table in ablations.TABLES.values():
+        text = ",".join(f"focoop:{changes}" for changes in table.values() if changes)
+        variants = parse_methods(text) or []
+        assert len(variants) == len([one for one in table.values() if one])
+        known = {one.removeprefix("method.").split("=")[0] for v in variants for one in v.overrides}
+        assert known <= set(vars(lookup("focoop").Config()))
+
+
+def test_siblings_are_at_other_clients(tmp_path: Path) -> None:
+    found = load_split(ablations.siblings(tmp_path), "train")
+    above = {
+        name: i for i, part in enumerate(ablations.SUPERCLASSES.split(";")) for name in part.split()
+    }
+    assert len(above) == 100
+    for held in pathological(100, ablations.CLIENTS, ablations.SEED).holds():
+        groups = [above[found.classes[c]] for c in held.nonzero()[0]]
+        assert len(groups) == len(set(groups)) == 10
+    assert sorted(found.classes) == sorted(above)
+
+
+def test_differences_are_taken_in_pairs(tmp_path: Path) -> None:
+    rounds = [{"server": {"spread": 3.0, "row_entropy": 0.2}}, {"server": {"spread": 4.0}}]
+    for seed in (0, 1):
+        folder = tmp_path / f"run{seed}"
+        folder.mkdir()
+        (folder / "manifest.json").write_text(json.dumps({"rounds": rounds}))
+        cells = [
+            {"setting": "apart", "label": label, "seed": seed, "status": "finished",
+             "folder": str(folder), "summary": {"accuracy_own": own, "accuracy_all": 0.1}}
+            for label, own in (("focoop", 0.7 + 0.1 * seed), ("focoop:goc=false", 0.6 + 0.1 * seed))
+        ]  # fmt: skip
+        target = tmp_path / f"seed{seed}" / "apart"
+        target.mkdir(parents=True)
+        (target / "results.json").write_text(json.dumps({"cells": cells}))
+    out = tmp_path / "out"
+    out.mkdir()
+    ablations.write(tmp_path, out)
+    page = (out / "ablations.md").read_text()
+    assert "| full | 2 | 75.0 ± 7.1 |" in page
+    assert "| no GOC | 2 | -10.0 ± 0.0" in page
+    assert json.loads((out / "curves.json").read_text())["apart"]["full"]["spread"] == [3.0, 4.0]
+    assert len(json.loads((out / "ablations.json").read_text())) == 4

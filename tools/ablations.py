@@ -1,0 +1,335 @@
+"""Switch FOCoOp's parts off one at a time, over seeds, and test the differences in pairs.
+
+    python tools/ablations.py --out runs/ablations --device cuda --jobs 12 --minutes 7.5
+    python tools/ablations.py --out runs/ablations --settings siblings --variants "full,no GOC"
+
+Needs torch, numpy and safetensors alone, and no data beside the packaged features. Every run is a
+cell of the grid that `focoop compare` makes, in RUNS, by default a folder beside OUT; a run that
+is finished is not made again. Seed after seed is run, and after each the results so far are
+written into OUT: `ablations.md`, `ablations.json` and `curves.json`. `--minutes` stops before a
+seed that would not end in time; the same command goes on.
+
+Settings, all of the packaged CIFAR-100 with ten clients and 8 shots:
+- `apart`: no class in common, classes dealt at random. All parts are switched off.
+- `siblings`: no class in common, and every class has its four siblings (CIFAR-100's superclasses)
+  at other clients, so that clients' classes are each other's near-OOD. Here consistency should
+  matter most, which is why it is here.
+- `mixed`: a Dirichlet split (0.5), in which clients share classes and OOD knowledge.
+"""
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from focoop.experiments.__main__ import main as grid
+from focoop.experiments.tables import columns
+from focoop.features.demo import demo_path
+from focoop.features.storage import load_split, save_splits
+from focoop.scenario.partition import pathological
+
+ROOT = Path(__file__).resolve().parents[1]
+CLIENTS, SEED = 10, 21  # of the partition
+# Label -> settings of this variant; `full` is the method as it is.
+BOS = {
+    "full": "",
+    "no detection term": "detection_weight=0.0",
+    "no ascent": "ascent=none",
+    "random directions": "ascent=random",
+    "no price": "price=false",
+    "mean for soft maximum": "outer=mean",
+    "neither ascent nor soft maximum": "bos=false",
+    "paper's w/o BOS": "bos=false,detection_weight=0.0",
+}
+GOC = {
+    "full": "",
+    "no GOC": "goc=false",
+    "product plan": "plan=product",
+    "no calibration": "calibration=none",
+    "barycentres": "calibration=barycentre",
+    "OOD prompts averaged": "keep=mean",
+    "paper's top-U": "keep=paper",
+    "pool of means": "goc_pool=mean",
+}
+BESIDE = {"local_only": "local_only", "promptfl": "promptfl:class_specific=true"}
+TABLES = {"apart": {**BOS, **GOC}, "siblings": {**GOC}, "mixed": {**GOC}}
+SPLITS = {
+    "apart": '[partition]\nkind = "pathological"',
+    "siblings": '[partition]\nkind = "pathological"',
+    "mixed": '[partition]\nkind = "dirichlet"\nalpha = 0.5',
+}
+# Means over rounds that are drawn, from what the server reports.
+CURVES = (
+    "spread", "row_entropy", "distinct_words", "seemly_overlap", "pull", "transport_gap",
+    "transport_gained", "transport_steps",
+)  # fmt: skip
+SHOWN = (1, 2, 3, 5, 10, 15, 20, 25)  # rounds in the tables
+# CIFAR-100's 20 superclasses, five classes each.
+SUPERCLASSES = """
+beaver dolphin otter seal whale; aquarium_fish flatfish ray shark trout;
+orchid poppy rose sunflower tulip; bottle bowl can cup plate;
+apple mushroom orange pear sweet_pepper; clock keyboard lamp telephone television;
+bed chair couch table wardrobe; bee beetle butterfly caterpillar cockroach;
+bear leopard lion tiger wolf; bridge castle house road skyscraper;
+cloud forest mountain plain sea; camel cattle chimpanzee elephant kangaroo;
+fox porcupine possum raccoon skunk; crab lobster snail spider worm;
+baby boy girl man woman; crocodile dinosaur lizard snake turtle;
+hamster mouse rabbit shrew squirrel; maple oak palm pine willow;
+bicycle bus motorcycle pickup_truck train; lawn_mower rocket streetcar tank tractor
+"""
+
+Cells = dict[tuple[str, str, int], dict[str, float]]
+
+
+def main() -> int:
+    """Run what is not there yet, and write the tables."""
+    given = parser().parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    runs = given.runs or given.out.with_name(given.out.name + "-runs")
+    files = {name: setting_file(name, runs, given.rounds) for name in given.settings.split(",")}
+    began, longest, code = time.monotonic(), 0.0, 0
+    for seed in map(int, given.seeds.split(",")):
+        spent = time.monotonic() - began
+        if given.minutes and spent + longest > 60 * given.minutes:
+            print(f"stopped before seed {seed}: {spent:.0f} s are spent", file=sys.stderr)
+            break
+        for name, file in files.items():
+            code = run(name, file, seed, runs, given) or code
+        longest = max(longest, time.monotonic() - began - spent)
+        write(runs, given.out)
+    print((given.out / "ablations.md").read_text(encoding="utf-8"))
+    return code
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    one = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    one.add_argument("--out", type=Path, required=True)
+    one.add_argument("--runs", type=Path, help="folder of run folders, about 16 MB each")
+    one.add_argument("--settings", default=",".join(TABLES))
+    one.add_argument("--variants", default="", help="only these, as in 'full,no GOC'")
+    one.add_argument("--seeds", default="0,1,2,3,4")
+    one.add_argument("--rounds", type=int, default=25)
+    one.add_argument("--minutes", type=float, default=0.0)
+    one.add_argument("--device", default="cpu")
+    one.add_argument("--jobs", type=int, default=1)
+    return one
+
+
+def setting_file(name: str, runs: Path, rounds: int) -> Path:
+    """The setting as a file of the grid."""
+    runs.mkdir(parents=True, exist_ok=True)
+    data = 'id = "demo:cifar100"\ncorrupted = ["auto"]'
+    if name == "siblings":
+        data = f'id = "file:{siblings(runs)}"\ncorrupted = []'
+    sets = '["demo:dtd_32px", "demo:sun_32px", "demo:dtd", "demo:sun"]'
+    base = (ROOT / "configs" / "settings" / "cifar100.toml").as_posix()
+    file = runs / f"{name}.toml"
+    text = f'extends = "{base}"\n\n[data]\n{data}\nood = {sets}\nvalidation_ood = []\n\n'
+    text += f"{SPLITS[name]}\nclients = {CLIENTS}\nseed = {SEED}\n\n"
+    file.write_text(text + f"[federation]\nrounds = {rounds}\n", encoding="utf-8")
+    return file
+
+
+def siblings(runs: Path) -> Path:
+    """The packaged features, classes in an order in which the split separates all siblings.
+
+    Client k holds one class of each of ten superclasses; the four others of the same parity hold
+    its siblings.
+    """
+    file = runs / "siblings.safetensors"
+    groups = [part.split() for part in SUPERCLASSES.split(";")]
+    hands = [[group[k // 2] for group in groups[k % 2 :: 2]] for k in range(CLIENTS)]
+    order = [""] * 100
+    for hand, held in zip(hands, pathological(100, CLIENTS, SEED).holds(), strict=True):
+        for name, place in zip(hand, held.nonzero()[0], strict=True):
+            order[place] = name
+    clean = demo_path("cifar100")
+    splits = {s: load_split(clean, s).with_classes(order) for s in ("train", "test")}
+    save_splits(file, splits)
+    return file.resolve()
+
+
+def run(name: str, file: Path, seed: int, runs: Path, given: argparse.Namespace) -> int:
+    """All variants of a setting for one seed, by the grid's own command."""
+    table = TABLES[name]
+    asked = [part.strip() for part in given.variants.split(",") if part.strip()] or None
+    labels = [one for one in table if asked is None or one in asked]
+    methods = [f"focoop:{table[one]}" if table[one] else "focoop" for one in labels]
+    methods += BESIDE.values() if asked is None and name == "apart" else []
+    return grid(
+        ["compare", str(file), "--methods", ",".join(methods), "--seeds", str(seed),
+         "--presets", str(ROOT / "configs" / "methods"), "--out", str(runs / f"seed{seed}" / name),
+         "--device", given.device, "--jobs", str(given.jobs)]
+    )  # fmt: skip
+
+
+def write(runs: Path, out: Path) -> None:
+    """The tables of all that is there."""
+    cells, curves = collect(runs)
+    told = [
+        {"setting": s, "variant": v, "seed": n, **{k: round(x, 3) for k, x in row.items()}}
+        for (s, v, n), row in sorted(cells.items())
+    ]
+    lines = ",\n".join(json.dumps(one) for one in told)
+    (out / "ablations.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    (out / "curves.json").write_text(json.dumps(curves, indent=1) + "\n", encoding="utf-8")
+    (out / "ablations.md").write_text(page(cells, curves), encoding="utf-8")
+
+
+def collect(runs: Path) -> tuple[Cells, dict[str, Any]]:
+    """Percentages by (setting, variant, seed), and means over seeds of every round's report."""
+    names = {f"focoop:{changes}" if changes else "focoop": name for t in TABLES.values()
+             for name, changes in t.items()}  # fmt: skip
+    names |= {label: name for name, label in BESIDE.items()}
+    cells: Cells = {}
+    reports: dict[str, dict[str, list[list[dict[str, float]]]]] = {}
+    for file in sorted(runs.glob("seed*/*/results.json")):
+        for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]:
+            if cell["status"] != "finished":
+                continue
+            setting, variant = cell["setting"], names.get(cell["label"], cell["label"])
+            cells[setting, variant, cell["seed"]] = columns(cell["summary"])
+            kept = reports.setdefault(setting, {}).setdefault(variant, [])
+            kept.append(rounds_of(Path(cell["folder"])))
+    curves = {
+        setting: {variant: mean_curves(found) for variant, found in variants.items()}
+        for setting, variants in reports.items()
+    }
+    return cells, curves
+
+
+def rounds_of(folder: Path) -> list[dict[str, float]]:
+    """What the server reported in each round of a run."""
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    return [entry["server"] for entry in manifest["rounds"] if "server" in entry]
+
+
+def mean_curves(runs: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, list[float]]:
+    """Means over runs, round by round."""
+    found = {}
+    for name in CURVES:
+        each = [[one[name] for one in run] for run in runs if all(name in one for one in run)]
+        if any(each):
+            found[name] = [round(mean(values), 6) for values in zip(*each, strict=False)]
+    return found
+
+
+def page(cells: Cells, curves: Mapping[str, Any]) -> str:
+    """All tables."""
+    parts = [
+        "# Ablations\n\nMade by `tools/ablations.py`. Percent; mean over seeds. Below `full` every "
+        "row is the *difference* to it in pairs of equal seed, with the half width of its 95% "
+        "confidence interval (t distribution) and, in brackets, the p-value of the paired t test."
+    ]
+    for setting in dict.fromkeys(key[0] for key in cells):
+        rows = {v: {n: row for (s, w, n), row in cells.items() if (s, w) == (setting, v)}
+                for v in dict.fromkeys(key[1] for key in cells if key[0] == setting)}  # fmt: skip
+        parts.append(f"## {setting}\n\n{table(setting, rows)}")
+        drawn = {v: c for v, c in curves.get(setting, {}).items() if "spread" in c}
+        parts.append(f"Spread of T^g over rounds:\n\n{curve_table(drawn, 'spread')}")
+        full = {k: curves[setting]["full"] for k in ("full",) if k in curves.get(setting, {})}
+        for name in CURVES[1:]:
+            if full and name in full["full"]:
+                parts.append(f"`{name}`:\n\n{curve_table(full, name)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def table(setting: str, rows: Mapping[str, Mapping[int, Mapping[str, float]]]) -> str:
+    """Variants against columns."""
+    full = rows.get("full", {})
+    names = [n for n in dict.fromkeys(n for row in full.values() for n in row) if "oodpos" not in n]
+    lines = [f"| variant | seeds | {' | '.join(names)} |", "| --- |" + " ---: |" * (len(names) + 1)]
+    order = [*TABLES.get(setting, {}), *BESIDE]
+    for variant in sorted(rows, key=lambda v: order.index(v) if v in order else len(order)):
+        found, entries = rows[variant], []
+        shared = sorted(set(found) & set(full))
+        for name in names:
+            if variant == "full":
+                values = [row[name] for row in found.values()]
+                entries.append(f"{mean(values):.1f} ± {deviation(values):.1f}")
+                continue
+            pairs = [(found[n].get(name), full[n].get(name)) for n in shared]
+            steps = [a - b for a, b in pairs if a is not None and b is not None]
+            entries.append(difference(steps))
+        lines.append(f"| {variant} | {len(shared) or len(found)} | {' | '.join(entries)} |")
+    return "\n".join(lines)
+
+
+def difference(steps: Sequence[float]) -> str:
+    """A mean of paired differences, half its interval and the p-value."""
+    if not steps:
+        return "-"
+    if len(steps) < 2:
+        return f"{steps[0]:+.1f}"
+    error = deviation(steps) / math.sqrt(len(steps))
+    if error == 0.0:
+        return f"{mean(steps):+.1f} ± 0.0"
+    p = two_sided(mean(steps) / error, len(steps) - 1)
+    return f"{mean(steps):+.1f} ± {error * critical(len(steps) - 1):.1f} ({p:.2f})"
+
+
+def curve_table(curves: Mapping[str, Mapping[str, Sequence[float]]], name: str) -> str:
+    """A curve of every variant at some rounds."""
+    rounds = [r for r in SHOWN if any(r <= len(c[name]) for c in curves.values() if name in c)]
+    lines = [f"| variant | {' | '.join(map(str, rounds))} |", "| --- |" + " ---: |" * len(rounds)]
+    for variant, found in curves.items():
+        if name in found:
+            values = [f"{found[name][r - 1]:.4g}" if r <= len(found[name]) else "-" for r in rounds]
+            lines.append(f"| {variant} | {' | '.join(values)} |")
+    return "\n".join(lines)
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean."""
+    return math.fsum(values) / len(values)
+
+
+def deviation(values: Sequence[float]) -> float:
+    """The sample's standard deviation; 0 of a single value."""
+    if len(values) < 2:
+        return 0.0
+    middle = mean(values)
+    return math.sqrt(math.fsum((x - middle) ** 2 for x in values) / (len(values) - 1))
+
+
+def two_sided(t: float, freedom: int) -> float:
+    """P(|T| > |t|) of Student's t, by Simpson's rule on the angle atan(T / sqrt(freedom)).
+
+    >>> round(two_sided(2.776445, 4), 4), round(two_sided(0.0, 4), 4)
+    (0.05, 1.0)
+    """
+    high, count = math.atan(abs(t) / math.sqrt(freedom)), 2000
+    power = freedom - 1  # the density of the angle is proportional to cos^(freedom - 1)
+    norm = math.sqrt(math.pi) * math.gamma(freedom / 2) / math.gamma((freedom + 1) / 2) / 2
+    step = high / count
+    total = math.fsum(
+        (1 if i in (0, count) else 4 if i % 2 else 2) * math.cos(i * step) ** power
+        for i in range(count + 1)
+    )
+    return max(0.0, 1.0 - total * step / 3 / norm)
+
+
+def critical(freedom: int) -> float:
+    """The t with `two_sided` 0.05, by bisection.
+
+    >>> round(critical(4), 3)
+    2.776
+    """
+    low, high = 0.0, 100.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if two_sided(middle, freedom) > 0.05 else (low, middle)
+    return low
+
+
+if __name__ == "__main__":
+    sys.exit(main())
