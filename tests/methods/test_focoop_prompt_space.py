@@ -40,7 +40,7 @@ def test_reused_slopes_are_those_of_the_start(normalised: bool) -> None:
     config = FOCoOpConfig(
         context_tokens=N_TOKENS, space="prompt", reuse_slopes=True, id_radius=0.4, sigma=0.05,
         normalised_steps=normalised, id_steps=3, ood_steps=2, tau_id=0.3, tau_ood=0.2, mu=5.0,
-        ascent="alg2", step_size=0.4,
+        ascent="alg2", step_size=0.4, ood_radius=1.0,
     )  # fmt: skip
     method = FOCoOp(config)
     noise = method.noise(len(batch.labels), task, torch_generator(3))
