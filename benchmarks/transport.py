@@ -18,15 +18,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from focoop.functional.transport.costs import rescale
+from focoop.functional.transport.costs import squared_cost as distances
 from focoop.functional.transport.dual import DualPlan, semi_unbalanced_dual
 from focoop.functional.transport.frank_wolfe import (
     Plan,
     barycentre,
-    rescale,
     select_by_mass,
     semi_unbalanced,
 )
-from focoop.functional.transport.frank_wolfe import squared_cost as distances
 from focoop.seeds import torch_generator
 
 TAU, GAP = 0.1, 5e-3

@@ -169,7 +169,8 @@ class Side:
             float(how.step_size) if how else 0.0, float(how.radius) if how else 0.0,
             D=self.width, BLOCK=triton.next_power_of_2(self.width), ROWS=self.rows_each,
             AHEAD=self.ahead, IMAGES=triton.next_power_of_2(self.images), SLOPE=slope,
-            CLIMB=how is not None, LOOK=logits is not None, OFFSET=self.offset is not None, num_warps=WARPS,
+            CLIMB=how is not None, LOOK=logits is not None, OFFSET=self.offset is not None,
+            num_warps=WARPS,
         )  # fmt: skip
         return out
 

@@ -6,12 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from focoop.errors import ConfigError, MethodError
+from focoop.functional.transport.costs import squared_cost
 from focoop.functional.transport.dual import semi_unbalanced_dual
-from focoop.functional.transport.frank_wolfe import (
-    select_by_mass,
-    semi_unbalanced,
-    squared_cost,
-)
+from focoop.functional.transport.frank_wolfe import select_by_mass, semi_unbalanced
 from focoop.seeds import numpy_generator, torch_generator
 
 

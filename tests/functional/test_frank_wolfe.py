@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from focoop.functional.transport.costs import squared_cost
 from focoop.functional.transport.frank_wolfe import (
     Plan,
     select_by_mass,
     semi_unbalanced,
     semi_unbalanced_entropic,
-    squared_cost,
     two_means,
 )
 from focoop.seeds import numpy_generator, torch_generator

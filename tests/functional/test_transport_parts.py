@@ -5,14 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from focoop.errors import ConfigError, MethodError
+from focoop.functional.transport.costs import rescale, squared_cost
 from focoop.functional.transport.dual import semi_unbalanced_dual
 from focoop.functional.transport.frank_wolfe import (
     barycentre,
-    rescale,
     select_by_mass,
     semi_unbalanced,
     semi_unbalanced_entropic,
-    squared_cost,
     two_means,
 )
 from focoop.seeds import torch_generator

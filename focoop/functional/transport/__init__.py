@@ -1,15 +1,14 @@
 """Optimal transport: semi-unbalanced with three solvers, and partial for many small problems."""
 
+from focoop.functional.transport.costs import rescale, squared_cost
 from focoop.functional.transport.dual import DualPlan, semi_unbalanced_dual
 from focoop.functional.transport.frank_wolfe import (
     Plan,
     barycentre,
-    rescale,
     row_entropy,
     select_by_mass,
     semi_unbalanced,
     semi_unbalanced_entropic,
-    squared_cost,
     two_means,
 )
 from focoop.functional.transport.marginals import chunks
