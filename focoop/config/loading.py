@@ -277,7 +277,14 @@ def _plain(value: Any) -> Any:
 
 
 def override_tree(given: Override) -> Tree:
-    """One override as a tree: the text `key=value`, or settings in Python."""
+    """Return an override as a tree of settings.
+
+    Args:
+        given: The text `key=value`, or settings in Python.
+
+    Returns:
+        Nested values.
+    """
     return parse_override(given) if isinstance(given, str) else tree_of(given)
 
 

@@ -1,4 +1,4 @@
-"""What `focoop data check` tells about a dataset of images: every file, by what becomes of it."""
+"""Look at every image file of a dataset for `focoop data check`, and sort what is found."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -81,7 +81,7 @@ class Report:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """File -> why it cannot be read."""
+        """Return for each file that cannot be read why it cannot."""
         return {file: reason for reason, files in self.broken.items() for file in files}
 
 
@@ -93,6 +93,9 @@ def inspect(kind: str, target: str, split: str = ALL, root: str | Path | None = 
         target: its path or name.
         split: a split of it, or `all`.
         root: folder of public datasets; None is the usual one.
+
+    Returns:
+        What there is to tell.
 
     Raises:
         DataError: the dataset is not there, or its layout is not understood.

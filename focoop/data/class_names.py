@@ -53,6 +53,13 @@ def name_of(label: str, names: Mapping[str, str]) -> str:
 
     A label such as `3.0`, as spreadsheets write whole numbers beside empty cells, is read as `3`.
 
+    Args:
+        label: The label.
+        names: Names by label.
+
+    Returns:
+        The class name.
+
     >>> name_of("3.0", {"3": "mug"}), name_of("cup", {"3": "mug"})
     ('mug', 'cup')
     """

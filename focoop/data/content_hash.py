@@ -1,4 +1,4 @@
-"""The content of images as one hash, the key of what is computed from them."""
+"""Hash the content of images, as the key of what is computed from them."""
 
 import hashlib
 import json
@@ -18,10 +18,17 @@ TOLD = 100  # images between two reports of progress
 
 
 def data_hash(images: ImageSet, cache_dir: Path | None = None) -> str:
-    """Hash of names, labels and content of all files, and of how deep images are scaled.
+    """Hash names, labels and content of all files, and how deep images are scaled.
 
     Hashes of contents are remembered by (path, size, modification time), so that a second call
     reads no image.
+
+    Args:
+        images: The images.
+        cache_dir: The folder of the cache; None: the default one.
+
+    Returns:
+        Hexadecimal digits.
     """
     scaled = [images.whites] if images.whites else []
     named = [images.classes, images.domain_names, *scaled]
@@ -38,10 +45,17 @@ def data_hash(images: ImageSet, cache_dir: Path | None = None) -> str:
 
 
 def file_hashes(images: ImageSet, cache_dir: Path | None = None) -> list[str]:
-    """The sha256 of every file's content, in order; remembered as `data_hash` says.
+    """Hash the content of every file; hashes are remembered as `data_hash` says.
+
+    Args:
+        images: The images.
+        cache_dir: The folder of the cache; None: the default one.
+
+    Returns:
+        The sha256 of each file, in order.
 
     Raises:
-        DataError: a file that cannot be read, or a folder where nothing can be remembered.
+        DataError: A file cannot be read, or nothing can be remembered in the folder.
     """
     root = images.root.resolve()
     name = hashlib.sha256(str(root).encode()).hexdigest()[:32]

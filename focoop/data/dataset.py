@@ -1,4 +1,9 @@
-"""What a dataset file declares: names, layout on disk, official numbers, sources, a reader."""
+"""What a dataset file declares: names, layout on disk, official numbers, sources, a reader.
+
+Every reader takes the dataset's folder (`base`) and returns a `Listing` of all its splits. A reader
+of corrupted images takes the folder, the corruption (`kind`) and its `severity`, and returns an
+`ImageSet`.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -85,7 +90,14 @@ class Dataset:
     domains: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, root: Path) -> Path | None:
-        """The folder of this dataset at or below `root`, or None."""
+        """Find the folder of this dataset.
+
+        Args:
+            root: The data root, or the folder itself.
+
+        Returns:
+            The folder, or None where it is not there.
+        """
         names = (self.folder, *self.others)
         bases = [root / name for name in names]
         if root.name in {Path(name).name for name in names}:  # the dataset's own folder was given
@@ -95,23 +107,23 @@ class Dataset:
 
     @property
     def size(self) -> int:
-        """Bytes to fetch; 0 where a part is not known beforehand."""
+        """Return the bytes to fetch; 0 where a part is not known beforehand."""
         sizes = [one.size for one in self.downloads]
         return sum(sizes) if all(sizes) else 0
 
     @property
     def known_size(self) -> int:
-        """Bytes to fetch of the parts whose size is known."""
+        """Return the bytes to fetch of the parts whose size is known."""
         return sum(one.size for one in self.downloads)
 
     @property
     def fetched(self) -> bool:
-        """Whether `focoop data fetch` gets all of it."""
+        """Return whether `focoop data fetch` gets all of it."""
         return bool(self.downloads) and not self.by_hand
 
     @property
     def told_size(self) -> str:
-        """How much there is to fetch, in words; a part of unknown size is named."""
+        """Return how much there is to fetch, in words; a part of unknown size is named."""
         unknown = [one.file for one in self.downloads if not one.size]
         if not self.known_size:
             return "size not known before the download"
@@ -119,5 +131,12 @@ class Dataset:
 
 
 def drive(identifier: str) -> str:
-    """Direct address of a file on Google Drive."""
+    """Return the direct address of a file on Google Drive.
+
+    Args:
+        identifier: The file's identifier.
+
+    Returns:
+        The address.
+    """
     return f"https://drive.google.com/uc?export=download&confirm=t&id={identifier}"

@@ -48,6 +48,15 @@ class Source:
     def parse(cls, spec: str) -> "Source":
         """Read a dataset name.
 
+        Args:
+            spec: The name, as settings write it.
+
+        Returns:
+            The parsed name.
+
+        Raises:
+            DataError: The name cannot be read, or names no known dataset or corruption.
+
         >>> Source.parse("demo:cifar100#brightness@3").corruption
         'brightness'
         >>> Source.parse("oxford_pets@train@32px").side
@@ -80,22 +89,22 @@ class Source:
 
     @property
     def name(self) -> str:
-        """The public dataset that is meant, without its variant."""
+        """Return the public dataset that is meant, without its variant."""
         return self.target.partition("/")[0]
 
     @property
     def suffix(self) -> str:
-        """What a corrupted file's name has behind the clean one's."""
+        """Return what a corrupted file's name has behind the clean one's."""
         return f".{self.corruption}.{self.severity}" if self.corruption else ""
 
     @property
     def altered(self) -> bool:
-        """Whether another version of the images is meant than the one on disk."""
+        """Return whether another version of the images is meant than the one on disk."""
         return bool(self.side or self.shuffled)
 
     @property
     def stem(self) -> str:
-        """The name of a file of ready features that stands in for a public dataset.
+        """Return the name of a file of ready features that stands in for a public dataset.
 
         >>> Source.parse("oxford_pets@train@32px").stem
         'oxford_pets_train_32px'
@@ -107,7 +116,17 @@ class Source:
         return "_".join(filter(None, parts)) + self.suffix
 
     def split_of(self, asked: str) -> str:
-        """The split to open where `asked` is; a name with @train is for OOD sets alone."""
+        """Return the split to open; a name with @train is for OOD sets alone.
+
+        Args:
+            asked: The split that is asked for.
+
+        Returns:
+            The split.
+
+        Raises:
+            DataError: The name asks for another split than the run.
+        """
         if self.split and asked != "test":
             raise DataError(
                 f"@{self.split} behind {self.target!r} asks for one split: write it for OOD sets, "
@@ -127,7 +146,13 @@ def _version(spec: str, target: str) -> tuple[str, str, int, bool]:
 
 
 def expand(specs: Sequence[str]) -> list[str]:
-    """The names with a corruption but no severity written out for all five severities.
+    """Write out names with a corruption but no severity for all five severities.
+
+    Args:
+        specs: Names of datasets.
+
+    Returns:
+        The names, each with its severity.
 
     >>> expand(["dtd", "cifar100#fog"])[:3]
     ['dtd', 'cifar100#fog@1', 'cifar100#fog@2']

@@ -1,4 +1,4 @@
-"""An image file of any known format as RGB of eight bits; why a file cannot be read, in words."""
+"""Read an image file of any known format as RGB of eight bits, or say why it cannot be read."""
 
 import struct
 import threading
@@ -72,6 +72,9 @@ def read_rgb(path: Path, *, small: bool = False, whites: Whites | None = None) -
         whites: the values that become white, where the file does not say: those of its set. None
             takes those that the file's own values suggest.
 
+    Returns:
+        The image.
+
     Raises:
         UnreadableImageError: the file is no image, is damaged, or needs a package.
     """
@@ -84,6 +87,9 @@ def decode(path: Path, *, small: bool = False) -> Decoded:
     Args:
         path: the file. A pipe or a device is refused without being opened.
         small: look only whether it can be read, and find what there is to remark.
+
+    Returns:
+        What the file holds.
 
     Raises:
         UnreadableImageError: the file is no image, is damaged, or needs a package.
@@ -112,7 +118,14 @@ def decode(path: Path, *, small: bool = False) -> Decoded:
 
 
 def plain_reason(error: Exception) -> str:
-    """What a decoder's error means, in words that are equal for files that fail alike."""
+    """Say what a decoder's error means, in words that are equal for files that fail alike.
+
+    Args:
+        error: The error.
+
+    Returns:
+        The reason.
+    """
     if isinstance(error, formats.NotAFile):
         return NO_FILE
     if isinstance(error, FileNotFoundError):
@@ -128,14 +141,28 @@ def plain_reason(error: Exception) -> str:
 
 
 def quietly(work: Callable[[], Decoded]) -> Decoded:
-    """Do some work on a file without the warnings of its library, one file at a time."""
+    """Do some work on a file without the warnings of its library, one file at a time.
+
+    Args:
+        work: The work.
+
+    Returns:
+        What the work returns.
+    """
     with _filters, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return work()
 
 
 def as_rgb(image: "Image") -> "Image":
-    """An image that Pillow has opened as RGB, by the rules for files."""
+    """Convert an image that Pillow has opened to RGB, by the rules for files.
+
+    Args:
+        image: The image.
+
+    Returns:
+        The image in RGB, upright, on white.
+    """
     from PIL import ImageOps
 
     upright = ImageOps.exif_transpose(image)
@@ -221,7 +248,7 @@ def _heif(path: Path) -> Decoded:
 
 @cache
 def pillow_formats() -> tuple[str, ...]:
-    """The formats that the installed Pillow reads, of those that are images here."""
+    """Return the formats that the installed Pillow reads, of those that are images here."""
     from PIL import Image, features
 
     Image.init()

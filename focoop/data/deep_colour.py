@@ -20,7 +20,14 @@ OTHER_ORDER = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L
 
 
 def order_of_bytes(opened: "Image") -> str:
-    """Pillow's name for how an opened, not yet loaded file packs 16-bit colours; else empty."""
+    """Return Pillow's name for how an opened, not yet loaded file packs 16-bit colours.
+
+    Args:
+        opened: The file.
+
+    Returns:
+        The name; empty where it has no such colours.
+    """
     tiles = getattr(opened, "tile", ())
     packed = _packed(tiles[0].args) if tiles else ""
     return packed if packed == GREY_AND_OPACITY or packed[:-1] in COLOURS else ""
@@ -29,11 +36,14 @@ def order_of_bytes(opened: "Image") -> str:
 def sixteen_bits(
     opened: "ImageFile", again: "ImageFile"
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8] | None]:
-    """Values (H, W, 3), or (H, W) of grey, and opacity (H, W) of 0 to 255, or None without it.
+    """Read 16-bit values with all of their bits.
 
     Args:
-        opened: a file for which `order_of_bytes` is not empty, not yet loaded.
-        again: the same file opened a second time.
+        opened: A file for which `order_of_bytes` is not empty, not yet loaded.
+        again: The same file opened a second time.
+
+    Returns:
+        Values (H, W, 3), or (H, W) of grey, and opacity (H, W) of 0 to 255, or None without it.
     """
     from PIL import ImageOps
 

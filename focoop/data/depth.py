@@ -59,9 +59,11 @@ class Decoded:
 
     @property
     def top(self) -> float | None:
-        """The largest value, where white must be found from the values; None where it is known.
+        """Return the largest value, where white must be found from the values.
 
-        An integer for integers, a float for floats, so that the two are told apart.
+        None where it is known.
+
+        It is an integer for integers and a float for floats, so that the two are told apart.
         """
         if self.values is None or self.white:
             return None
@@ -70,7 +72,14 @@ class Decoded:
         return int(self.values.max(initial=0))
 
     def rgb(self, whites: Whites | None = None) -> "Image":
-        """The image as RGB of eight bits; without `whites` its own values choose the scale."""
+        """Return the image as RGB of eight bits.
+
+        Args:
+            whites: The values that become white; None: the image's own values choose the scale.
+
+        Returns:
+            The image.
+        """
         from PIL import Image
 
         if self.image is not None:
@@ -85,7 +94,13 @@ class Decoded:
 
 
 def whites_of(tops: Iterable[float]) -> Whites:
-    """White for the files of a set, from the largest value of each.
+    """Find white for the files of a set.
+
+    Args:
+        tops: The largest value of each file.
+
+    Returns:
+        The values that become white.
 
     >>> whites_of([900, 4000, 0.8])
     Whites(integers=4095, floats=1.0)
@@ -101,9 +116,16 @@ def whites_of(tops: Iterable[float]) -> Whites:
 
 
 def eight_bits(values: npt.NDArray[Any], white: float) -> npt.NDArray[np.uint8]:
-    """Values 0 to `white` as 0 to 255; of integers the upper eight bits are kept.
+    """Scale values to 0..255; of integers the upper eight bits are kept.
 
-    Values below 0 become black, as do floats that are no numbers; those above `white` become white.
+    Values below 0 become black, as do floats that are no numbers; those above white become white.
+
+    Args:
+        values: The values.
+        white: The value that becomes 255.
+
+    Returns:
+        Values of the same shape, uint8.
     """
     if values.dtype.kind == "f":
         scaled = np.nan_to_num(values.astype(np.float64), posinf=white, neginf=0) * (255 / white)
@@ -115,7 +137,13 @@ def eight_bits(values: npt.NDArray[Any], white: float) -> npt.NDArray[np.uint8]:
 
 
 def bits(white: float) -> str:
-    """A white value in words.
+    """Describe a white value in words.
+
+    Args:
+        white: The value.
+
+    Returns:
+        Words such as `12 bits`.
 
     >>> bits(4095), bits(1.0)
     ('12 bits', 'fractions of 1')
@@ -124,7 +152,15 @@ def bits(white: float) -> str:
 
 
 def on_white(image: "Image", opacity: "Image") -> "Image":
-    """An RGB image laid on a white ground."""
+    """Lay an RGB image on a white ground.
+
+    Args:
+        image: The image.
+        opacity: Its opacity.
+
+    Returns:
+        The image without transparent parts.
+    """
     from PIL import Image
 
     ground = Image.new("RGB", image.size, BACKGROUND)

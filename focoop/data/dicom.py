@@ -23,11 +23,17 @@ Array = npt.NDArray[Any]
 
 
 def decode_dicom(path: Path) -> Decoded:
-    """The first frame of a DICOM file.
+    """Read the first frame of a DICOM file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        What the file holds.
 
     Raises:
         MissingPackageError: pydicom, or what its compression needs, is not installed.
-        PlainError: there are no pixels in it.
+        PlainError: There are no pixels in it.
     """
     try:
         from pydicom import dcmread

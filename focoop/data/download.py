@@ -1,4 +1,4 @@
-"""Downloads: resumed where they broke off, compared with the published checksum, put whole."""
+"""Download files: resumed where they broke off, compared with the published checksum, put whole."""
 
 import hashlib
 import json
@@ -36,7 +36,19 @@ class Fetched:
 
 
 def fetch(name: str, root: str | Path | None = None, progress: Progress | None = None) -> Path:
-    """Download and unpack what a dataset lacks; its folder."""
+    """Download and unpack what a dataset lacks.
+
+    Args:
+        name: The dataset's name.
+        root: The folder of public datasets; None: the default one.
+        progress: Is told of bytes done and bytes in all.
+
+    Returns:
+        The dataset's folder.
+
+    Raises:
+        DataError: It must be got by hand, or a download failed.
+    """
     dataset, where = lookup(name), data_root(root)
     if not dataset.downloads:
         raise DataError(
@@ -60,10 +72,19 @@ def fetch(name: str, root: str | Path | None = None, progress: Progress | None =
 
 
 def download(url: str, target: Path, checksum: str = "", progress: Progress | None = None) -> str:
-    """Fetch a file, going on where an earlier attempt stopped; returns its sha256.
+    """Fetch a file, going on where an earlier attempt stopped.
 
     The part that is there already is kept beside the target as `.part`. A server that has another
     file by now, or cannot continue one, sends it from the start.
+
+    Args:
+        url: Where the file is.
+        target: Where to put it.
+        checksum: `md5:...` or `sha256:...` as published; empty where none is.
+        progress: Is told of bytes done and bytes in all.
+
+    Returns:
+        The file's sha256.
     """
     part, tag = target.with_name(target.name + ".part"), target.with_name(target.name + ".tag")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +137,15 @@ def _receive(
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a tar or zip archive beside its place first, then move its content there."""
+    """Unpack a tar or zip archive beside its place first, then move its content there.
+
+    Args:
+        archive: The archive.
+        folder: Where its content goes.
+
+    Raises:
+        DataError: It is damaged, or would write outside the folder.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=".unpack-", dir=folder))
     try:

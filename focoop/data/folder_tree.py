@@ -30,8 +30,14 @@ class Files:
 def walk(root: Path) -> Files:
     """Look through a folder and all folders below it; links to folders are followed.
 
+    Args:
+        root: The folder.
+
+    Returns:
+        Images and other files.
+
     Raises:
-        DataError: a folder that may not be looked into.
+        DataError: A folder may not be looked into.
     """
     images: list[str] = []
     others: dict[str, list[str]] = {}
@@ -61,7 +67,14 @@ def walk(root: Path) -> Files:
 
 
 def lost(others: Mapping[str, Sequence[str]]) -> str:
-    """A sentence on files that a user may take for images of the set; empty without any."""
+    """Say which files a user may take for images of the set though they are not.
+
+    Args:
+        others: Files that are not images, by the reason.
+
+    Returns:
+        A sentence; empty without any such file.
+    """
     files = others.get(UNREAD, ())
     if not files:
         return ""
@@ -70,7 +83,14 @@ def lost(others: Mapping[str, Sequence[str]]) -> str:
 
 
 def suffixes(files: Iterable[str]) -> str:
-    """The suffixes of some files in order, such as `.cr2, .svg`."""
+    """List the suffixes of some files in order, such as `.cr2, .svg`.
+
+    Args:
+        files: Names of files.
+
+    Returns:
+        The list as text.
+    """
     return ", ".join(sorted({suffix(file) for file in files if suffix(file)}))
 
 

@@ -1,4 +1,4 @@
-"""Image folders: which files there are, of which class, split and domain. No pixel is read here."""
+"""List the images of a folder with their class, split and domain. No pixel is read here."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,11 +22,22 @@ Tree = Mapping[str, Mapping[str, Sequence[str]]]  # group -> class -> files rela
 
 
 def read_folder(root: Path | str, split: str, drop_classes: Sequence[str] = ()) -> ImageSet:
-    """Images of `root/<split>/<class>/*`, `root/<domain>/<class>/*` or `root/<class>/*`.
+    """List images of `root/<split>/<class>/*`, `root/<domain>/<class>/*` or `root/<class>/*`.
 
     A folder without splits is one split, called `all` or `test`: training on it would be training
     on the test images. With domains, a split is a domain's name or `all`. Images of `root/*` that
     lie in no class folder are one class, called as the folder is.
+
+    Args:
+        root: The folder.
+        split: The split.
+        drop_classes: Classes to leave out.
+
+    Returns:
+        The images.
+
+    Raises:
+        DataError: There is no such folder or split, or the layout is not clear.
     """
     root = Path(root)
     tree = renamed(scan(root), {FLAT: root.resolve().name or "images", **named_classes(root)})
@@ -61,7 +72,14 @@ def read_folder(root: Path | str, split: str, drop_classes: Sequence[str] = ()) 
 
 
 def folder_splits(root: Path | str) -> tuple[str, ...]:
-    """The splits or domains that an image folder offers."""
+    """Return the splits or domains that an image folder offers.
+
+    Args:
+        root: The folder.
+
+    Returns:
+        Their names.
+    """
     tree = scan(Path(root))
     return (ALL,) if "" in tree else tuple(sorted(tree))
 
@@ -114,7 +132,15 @@ def _classes(root: Path, tree: Tree, split: str) -> tuple[str, ...]:
 
 
 def renamed(tree: Tree, names: Mapping[str, str]) -> dict[str, dict[str, list[str]]]:
-    """The tree with its classes called by `names`; two folders of one name become one class."""
+    """Give the classes of a tree other names; two folders of one name become one class.
+
+    Args:
+        tree: Group -> class -> files.
+        names: New names by class folder.
+
+    Returns:
+        The tree.
+    """
     found: dict[str, dict[str, list[str]]] = {}
     for group, classes in tree.items():
         found[group] = {}
@@ -134,6 +160,9 @@ def scan(root: Path, named: Collection[str] | None = None) -> dict[str, dict[str
         root: the folder.
         named: folders that are classes even where all their images lie in folders below; None:
             those that a file of class names in `root` lists.
+
+    Returns:
+        Group -> class -> image files; the group is the empty string for `root/<class>/*`.
 
     Raises:
         DataError: there is no such folder, or no image in it, or its layout is not clear.

@@ -46,9 +46,15 @@ HEAD = 132  # bytes: DICOM has its four letters behind 128 others
 
 
 def suffix(name: str) -> str:
-    """The suffix of a file's name in lower case; empty where there is none.
+    """Return the suffix of a file's name in lower case; empty where there is none.
 
     A last part of digits is none: DICOM files are often called by numbers with dots.
+
+    Args:
+        name: The file's name.
+
+    Returns:
+        The suffix, with its dot.
 
     >>> suffix("Photo.JPG"), suffix("1.2.840.113619.2"), suffix("IM0001")
     ('.jpg', '', '')
@@ -65,6 +71,9 @@ def why_not(folder: str | Path, name: str) -> str:
     Args:
         folder: the folder the file is in.
         name: its name. The file is opened only where the name has no suffix.
+
+    Returns:
+        The reason; empty where it is taken for an image.
     """
     if name.startswith("."):
         return HIDDEN
@@ -81,7 +90,14 @@ def why_not(folder: str | Path, name: str) -> str:
 
 
 def looks_like_image(path: Path) -> bool:
-    """Whether a regular file begins as an image of a known format does."""
+    """Say whether a regular file begins as an image of a known format does.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Whether it does.
+    """
     try:
         start = head(path)
     except OSError:
@@ -91,11 +107,17 @@ def looks_like_image(path: Path) -> bool:
 
 
 def head(path: Path) -> bytes:
-    """The first bytes of a file; of a pipe or a device none are read, as that could last for ever.
+    """Read the first bytes of a file; of a pipe or a device none, as that could last for ever.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The bytes.
 
     Raises:
-        NotAFile: the path leads to no regular file.
-        OSError: it cannot be opened.
+        NotAFile: The path leads to no regular file.
+        OSError: It cannot be opened.
     """
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise NotAFile(path)
@@ -111,15 +133,36 @@ class NotAFile(OSError):
 
 
 def is_dicom(start: bytes) -> bool:
-    """Whether a file with these first bytes is DICOM."""
+    """Say whether a file is DICOM.
+
+    Args:
+        start: Its first bytes.
+
+    Returns:
+        Whether it is.
+    """
     return start[128:132] == b"DICM"
 
 
 def is_heif(start: bytes) -> bool:
-    """Whether a file with these first bytes is HEIC or HEIF."""
+    """Say whether a file is HEIC or HEIF.
+
+    Args:
+        start: Its first bytes.
+
+    Returns:
+        Whether it is.
+    """
     return start[4:8] == b"ftyp" and start[8:12] in _HEIF_BRANDS
 
 
 def is_avif(start: bytes) -> bool:
-    """Whether a file with these first bytes is AVIF."""
+    """Say whether a file is AVIF.
+
+    Args:
+        start: Its first bytes.
+
+    Returns:
+        Whether it is.
+    """
     return start[4:8] == b"ftyp" and start[8:12] in _AVIF_BRANDS

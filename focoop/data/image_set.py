@@ -21,10 +21,17 @@ class Store(Protocol):
     """Images that are not one file each: an array, an archive, a dataset of a hub."""
 
     def image(self, row: int) -> "Image":
-        """The image of one row as RGB."""
+        """Read one image.
+
+        Args:
+            row: Its number.
+
+        Returns:
+            The image as RGB.
+        """
 
     def digest(self) -> str:
-        """Hash of the content of all rows in their order."""
+        """Return a hash of the content of all rows in their order."""
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -63,14 +70,28 @@ class ImageSet:
         return len(self.files)
 
     def image(self, row: int) -> "Image":
-        """One image as RGB; a file that is no sound image is refused by name."""
+        """Read one image; a file that is no sound image is refused by name.
+
+        Args:
+            row: Its number.
+
+        Returns:
+            The image as RGB.
+        """
         if self.store:
             return self.store.image(row)
         whites = self.whites[self.domains[row] if self.domains else 0] if self.whites else None
         return read_rgb(self.root / self.files[row], whites=whites)
 
     def take(self, rows: Sequence[int]) -> "ImageSet":
-        """The images at `rows`; classes stay as they are."""
+        """Take some of the images; classes stay as they are.
+
+        Args:
+            rows: Their numbers.
+
+        Returns:
+            The images.
+        """
         return replace(
             self,
             files=tuple(self.files[row] for row in rows),
@@ -81,7 +102,17 @@ class ImageSet:
         )
 
     def without_classes(self, names: Sequence[str]) -> "ImageSet":
-        """Without these classes and their images; the others are renumbered in their order."""
+        """Leave out classes and their images; the others are renumbered in their order.
+
+        Args:
+            names: Names of the classes.
+
+        Returns:
+            The other images.
+
+        Raises:
+            DataError: A name is no class of the set.
+        """
         from focoop.errors import nearest
 
         for name in names:
@@ -106,11 +137,18 @@ class Rows:
     rows: tuple[int, ...]
 
     def image(self, row: int) -> "Image":
-        """The image of one row as RGB."""
+        """Read one image.
+
+        Args:
+            row: Its number.
+
+        Returns:
+            The image as RGB.
+        """
         return self.store.image(self.rows[row])
 
     def digest(self) -> str:
-        """Hash of the store's content and of which rows are meant."""
+        """Return a hash of the store's content and of which rows are meant."""
         return hashlib.sha256(f"{self.store.digest()} {self.rows}".encode()).hexdigest()
 
     def __len__(self) -> int:
@@ -124,7 +162,17 @@ class Joined:
     parts: tuple[Store, ...]
 
     def image(self, row: int) -> "Image":
-        """The image of one row as RGB."""
+        """Read one image.
+
+        Args:
+            row: Its number.
+
+        Returns:
+            The image as RGB.
+
+        Raises:
+            IndexError: There is no such row.
+        """
         for part in self.parts:
             if row < len(part):
                 return part.image(row)
@@ -132,7 +180,7 @@ class Joined:
         raise IndexError(row)
 
     def digest(self) -> str:
-        """Hash of all parts; of the part itself where there is one."""
+        """Return a hash of all parts; of the part itself where there is one."""
         digests = [part.digest() for part in self.parts]
         whole = hashlib.sha256(repr(digests).encode()).hexdigest()
         return digests[0] if len(digests) == 1 else whole
@@ -148,13 +196,20 @@ class Pixels:
     array: npt.NDArray[np.uint8]
 
     def image(self, row: int) -> "Image":
-        """The image of one row as RGB."""
+        """Read one image.
+
+        Args:
+            row: Its number.
+
+        Returns:
+            The image as RGB.
+        """
         from PIL import Image
 
         return Image.fromarray(np.ascontiguousarray(self.array[row]))
 
     def digest(self) -> str:
-        """Hash of all pixels, a thousand images at a time."""
+        """Return a hash of all pixels, taken a thousand images at a time."""
         whole = hashlib.sha256(str(self.array.shape).encode())
         for first in range(0, len(self.array), 1000):
             whole.update(np.ascontiguousarray(self.array[first : first + 1000]).tobytes())

@@ -66,7 +66,15 @@ class _Rendered:
 
 
 def reduced(image: "Image", side: int) -> "Image":
-    """The centre square of an image at `side` x `side` px."""
+    """Return the centre square of an image at another size.
+
+    Args:
+        image: The image.
+        side: Pixels of the new side.
+
+    Returns:
+        The reduced image.
+    """
     from PIL import Image
 
     length = min(image.size)
@@ -76,7 +84,18 @@ def reduced(image: "Image", side: int) -> "Image":
 
 
 def shuffle(image: "Image", generator: np.random.Generator, blocks: int = BLOCKS) -> "Image":
-    """Blocks of an image in random order; what no block covers at its right and bottom is lost."""
+    """Put the blocks of an image together in random order.
+
+    What no block covers at the right and bottom is lost.
+
+    Args:
+        image: The image.
+        generator: Draws the order.
+        blocks: Blocks along each side.
+
+    Returns:
+        The shuffled image.
+    """
     from PIL import Image
 
     wide, high = (max(1, side // blocks) for side in image.size)

@@ -19,6 +19,12 @@ SHOWN = 5
 def is_missing(label: str) -> bool:
     """Say whether a label stands for no label, as spreadsheets and data frames write it.
 
+    Args:
+        label: The label.
+
+    Returns:
+        Whether it does.
+
     >>> is_missing("NaN"), is_missing(" N/A "), is_missing("nano")
     (True, True, False)
     """
@@ -27,6 +33,12 @@ def is_missing(label: str) -> bool:
 
 def is_code(label: str) -> bool:
     """Say whether a label is a number or a code rather than a word.
+
+    Args:
+        label: The label.
+
+    Returns:
+        Whether it is.
 
     >>> is_code("3"), is_code("class_12"), is_code("n01440764"), is_code("mug")
     (True, True, True, False)
@@ -88,11 +100,14 @@ def refuse_classes(images: ImageSet, source: str) -> None:
 
 
 def label_warnings(images: ImageSet, source: str) -> list[str]:
-    """Return what is doubtful about the classes of a set, one sentence or two each.
+    """Say what is doubtful about the classes of a set.
 
     Args:
-        images: the set, with its clients or domains where it has some.
-        source: its name, for the messages.
+        images: The set, with its clients or domains where it has some.
+        source: Its name, for the messages.
+
+    Returns:
+        One sentence or two each.
     """
     return [*code_warnings(images.classes, source), *_spellings(images, source)]
 

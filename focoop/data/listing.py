@@ -34,7 +34,17 @@ class Listing:
     stores: Mapping[str, Store] = field(default_factory=dict)
 
     def pick(self, split: str) -> ImageSet:
-        """One split as images; `all` is every split in turn."""
+        """Return one split as images.
+
+        Args:
+            split: The split's name; `all` is every split in turn.
+
+        Returns:
+            The images.
+
+        Raises:
+            DataError: There is no such split.
+        """
         if split in ("val", "validation", "valid") and "val" in self.splits:
             split = "val"
         wanted = list(self.splits) if split == ALL else [split]
@@ -64,7 +74,13 @@ class Listing:
 
 
 def spaced(name: str) -> str:
-    """A class name as CLIP users write it.
+    """Return a class name as CLIP users write it.
+
+    Args:
+        name: The name with underscores.
+
+    Returns:
+        The name with spaces.
 
     >>> spaced("aquarium_fish")
     'aquarium fish'
@@ -75,7 +91,20 @@ def spaced(name: str) -> str:
 def coop(
     base: Path, images: str, split_file: str, rename: Callable[[str], str] = spaced
 ) -> Listing:
-    """CoOp's split: train, val and test lists of (file, label, class name)."""
+    """Read CoOp's split: train, val and test lists of (file, label, class name).
+
+    Args:
+        base: The dataset's folder.
+        images: The folder of the images below it.
+        split_file: Name of the JSON file.
+        rename: Gives classes their names.
+
+    Returns:
+        All splits.
+
+    Raises:
+        DataError: The file is missing or damaged.
+    """
     found = read_json(base / split_file)
     splits: dict[str, list[Row]] = {}
     names: dict[int, str] = {}
@@ -93,7 +122,18 @@ def coop(
 
 
 def in_order(names: Mapping[int, str], source: Path) -> list[str]:
-    """Class names by label; labels must run from 0 without a gap."""
+    """Return class names by label; labels must run from 0 without a gap.
+
+    Args:
+        names: Names by label.
+        source: The file they come from, for messages.
+
+    Returns:
+        The names.
+
+    Raises:
+        DataError: A label is missing.
+    """
     if sorted(names) != list(range(len(names))):
         missing = sorted(set(range(max(names, default=0) + 1)) - set(names))
         raise DataError(f"{source}: no image of label {missing[0] if missing else 0}: it is cut")
@@ -101,7 +141,17 @@ def in_order(names: Mapping[int, str], source: Path) -> list[str]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a list file, without empty ones."""
+    """Read the lines of a list file, without empty ones.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The lines.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
     try:
         return [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
@@ -109,7 +159,17 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file."""
+    """Read a JSON file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its content.
+
+    Raises:
+        DataError: The file is missing or damaged.
+    """
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -117,7 +177,14 @@ def read_json(path: Path) -> Any:
 
 
 def by_folder(files: Iterable[str]) -> tuple[list[str], list[Row]]:
-    """Sorted class folders of `CLASS/FILE` paths, and the rows labelled by them."""
+    """Label files by their class folders.
+
+    Args:
+        files: Paths such as `CLASS/FILE`.
+
+    Returns:
+        Sorted class folders, and the rows labelled by them.
+    """
     files = list(files)
     folders = sorted({file.split("/")[-2] for file in files})
     place = {name: i for i, name in enumerate(folders)}
@@ -125,7 +192,16 @@ def by_folder(files: Iterable[str]) -> tuple[list[str], list[Row]]:
 
 
 def flat(base: Path, folder: str, name: str) -> Listing:
-    """Every image below a folder, in class folders or not, as one class of one split."""
+    """List every image below a folder, in class folders or not, as one class of one split.
+
+    Args:
+        base: The dataset's folder.
+        folder: The folder of the images below it.
+        name: Name of the class.
+
+    Returns:
+        The images.
+    """
     found = sorted(
         path.relative_to(base).as_posix()
         for path in (base / folder).rglob("*")
@@ -137,7 +213,16 @@ def flat(base: Path, folder: str, name: str) -> Listing:
 def domain_folders(
     base: Path, domains: Mapping[str, str], rename: Callable[[str], str] = spaced
 ) -> Listing:
-    """Images of `<domain folder>/<class>/*`; `domains` gives each folder's domain name."""
+    """List images of `<domain folder>/<class>/*`.
+
+    Args:
+        base: The dataset's folder.
+        domains: Domain name of each folder.
+        rename: Gives classes their names.
+
+    Returns:
+        The images, with domains.
+    """
     found = [
         (folder, file)
         for folder in domains

@@ -1,4 +1,4 @@
-"""Images read ahead of the encoder: threads fill the coming batches while one is encoded."""
+"""Read images ahead of the encoder: threads fill the coming batches while one is encoded."""
 
 import os
 from collections import deque
@@ -23,10 +23,21 @@ def read_ahead(
     pinned: bool = False,
     threads: int = 0,
 ) -> Generator[Tensor]:
-    """The pixels (N, *shape) of each batch in turn, while threads read the coming ones.
+    """Give the pixels of each batch in turn, while threads read the coming ones.
 
-    A tensor is overwritten once the next one is asked for. `pinned` memory is copied to a GPU
-    without a stop. What `fill` raises is raised where its batch is due.
+    A tensor is overwritten once the next one is asked for. What `fill` raises is raised where its
+    batch is due.
+
+    Args:
+        batches: Rows of each batch.
+        fill: Writes the pixels of some rows into a tensor.
+        shape: Shape of one image's pixels.
+        dtype: Type of the pixels.
+        pinned: Use memory that is copied to a GPU without a stop.
+        threads: Number of threads; 0: one for each core.
+
+    Yields:
+        Pixels (N, *shape) of a batch.
     """
     threads = threads or cores()
     largest = max(map(len, batches), default=0)
@@ -49,7 +60,16 @@ def read_ahead(
 
 @contextmanager
 def readers(threads: int) -> Iterator[ThreadPoolExecutor]:
-    """A pool of threads that each compute on one core; what has not begun is dropped at the end."""
+    """Open a pool of threads that each compute on one core.
+
+    What has not begun is dropped at the end.
+
+    Args:
+        threads: Number of threads.
+
+    Yields:
+        The pool.
+    """
     computing = torch.get_num_threads()
     pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
     try:
@@ -60,6 +80,6 @@ def readers(threads: int) -> Iterator[ThreadPoolExecutor]:
 
 
 def cores() -> int:
-    """Processors this process may use, up to a bound."""
+    """Return the number of processors this process may use, up to a bound."""
     allowed = getattr(os, "sched_getaffinity", None)  # Linux alone has it
     return min(MOST, len(allowed(0)) if allowed else os.cpu_count() or 1)

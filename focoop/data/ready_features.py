@@ -46,10 +46,13 @@ class Ready:
 
 
 def folders() -> list[Path]:
-    """The folders of ready features, in the order they are looked through.
+    """List the folders of ready features, in the order they are looked through.
+
+    Returns:
+        The folders.
 
     Raises:
-        DataError: one of them does not exist.
+        DataError: One of them does not exist.
     """
     given = [
         Path(one).expanduser() for one in os.environ.get(VARIABLE, "").split(os.pathsep) if one
@@ -64,13 +67,24 @@ def folders() -> list[Path]:
 
 
 def use(chosen: Sequence[Path]) -> None:
-    """Name the folders of ready features for this process and those it starts."""
+    """Name the folders of ready features for this process and those it starts.
+
+    Args:
+        chosen: The folders.
+    """
     os.environ[VARIABLE] = os.pathsep.join(str(one.expanduser().absolute()) for one in chosen)
     folders()
 
 
 def find(source: Source) -> Ready | None:
-    """The file that serves a public dataset, or None where no folder has one."""
+    """Find the file of ready features that serves a public dataset.
+
+    Args:
+        source: The dataset's name.
+
+    Returns:
+        The file, or None where no folder has one.
+    """
     if source.kind != NAMED:
         return None
     dataset = lookup(source.name)
@@ -137,7 +151,15 @@ def require(
 
 
 def missing(absent: dict[str, list[Source]], root: str | Path | None = None) -> DataError:
-    """The error about public datasets that are not here: what to fetch, and how large it is."""
+    """Make the error about public datasets that are not here: what to fetch, and how large it is.
+
+    Args:
+        absent: What is asked of each dataset.
+        root: The folder of public datasets; None: the default one.
+
+    Returns:
+        The error, to be raised.
+    """
     fetched = [name for name in absent if lookup(name).fetched]
     lines = [f"  {name}: {how_to_get(name)}" for name in absent]
     files = list(dict.fromkeys(_told(one) for asked in absent.values() for one in asked))
@@ -186,7 +208,16 @@ def _check(spec: str, source: Source, ready: Ready, backbone: str | None) -> Non
 
 
 def check_classes(name: str, ready: Ready, classes: Sequence[str]) -> None:
-    """Refuse classes that are not those of the dataset which a file stands in for."""
+    """Refuse classes that are not those of the dataset which a file stands in for.
+
+    Args:
+        name: The dataset's name.
+        ready: The file.
+        classes: The classes that it has.
+
+    Raises:
+        DataError: They are others.
+    """
     dataset, known = ready.dataset, class_names(name)
     classes = [one for one in classes if one not in dataset.no_classes]
     most = max(dataset.classes, len(known))
@@ -206,13 +237,30 @@ def check_classes(name: str, ready: Ready, classes: Sequence[str]) -> None:
 
 @cache
 def class_names(name: str) -> frozenset[str]:
-    """Class names of a public dataset as `plain` writes them; empty where they are not kept."""
+    """Return the class names of a public dataset as `plain` writes them.
+
+    Args:
+        name: The dataset's name.
+
+    Returns:
+        The names; empty where they are not kept.
+    """
     listed = json.loads(NAMES.read_text("utf-8"))
     return frozenset(plain(one) for one in listed.get(name, ()))
 
 
 def header(path: Path) -> dict[str, str]:
-    """The metadata of a feature file; no tensor is read from an uncompressed one."""
+    """Read the metadata of a feature file; no tensor is read from an uncompressed one.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Texts by name.
+
+    Raises:
+        DataError: The file is damaged.
+    """
     try:
         if path.suffix == ".gz":
             with gzip.open(path) as file:

@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parent / "datasets"
 
 @cache
 def available() -> Mapping[str, Dataset]:
-    """Name -> dataset, one per file: the directory is the registry."""
+    """Return all public datasets by name, one per file: the directory is the registry."""
     found = {}
     for module_info in pkgutil.iter_modules([str(FOLDER)]):
         if module_info.name.startswith("_"):
@@ -30,13 +30,30 @@ def available() -> Mapping[str, Dataset]:
 
 
 def data_root(given: str | Path | None = None) -> Path:
-    """Where datasets lie: `given`, else `$FOCOOP_DATA`, else `data` in the cache folder."""
+    """Return the folder where datasets lie.
+
+    Args:
+        given: A folder that the user chose.
+
+    Returns:
+        `given`, else `$FOCOOP_DATA`, else `data` in the cache folder.
+    """
     chosen = str(given or os.environ.get("FOCOOP_DATA", ""))
     return Path(chosen).expanduser() if chosen else cache_folder(None, "data")
 
 
 def lookup(name: str) -> Dataset:
-    """A dataset by its name, or a refusal that names the nearest."""
+    """Find a dataset by its name.
+
+    Args:
+        name: The name.
+
+    Returns:
+        The dataset.
+
+    Raises:
+        DataError: There is none; the message names the nearest.
+    """
     known = available()
     if name not in known:
         raise DataError(
@@ -47,7 +64,19 @@ def lookup(name: str) -> Dataset:
 
 
 def read(name: str, split: str, root: str | Path | None = None) -> ImageSet:
-    """One split of a dataset on disk; `NAME/official` and `NAME/coop` choose the other split."""
+    """Read one split of a dataset on disk.
+
+    Args:
+        name: The dataset's name; `NAME/official` and `NAME/coop` choose the other split.
+        split: The split.
+        root: The folder of public datasets; None: the default one.
+
+    Returns:
+        The images.
+
+    Raises:
+        DataError: The dataset is not on disk, or has no such split.
+    """
     plain, _, variant = name.partition("/")
     dataset = lookup(plain)
     reader = dataset.read if not variant else getattr(dataset, variant, None)
@@ -71,7 +100,20 @@ def read(name: str, split: str, root: str | Path | None = None) -> ImageSet:
 def read_corrupted(
     name: str, kind: str, severity: int, root: str | Path | None = None
 ) -> ImageSet | None:
-    """Official corrupted test images of a dataset; None where they are not on disk."""
+    """Read the official corrupted test images of a dataset.
+
+    Args:
+        name: The dataset's name.
+        kind: The corruption's name.
+        severity: 1 to 5.
+        root: The folder of public datasets; None: the default one.
+
+    Returns:
+        The images; None where they are not on disk.
+
+    Raises:
+        DataError: A dataset of corrupted images alone lacks them.
+    """
     plain = name.partition("/")[0]
     dataset = lookup(plain)
     only = dataset.role == "corrupted"
@@ -89,7 +131,18 @@ def read_corrupted(
 
 
 def find(name: str, root: str | Path | None = None) -> Path:
-    """The folder of a dataset, or what to do to have one."""
+    """Find the folder of a dataset.
+
+    Args:
+        name: The dataset's name.
+        root: The folder of public datasets; None: the default one.
+
+    Returns:
+        The folder.
+
+    Raises:
+        DataError: It is not there; the message says how to have it.
+    """
     base = lookup(name).find(data_root(root))
     if base is None:
         raise missing(name, root)
@@ -97,7 +150,14 @@ def find(name: str, root: str | Path | None = None) -> Path:
 
 
 def how_to_get(name: str) -> str:
-    """What a dataset is, how much there is to fetch, and the command; or how to get it by hand."""
+    """Say what a dataset is, how much there is to fetch, and the command; or how to get it by hand.
+
+    Args:
+        name: The dataset's name.
+
+    Returns:
+        A sentence.
+    """
     dataset = lookup(name)
     if dataset.fetched:
         return f"{dataset.title}, {dataset.told_size}: focoop data fetch {name}"
@@ -105,7 +165,15 @@ def how_to_get(name: str) -> str:
 
 
 def missing(name: str, root: str | Path | None = None) -> DataError:
-    """The error about a dataset that is not on this disk."""
+    """Make the error about a dataset that is not on this disk.
+
+    Args:
+        name: The dataset's name.
+        root: The folder of public datasets; None: the default one.
+
+    Returns:
+        The error, to be raised.
+    """
     dataset = lookup(name)
     how = dataset.by_hand
     if dataset.fetched:

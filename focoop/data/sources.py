@@ -1,4 +1,4 @@
-"""Images by the name a configuration gives them: a registered dataset, a folder, a CSV, a hub."""
+"""Open images by the name a configuration gives them: a public dataset, a folder, a CSV, a hub."""
 
 import warnings
 from collections.abc import Sequence
@@ -29,11 +29,21 @@ def open_images(
     check: bool = True,
     cache_dir: Path | None = None,
 ) -> ImageSet:
-    """One split of a source of images.
+    """Open one split of a source of images.
 
-    `by` says what the groups of rows are: `domain`, or `client` where clients were given. Files of
-    a user's own that cannot be read are left out with a warning, or refused if `strict`; with
-    `check` false they are not looked at.
+    Args:
+        kind: The kind of source, such as `folder`; `name` for a public dataset.
+        target: Its path or name.
+        split: The split.
+        root: The folder of public datasets; None: the default one.
+        by: What the groups of rows are: `domain`, or `client` where clients were given.
+        strict: Refuse files of a user's own that cannot be read, instead of leaving them out with a
+            warning.
+        check: Look whether files can be read.
+        cache_dir: The folder of the cache; None: the default one.
+
+    Returns:
+        The images.
     """
     if kind == "name":
         return registry.read(target, split, root)
@@ -69,7 +79,16 @@ def _warn_of_lost(path: Path, images: ImageSet) -> None:
 
 
 def splits_of(kind: str, target: str, by: str = "domain") -> tuple[str, ...]:
-    """The splits of a user's own images; empty where there are none, or where not known."""
+    """Return the splits of a user's own images.
+
+    Args:
+        kind: The kind of source, such as `folder`.
+        target: Its path.
+        by: `domain`, or `client` where clients are given.
+
+    Returns:
+        Their names; empty where there are none, or where they are not known.
+    """
     if kind not in OWN:
         return ()
     path = Path(target).expanduser()
@@ -111,6 +130,9 @@ def undivided(kind: str, target: str, by: str = "domain") -> tuple[str, ...]:
         kind: the kind of source, such as `clients`.
         target: its path.
         by: `domain`, or `client` where clients are given.
+
+    Returns:
+        Names of the clients.
     """
     table = _table(kind, Path(target).expanduser(), by) if kind in OWN else None
     return () if table is None else table.undivided
@@ -147,6 +169,9 @@ def held_out_note(kind: str, target: str, share: float, by: str = "domain") -> s
         target: its path.
         share: the setting `data.test_share`.
         by: `domain`, or `client` where clients are given.
+
+    Returns:
+        A sentence; empty where none is held out.
     """
     if is_divided(kind, target, by, need_test=False):
         return ""
@@ -232,6 +257,9 @@ def listed_note(kind: str, target: str, by: str = "domain") -> str:
         kind: the kind of source, such as `clients`.
         target: its path.
         by: `domain`, or `client` where clients are given.
+
+    Returns:
+        A sentence; empty without any such client.
     """
     if kind != "clients" and not (kind == "folder" and by == "client"):
         return ""
@@ -256,6 +284,9 @@ def doubts(kind: str, target: str, by: str = "domain") -> list[str]:
         kind: the kind of source, such as `folder`.
         target: its path.
         by: `domain`, or `client` where clients are given.
+
+    Returns:
+        One sentence or two each.
     """
     if kind not in OWN:
         return []

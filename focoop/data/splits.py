@@ -91,6 +91,9 @@ def folder_groups(root: str, folders: Iterable[str]) -> Mapping[str, str]:
         root: the folder they are in, for messages.
         folders: their names.
 
+    Returns:
+        What each folder is called: a split, or its own name.
+
     Raises:
         DataError: some are splits and others are not.
     """

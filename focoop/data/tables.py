@@ -44,17 +44,27 @@ class Table:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits there are; empty without any."""
+        """Return the splits there are; empty without any."""
         return tuple(sorted({split for _, _, split, _ in self.rows if split}))
 
     @property
     def undivided(self) -> tuple[str, ...]:
-        """Clients without training and test images apart, where others have them."""
+        """Return the clients without training and test images apart, where others have them."""
         groups = {group for _, _, split, group in self.rows if not split}
         return tuple(sorted(groups)) if self.splits else ()
 
     def pick(self, split: str) -> ImageSet:
-        """One split; classes and groups are numbered alike in all of them."""
+        """Return one split; classes and groups are numbered alike in all of them.
+
+        Args:
+            split: The split's name.
+
+        Returns:
+            The images.
+
+        Raises:
+            DataError: There is no such split.
+        """
         there = self.splits
         if split not in there:
             split = split_of(split) or split
@@ -99,6 +109,9 @@ def csv_table(path: Path, by: str = "domain") -> Table:
         path: the file; the paths in it are relative to its folder. Class names may also come from
             `class_names.csv` beside it.
         by: the column that divides the rows into groups, `domain` or `client`.
+
+    Returns:
+        The images it lists.
 
     Raises:
         DataError: the file cannot be read, or a row lacks a path, a label or a known split.
@@ -188,7 +201,15 @@ def _column_names(path: Path, rows: Mapping[int, Mapping[str, str]]) -> dict[str
 
 
 def clients_of(kind: str, path: Path) -> tuple[str, ...]:
-    """Names of the clients that a user's images come divided into; empty where they do not."""
+    """Return the names of the clients that a user's images come divided into.
+
+    Args:
+        kind: The kind of source, such as `clients`.
+        path: Its path.
+
+    Returns:
+        The names; empty where images are not divided.
+    """
     if kind not in ("csv", "clients"):
         return ()
     table = csv_table(path, "client") if kind == "csv" else clients_table(path)
@@ -201,8 +222,14 @@ def clients_table(root: Path) -> Table:
     A client's images are `root/<client>/<class>/*` or `root/<client>/<split>/<class>/*`, or those
     that a table in its folder lists, such as `root/<client>/labels.csv`.
 
+    Args:
+        root: The folder of the clients.
+
+    Returns:
+        The images of all clients.
+
     Raises:
-        DataError: there is no such folder, or the layout of a client's folder is not clear.
+        DataError: There is no such folder, or the layout of a client's folder is not clear.
     """
     if not root.is_dir():
         raise DataError(f"no folder {root}: check the path")
@@ -293,7 +320,14 @@ def listing(folder: Path) -> Path | None:
 
 
 def listings(root: Path) -> dict[str, str]:
-    """Client -> name of its table, for the clients of `clients:` whose images a table lists."""
+    """Find the tables of the clients of `clients:` whose images a table lists.
+
+    Args:
+        root: The folder of the clients.
+
+    Returns:
+        Name of the table by client.
+    """
     folders = root.iterdir() if root.is_dir() else ()
     found = {p.name: listing(p) for p in folders if p.is_dir() and p.name[0] != "."}
     return {client: path.name for client, path in sorted(found.items()) if path is not None}
@@ -307,12 +341,19 @@ class HubRows:
     column: str
 
     def image(self, row: int) -> "Image":
-        """The image of one row as RGB."""
+        """Read one image.
+
+        Args:
+            row: Its number.
+
+        Returns:
+            The image as RGB.
+        """
         found: Image = self.rows[row][self.column]
         return as_rgb(found)
 
     def digest(self) -> str:
-        """The library's own fingerprint of the rows."""
+        """Return the library's own fingerprint of the rows."""
         return hashlib.sha256(f"hf {self.rows._fingerprint} {len(self)}".encode()).hexdigest()
 
     def __len__(self) -> int:
@@ -320,7 +361,19 @@ class HubRows:
 
 
 def read_hub(target: str, split: str) -> ImageSet:
-    """`NAME` or `NAME@CONFIG` of the hub: one image column, one column of class labels."""
+    """Read a dataset of the hub: one image column, one column of class labels.
+
+    Args:
+        target: `NAME` or `NAME@CONFIG`.
+        split: The split.
+
+    Returns:
+        The images.
+
+    Raises:
+        DataError: It cannot be read, or its columns are not clear.
+        MissingExtra: The package `datasets` is not installed.
+    """
     try:
         library = import_module("datasets")
     except ImportError as error:

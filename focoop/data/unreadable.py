@@ -1,4 +1,4 @@
-"""What a look at every image file of a set finds: done once, remembered by size and time."""
+"""Look at every image file of a set, once; what is found is remembered by size and time."""
 
 import hashlib
 import json
@@ -43,12 +43,15 @@ class Finding:
 
 
 def examine(images: ImageSet, cache_dir: Path | None = None) -> dict[str, Finding]:
-    """File -> what a look at it finds; nothing for images of a store.
+    """Look at every file of a set; nothing is done for images of a store.
 
     Args:
-        images: the set. Every file is decoded once; a file of unchanged size and time is not
-            opened again.
-        cache_dir: where findings are remembered; None is the usual cache folder.
+        images: The set. Every file is decoded once; a file of unchanged size and time is not opened
+            again.
+        cache_dir: Where findings are remembered; None is the usual cache folder.
+
+    Returns:
+        What was found, by file.
     """
     if images.store is not None:
         return {}
@@ -77,7 +80,14 @@ def examine(images: ImageSet, cache_dir: Path | None = None) -> dict[str, Findin
 
 
 def look(path: Path) -> Finding:
-    """What one image file holds, or why it cannot be read."""
+    """Say what one image file holds, or why it cannot be read.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The finding.
+    """
     try:
         decoded = decode(path, small=True)
     except UnreadableImageError as error:
@@ -86,7 +96,15 @@ def look(path: Path) -> Finding:
 
 
 def broken(images: ImageSet, cache_dir: Path | None = None) -> dict[str, str]:
-    """File -> why it cannot be read, for every such file; images of a store are sound."""
+    """Find the files that cannot be read; images of a store are sound.
+
+    Args:
+        images: The set.
+        cache_dir: Where findings are remembered; None is the usual cache folder.
+
+    Returns:
+        Why each of them cannot be read, by file.
+    """
     return {file: one.reason for file, one in examine(images, cache_dir).items() if one.reason}
 
 
@@ -96,13 +114,16 @@ def sift(
     cache_dir: Path | None = None,
     whole: Callable[[], ImageSet] | None = None,
 ) -> ImageSet:
-    """The readable images of a set; the others are counted and named, or refused if `strict`.
+    """Keep the readable images of a set; the others are counted and named in a warning.
 
     Args:
-        images: the set.
-        strict: refuse files that cannot be read.
-        cache_dir: where findings are remembered; None is the usual cache folder.
-        whole: gives all splits of the set: deep images of all of them share one scale.
+        images: The set.
+        strict: Refuse files that cannot be read.
+        cache_dir: Where findings are remembered; None is the usual cache folder.
+        whole: Gives all splits of the set: deep images of all of them share one scale.
+
+    Returns:
+        The readable images.
     """
     found = examine(images, cache_dir)
     bad = {file: one.reason for file, one in found.items() if one.reason}
@@ -125,11 +146,14 @@ def sift(
 
 
 def scales(images: ImageSet, found: Mapping[str, Finding]) -> tuple[Whites, ...]:
-    """Which values of deep images are white, for each domain or client, or once for the set.
+    """Say which values of deep images are white.
 
     Args:
-        images: all splits of a set.
-        found: what a look at its files found.
+        images: All splits of a set.
+        found: What a look at its files found.
+
+    Returns:
+        One answer for each domain or client, or one for the set.
     """
     tops: list[list[float]] = [[] for _ in images.domain_names or ("",)]
     for file, group in zip(images.files, images.domains or [0] * len(images), strict=True):
@@ -149,14 +173,29 @@ def scales(images: ImageSet, found: Mapping[str, Finding]) -> tuple[Whites, ...]
 
 
 def nearly_black(tops: Sequence[float]) -> int:
-    """How many images of integers are far darker than their set's scale, given the top values."""
+    """Count the images of integers that are far darker than their set's scale.
+
+    Args:
+        tops: The largest value of each image.
+
+    Returns:
+        Their number.
+    """
     integers = [top for top in tops if isinstance(top, int)]
     white = whites_of(integers).integers
     return sum(whites_of([top]).integers * DARK <= white for top in integers)
 
 
 def summary(images: ImageSet, bad: Mapping[str, str]) -> str:
-    """One line on the files that cannot be read, the first few by name."""
+    """Describe the files that cannot be read in one line, the first few by name.
+
+    Args:
+        images: The set.
+        bad: Why files cannot be read, by file.
+
+    Returns:
+        The line.
+    """
     named: Sequence[str] = [f"{file} ({reason})" for file, reason in bad.items()]
     more = f" and {len(bad) - SHOWN} more" if len(bad) > SHOWN else ""
     return (

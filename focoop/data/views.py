@@ -1,8 +1,8 @@
-"""What is done to images before a backbone sees them: corruptions and random views.
+"""Alter images before a backbone sees them: corruptions and random views.
 
 Random views are for training with augmentation, as CLIP prompt learners take them. A view is a
-random crop of 8 % to 100 % of the area and of a width to height ratio of 3/4 to 4/3, resized to
-the backbone's square by bicubic interpolation, and mirrored half of the time.
+random crop of 8 % to 100 % of the area and of a width to height ratio of 3/4 to 4/3, resized to the
+backbone's square by bicubic interpolation, and mirrored half of the time.
 """
 
 import math
@@ -34,9 +34,20 @@ def altered(
     augmented: int,
     side: int,
 ) -> "Iterator[Image]":
-    """The images of `rows`, corrupted where asked for, and where `augmented` a view of each.
+    """Read images, corrupted where asked for, and as a random view where asked for.
 
     Draws depend on an image's name, the corruption and the number of the view, nothing else.
+
+    Args:
+        images: The images.
+        rows: Which of them.
+        corruption: Name of a corruption, or None.
+        severity: 1 to 5 of the corruption.
+        augmented: Number of the random view; 0: the image itself.
+        side: Pixels of a view's side.
+
+    Yields:
+        The images in turn.
     """
     opened = (images.image(row) for row in rows)
     if corruption is not None:
@@ -69,7 +80,16 @@ def _together(item: tuple[int, tuple[str, Any]]) -> tuple[Any, int]:
 
 
 def random_view(image: "Image", side: int, generator: np.random.Generator) -> "Image":
-    """A view of `side` x `side` pixels."""
+    """Return a random view of an image.
+
+    Args:
+        image: The image.
+        side: Pixels of the view's side.
+        generator: Draws the crop.
+
+    Returns:
+        The view.
+    """
     from PIL import Image
 
     left, top, width, height = random_box(image.width, image.height, generator)
@@ -83,10 +103,18 @@ def random_view(image: "Image", side: int, generator: np.random.Generator) -> "I
 def random_box(
     width: int, height: int, generator: np.random.Generator
 ) -> tuple[int, int, int, int]:
-    """(left, top, width, height) of a crop: area uniform, ratio uniform in its logarithm.
+    """Draw a crop: area uniform, ratio uniform in its logarithm.
 
     Crops that stick out are drawn again; after ten of them the largest middle crop of an allowed
     ratio is taken.
+
+    Args:
+        width: Width of the image.
+        height: Height of the image.
+        generator: Draws the crop.
+
+    Returns:
+        Left, top, width and height.
     """
     for _ in range(ATTEMPTS):
         area = width * height * generator.uniform(*SCALE)

@@ -35,13 +35,29 @@ class Corruption:
     rows: Rows
 
     def strength(self, severity: int, height: int, width: int) -> Strength:
-        """The published numbers for images of this size."""
+        """Return the published numbers for images of a size.
+
+        Args:
+            severity: 1 to 5.
+            height: Height of the images in pixels.
+            width: Width of the images in pixels.
+
+        Returns:
+            The numbers.
+        """
         side = min(height, width)
         fitting = [row for size, row in zip(SIZES, self.rows, strict=True) if size <= side]
         return (fitting or self.rows)[-1 if fitting else 0][severity - 1]
 
     def record(self, severity: int) -> Any:
-        """All numbers that may be used at this severity, for the key of cached features."""
+        """Return all numbers that may be used at a severity, for the key of cached features.
+
+        Args:
+            severity: 1 to 5.
+
+        Returns:
+            Plain values.
+        """
         used = [row[severity - 1] for row in self.rows]
         one_for_all = len(set(used)) == 1 and len(used[0]) == 1
         return used[0][0] if one_for_all else used
@@ -66,7 +82,15 @@ CORRUPTIONS = {name: Corruption(_function(name), rows) for name, rows in STRENGT
 
 
 def check(name: str, severity: int) -> None:
-    """Refuse an unknown corruption or severity."""
+    """Refuse an unknown corruption or severity.
+
+    Args:
+        name: The corruption's name.
+        severity: 1 to 5; 0 for clean images.
+
+    Raises:
+        DataError: There is no such corruption or severity.
+    """
     if name not in CORRUPTIONS:
         hint = nearest(name, CORRUPTIONS)
         raise DataError(f"unknown corruption {name!r}{hint} (all: {', '.join(CORRUPTIONS)})")
@@ -75,7 +99,18 @@ def check(name: str, severity: int) -> None:
 
 
 def corrupt(image: Bytes, name: str, severity: int, key: str | int = "", seed: int = 0) -> Bytes:
-    """(H, W, 3) image -> the image corrupted; `key` names it for random corruptions."""
+    """Corrupt one image.
+
+    Args:
+        image: Pixels (H, W, 3) uint8.
+        name: The corruption's name.
+        severity: 1 to 5.
+        key: Names the image for random corruptions.
+        seed: Seed of random corruptions.
+
+    Returns:
+        Pixels (H, W, 3) uint8.
+    """
     out: Bytes = corrupt_batch(image[None], name, severity, [key], seed)[0]
     return out
 
@@ -88,11 +123,20 @@ def corrupt_batch(
     seed: int = 0,
     most: int = CHUNK,
 ) -> Bytes:
-    """(N, H, W, 3) images -> the images corrupted.
+    """Corrupt many images of one size.
 
-    `keys` name the images for random corruptions; without them an image's key is its place.
-    Values are cut, not rounded, to whole numbers, as in the published sets. About `most` pixels are
-    worked on at a time, at least one image.
+    Values are cut, not rounded, to whole numbers, as in the published sets.
+
+    Args:
+        images: Pixels (N, H, W, 3) uint8.
+        name: The corruption's name.
+        severity: 1 to 5.
+        keys: Name the images for random corruptions; None: an image's key is its place.
+        seed: Seed of random corruptions.
+        most: Pixels worked on at a time, but at least one image.
+
+    Returns:
+        Pixels (N, H, W, 3) uint8.
     """
     check(name, severity)
     count, height, width, _ = images.shape

@@ -1,4 +1,4 @@
-"""What corruptions are made of: blurs, zooms, interpolation and plasma, on stacks of images.
+"""Blurs, zooms, interpolation and plasma on stacks of images, of which corruptions are made.
 
 Stacks are (N, H, W) or (N, H, W, C) float64. Every image's result is the same bits in any stack:
 sums run over taps, never over images, and random numbers come from one generator per image.
@@ -16,19 +16,42 @@ Generators = Sequence[np.random.Generator]
 
 
 def column(values: Sequence[float] | Pixels) -> Pixels:
-    """(N,) numbers -> (N, 1, 1, 1), to meet a stack."""
+    """Shape numbers so that they broadcast over a stack.
+
+    Args:
+        values: Numbers (N,).
+
+    Returns:
+        Numbers (N, 1, 1, 1).
+    """
     return np.asarray(values, dtype=np.float64).reshape(-1, 1, 1, 1)
 
 
 def drawn(
     generators: Generators, draw: Callable[[np.random.Generator], npt.NDArray[np.generic]]
 ) -> Pixels:
-    """One draw per image, stacked."""
+    """Make one draw per image.
+
+    Args:
+        generators: One generator per image.
+        draw: Draws an array from a generator.
+
+    Returns:
+        The draws, stacked.
+    """
     return np.stack([draw(generator) for generator in generators]).astype(np.float64)
 
 
 def gaussian_weights(sigma: float, truncate: float) -> Pixels:
-    """Taps of a Gaussian, cut at `truncate` sigmas and summing to one: (2 r + 1,)."""
+    """Return the taps of a Gaussian, which sum to one.
+
+    Args:
+        sigma: Deviation in pixels.
+        truncate: Where the Gaussian is cut, in sigmas.
+
+    Returns:
+        Weights (2 r + 1,).
+    """
     radius = int(truncate * sigma + 0.5)
     taps = np.arange(-radius, radius + 1)
     weights = np.exp(-0.5 * (taps / sigma) ** 2)
@@ -37,7 +60,16 @@ def gaussian_weights(sigma: float, truncate: float) -> Pixels:
 
 
 def gaussian(stack: Pixels, sigma: float, truncate: float = 4.0) -> Pixels:
-    """Gaussian blur of height and width; beyond the border the edge goes on."""
+    """Blur height and width by a Gaussian; beyond the border the edge goes on.
+
+    Args:
+        stack: Images (N, H, W) or (N, H, W, C).
+        sigma: Deviation in pixels.
+        truncate: Where the Gaussian is cut, in sigmas.
+
+    Returns:
+        The blurred stack.
+    """
     if sigma == 0:
         return stack
     weights = gaussian_weights(sigma, truncate)
@@ -49,7 +81,16 @@ def gaussian(stack: Pixels, sigma: float, truncate: float = 4.0) -> Pixels:
 
 
 def weighted(padded: Pixels, weights: Pixels, axis: int) -> Pixels:
-    """Weighted sums of neighbours along an axis, which loses len(weights) - 1 places."""
+    """Return weighted sums of neighbours along an axis, which loses len(weights) - 1 places.
+
+    Args:
+        padded: A stack with a border.
+        weights: Weights of the neighbours.
+        axis: The axis.
+
+    Returns:
+        The sums.
+    """
     lines = np.moveaxis(padded, axis, 0)
     size = len(lines) - len(weights) + 1
     out = weights[0] * lines[:size]
@@ -59,9 +100,17 @@ def weighted(padded: Pixels, weights: Pixels, axis: int) -> Pixels:
 
 
 def smooth_field(field: Pixels, sigma: float, truncate: float) -> Pixels:
-    """Gaussian blur of a field (H, W) that mirrors at its border: d c b a | a b c d | d c b a.
+    """Blur a field that mirrors at its border: d c b a | a b c d | d c b a.
 
     Mirrored fields are periodic, so the blur is a product of spectra, however wide it is.
+
+    Args:
+        field: Values (H, W).
+        sigma: Deviation in pixels.
+        truncate: Where the Gaussian is cut, in sigmas.
+
+    Returns:
+        Values (H, W).
     """
     if sigma == 0:
         return field
@@ -79,7 +128,15 @@ def smooth_field(field: Pixels, sigma: float, truncate: float) -> Pixels:
 
 
 def convolve(stack: Pixels, kernel: Pixels) -> Pixels:
-    """(N, H, W, C) convolved with a symmetric kernel (2 r + 1, 2 r + 1), mirrored: c b | a b c."""
+    """Convolve images with a symmetric kernel; they mirror at the border: c b | a b c.
+
+    Args:
+        stack: Images (N, H, W, C).
+        kernel: Weights (2 r + 1, 2 r + 1).
+
+    Returns:
+        Images (N, H, W, C).
+    """
     radius = len(kernel) // 2
     height, width = stack.shape[1:3]
     around = ((0, 0), (radius, radius), (radius, radius), (0, 0))
@@ -92,7 +149,15 @@ def convolve(stack: Pixels, kernel: Pixels) -> Pixels:
 
 
 def disk(radius: float, alias_blur: float) -> Pixels:
-    """A disk of equal weights, its rim softened by a Gaussian of 3 taps (5 above radius 8)."""
+    """Return a disk of equal weights, its rim softened by a Gaussian of 3 taps (5 above radius 8).
+
+    Args:
+        radius: Radius in pixels.
+        alias_blur: Deviation of the Gaussian.
+
+    Returns:
+        Weights (2 r + 1, 2 r + 1).
+    """
     reach = 8 if radius <= 8 else int(radius)
     line = np.arange(-reach, reach + 1)
     inside = (line[:, None] ** 2 + line[None, :] ** 2 <= radius**2).astype(np.float64)
@@ -105,10 +170,19 @@ def disk(radius: float, alias_blur: float) -> Pixels:
 
 
 def motion(stack: Pixels, radius: float, sigma: float, angles: Sequence[float]) -> Pixels:
-    """Blur (N, H, W, C) along one direction per image, in degrees, as ImageMagick does.
+    """Blur images along one direction each, as ImageMagick does.
 
     2 radius + 1 taps of half a Gaussian lie on whole pixels along the direction; the edge goes on.
     Values are rounded to 8 bits.
+
+    Args:
+        stack: Images (N, H, W, C).
+        radius: Radius in pixels.
+        sigma: Deviation in pixels.
+        angles: Direction of each image in degrees.
+
+    Returns:
+        Images (N, H, W, C).
     """
     width = 2 * math.ceil(radius) + 1
     weights = np.exp(-0.5 * (np.arange(width) / sigma) ** 2)
@@ -125,7 +199,15 @@ def motion(stack: Pixels, radius: float, sigma: float, angles: Sequence[float]) 
 
 
 def zoomed(stack: Pixels, factor: float) -> Pixels:
-    """The middle of (N, H, W, C) enlarged by `factor` >= 1 to the full size, linearly."""
+    """Enlarge the middle of images to their full size, linearly.
+
+    Args:
+        stack: Images (N, H, W, C).
+        factor: Enlargement, at least 1.
+
+    Returns:
+        Images (N, H, W, C).
+    """
     for axis in (1, 2):
         size = stack.shape[axis]
         kept = math.ceil(size / factor)
@@ -143,7 +225,16 @@ def zoomed(stack: Pixels, factor: float) -> Pixels:
 
 
 def mirror(index: Index, size: int, *, repeat_edge: bool) -> Index:
-    """Any index -> one inside 0..size-1: c b | a b c, or with the edge repeated b a | a b c."""
+    """Map any index to one inside 0..size-1 by mirroring.
+
+    Args:
+        index: Indices.
+        size: Size of the axis.
+        repeat_edge: Mirror as b a | a b c instead of c b | a b c.
+
+    Returns:
+        Indices of the same shape.
+    """
     if size == 1:
         return np.zeros_like(index)
     period = 2 * size if repeat_edge else 2 * size - 2
@@ -153,7 +244,17 @@ def mirror(index: Index, size: int, *, repeat_edge: bool) -> Index:
 
 
 def sample(image: Pixels, rows: Pixels, columns: Pixels, *, repeat_edge: bool) -> Pixels:
-    """Bilinear values of an image (H, W, C) at (H, W) places; beyond the border it mirrors."""
+    """Interpolate an image linearly at given places; beyond the border it mirrors.
+
+    Args:
+        image: An image (H, W, C).
+        rows: Row of each place (H, W).
+        columns: Column of each place (H, W).
+        repeat_edge: Mirror with the edge repeated.
+
+    Returns:
+        An image (H, W, C).
+    """
     top, left = np.floor(rows).astype(np.int64), np.floor(columns).astype(np.int64)
     down, right = (rows - top)[..., None], (columns - left)[..., None]
     at_top, at_bottom = (mirror(top + i, image.shape[0], repeat_edge=repeat_edge) for i in (0, 1))
@@ -165,10 +266,18 @@ def sample(image: Pixels, rows: Pixels, columns: Pixels, *, repeat_edge: bool) -
 
 
 def plasma(generators: Generators, size: tuple[int, int], decay: float) -> Pixels:
-    """Fractal heights (N, *size) in 0..1 by the diamond-square rule on a torus.
+    """Return fractal heights by the diamond-square rule on a torus.
 
     A new point is the mean of its four neighbours plus noise in +-swing^2; swing is 100 and falls
     by `decay` from level to level. The torus is the smallest power of two that holds the image.
+
+    Args:
+        generators: One generator per image.
+        size: Height and width.
+        decay: How fast the noise falls.
+
+    Returns:
+        Heights (N, *size) in 0..1.
     """
     side = 1 << (max(size) - 1).bit_length()
     heights = np.zeros((len(generators), side, side))

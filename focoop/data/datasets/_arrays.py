@@ -31,7 +31,17 @@ class _Plain(pickle.Unpickler):
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
-    """A pickled dict of plain data and arrays; keys become text."""
+    """Read a pickled dict of plain data and arrays; nothing else is unpickled.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Values by key; keys become text.
+
+    Raises:
+        DataError: The file is missing or damaged.
+    """
     try:
         found = _Plain(io.BytesIO(path.read_bytes()), encoding="bytes").load()
         if not isinstance(found, dict):
@@ -42,7 +52,18 @@ def read_pickle(path: Path) -> dict[str, Any]:
 
 
 def cifar_pixels(batches: list[dict[str, Any]], source: Path) -> Pixels:
-    """(N, 3072) rows, channel by channel, of all batches -> (N, 32, 32, 3) images."""
+    """Join the pixels of CIFAR's batches.
+
+    Args:
+        batches: Batches with rows (N, 3072), channel by channel.
+        source: Their folder, for messages.
+
+    Returns:
+        Images (N, 32, 32, 3).
+
+    Raises:
+        DataError: The rows have another length.
+    """
     rows = np.concatenate([np.asarray(batch["data"], dtype=np.uint8) for batch in batches])
     if rows.ndim != 2 or rows.shape[1] != 3072:
         raise DataError(f"{source}: rows of shape {rows.shape[1:]} are not 32 x 32 x 3 pixels")
@@ -50,12 +71,29 @@ def cifar_pixels(batches: list[dict[str, Any]], source: Path) -> Pixels:
 
 
 def texts(values: list[Any]) -> list[str]:
-    """Names of a pickle, which are bytes where it was written by Python 2."""
+    """Return the names of a pickle, which are bytes where Python 2 wrote it.
+
+    Args:
+        values: The names.
+
+    Returns:
+        The names as text.
+    """
     return [value.decode() if isinstance(value, bytes) else str(value) for value in values]
 
 
 def read_npy(path: Path) -> npt.NDArray[Any]:
-    """An array file, mapped into memory rather than read."""
+    """Open an array file, mapped into memory rather than read.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The array.
+
+    Raises:
+        DataError: The file is missing or damaged.
+    """
     try:
         found: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:

@@ -24,7 +24,17 @@ CELL, STRUCT, OBJECT, CHAR, SPARSE = 1, 2, 3, 4, 5
 
 
 def read_mat(path: Path) -> dict[str, Any]:
-    """Variables of a MATLAB 5 file by name."""
+    """Read the variables of a MATLAB 5 file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Values by name.
+
+    Raises:
+        DataError: The file is missing or damaged.
+    """
     try:
         raw = path.read_bytes()
         if len(raw) < 128 or raw[126:128] not in (b"IM", b"MI"):

@@ -14,7 +14,17 @@ BATCHES = {
 
 
 def read(base: Path, batches: dict[str, list[str]], labels: str, classes: list[str]) -> Listing:
-    """Pickled batches of `data` (N, 3072) and labels."""
+    """Read pickled batches of `data` (N, 3072) and labels.
+
+    Args:
+        base: The dataset's folder.
+        batches: Files of each split.
+        labels: Key of the labels in a batch.
+        classes: Class names in label order.
+
+    Returns:
+        All splits.
+    """
     splits, stores = {}, {}
     for split, names in batches.items():
         found = [read_pickle(base / name) for name in names]

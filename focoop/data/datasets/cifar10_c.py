@@ -17,7 +17,22 @@ TYPES = tuple(NAMES.split())
 
 
 def corrupt(base: Path, kind: str, severity: int, classes: list[str]) -> ImageSet:
-    """Rows of one severity: a file holds severities 1 to 5, each the test set in its order."""
+    """Read the images of one severity.
+
+    A file holds severities 1 to 5, each the test set in its order.
+
+    Args:
+        base: The dataset's folder.
+        kind: The corruption's name.
+        severity: 1 to 5.
+        classes: Class names in label order.
+
+    Returns:
+        The images.
+
+    Raises:
+        DataError: A file is missing or has another length.
+    """
     pixels, labels = read_npy(base / f"{kind}.npy"), read_npy(base / "labels.npy")
     if pixels.shape[1:] != (32, 32, 3) or len(pixels) != len(labels) or len(labels) % 5:
         raise DataError(

@@ -49,7 +49,15 @@ FOLDERS = ("", "splits", "txt")
 
 
 def read(base: Path, only: tuple[str, ...] = ()) -> Listing:
-    """`<domain>_{train,test}.txt`, lines of `domain/class/file label`; classes by folder name."""
+    """Read `<domain>_{train,test}.txt`, lines of `domain/class/file label`; classes by folder name.
+
+    Args:
+        base: The dataset's folder.
+        only: The classes to read; empty: all.
+
+    Returns:
+        All splits, with domains.
+    """
     where = next((f for f in FOLDERS if (base / f / "clipart_train.txt").is_file()), "")
     splits: dict[str, list[Row]] = {"train": [], "test": []}
     domains: dict[str, list[int]] = {"train": [], "test": []}

@@ -30,7 +30,13 @@ def official(base: Path) -> Listing:
 
 
 def year_first(name: str) -> str:
-    """The year before make and model.
+    """Put the year before make and model.
+
+    Args:
+        name: A name such as `Acura TL Sedan 2012`.
+
+    Returns:
+        The name.
 
     >>> year_first("AM General Hummer SUV 2000")
     '2000 AM General Hummer SUV'

@@ -13,7 +13,18 @@ from focoop.errors import DataError
 
 
 def names(base: Path, wnids: list[str]) -> list[str]:
-    """Class names of WordNet ids, from `words.txt`."""
+    """Read the class names of WordNet ids from `words.txt`.
+
+    Args:
+        base: The dataset's folder.
+        wnids: WordNet ids.
+
+    Returns:
+        The names.
+
+    Raises:
+        DataError: An id has no name.
+    """
     words = dict(line.split("\t", 1) for line in read_lines(base / "words.txt") if "\t" in line)
     missing = [wnid for wnid in wnids if wnid not in words]
     if missing:

@@ -210,7 +210,13 @@ def barycentre(plan: Tensor, points: Tensor, fallback: Tensor, *, min_mass: floa
 
 
 def row_entropy(plan: Tensor) -> Tensor:
-    """Entropy of each row of a plan (C,J) over log J, in [0, 1]; 1: the row is uniform.
+    """Return how evenly each row of a plan is spread: its entropy over log J.
+
+    Args:
+        plan: The plan (C, J).
+
+    Returns:
+        Numbers (C,) in [0, 1]; 1 is a uniform row.
 
     >>> row_entropy(torch.tensor([[0.25, 0.25], [0.5, 0.0]])).tolist()
     [1.0, 0.0]
