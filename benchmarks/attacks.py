@@ -20,11 +20,11 @@ from functools import partial
 
 import torch
 
+from focoop.clip.base import LabelledFeatures
 from focoop.config.loading import load
 from focoop.errors import FocoopError
 from focoop.experiments.evaluation import evaluate_state
 from focoop.features.lookup import open_features
-from focoop.federation.client import ClientData
 from focoop.federation.rounds import Screen
 from focoop.federation.simulator import MemoryStore, simulate
 from focoop.federation.updates.screening import RULES, Defence
@@ -123,7 +123,7 @@ def attacked(attack: str, hostile: int, defence: Screen | None) -> Screen:
     return screen
 
 
-def flipped(images: Callable[[], ClientData], classes: int) -> ClientData:
+def flipped(images: Callable[[], LabelledFeatures], classes: int) -> LabelledFeatures:
     """A client's images under the label C - 1 - y."""
     data = images()
     return replace(data, labels=classes - 1 - data.labels)

@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 from torch import Tensor
 
-from focoop.federation.evaluation import Images, answers
+from focoop.clip.base import LabelledFeatures
+from focoop.federation.evaluation import answers
 from focoop.functional import metrics, scores
 from focoop.methods.base import Logits, Task, Text
 from focoop.methods.promptfl import PromptFL
@@ -89,7 +90,9 @@ def measure(path: str, images: int, classes: int, words: int, patches: int) -> N
     if path == "held":
         predicted, score = held(text, pooled, local)
     else:
-        found = answers(Mass(), text, Images(pooled, local, np.zeros(images)), task())
+        found = answers(
+            Mass(), text, LabelledFeatures(pooled, local, torch.zeros(images).long()), task()
+        )
         predicted, score = found.predicted, found.score
     answered = time.perf_counter() - began
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -17,11 +17,12 @@ import torch.nn.functional as F
 from text_engine import CLASSES
 from torch import Tensor, nn
 
+from focoop.clip.base import LabelledFeatures
 from focoop.clip.text.tower import TextShape, TextTower
 from focoop.clip.tokenizer import Tokenizer
 from focoop.federation.batched_training import BatchedTrainer
-from focoop.federation.client import ClientData, LocalSettings
-from focoop.federation.evaluation import EvaluationSets, Images, Owned, evaluate
+from focoop.federation.client import LocalSettings
+from focoop.federation.evaluation import EvaluationSets, Owned, evaluate
 from focoop.federation.rounds import Schedule, client_state, start
 from focoop.federation.simulator import MemoryStore, RoundResult, simulate
 from focoop.methods import available, create
@@ -135,12 +136,12 @@ def features(count: int, dim: int, seed: int) -> Tensor:
     return F.normalize(torch.randn(count, dim, generator=generator), dim=-1)
 
 
-def make_clients(count: int, classes: int, dim: int) -> list[Callable[[], ClientData]]:
+def make_clients(count: int, classes: int, dim: int) -> list[Callable[[], LabelledFeatures]]:
     """Clients of HELD classes with SHOTS images each, features on the host as in a run."""
     held = min(HELD, classes)
     labels = [(torch.arange(held) + held * k) % classes for k in range(count)]
     data = [
-        ClientData(features(held * SHOTS, dim, k), None, own.repeat_interleave(SHOTS))
+        LabelledFeatures(features(held * SHOTS, dim, k), None, own.repeat_interleave(SHOTS))
         for k, own in enumerate(labels)
     ]
     return [partial(lambda one: one, one) for one in data]
@@ -153,10 +154,13 @@ def make_sets(sizes: Sizes, clients: int, classes: int) -> EvaluationSets:
     owner = labels // min(HELD, classes) % clients
     rows = [np.flatnonzero(owner == k) for k in range(clients)]
     ood = {
-        f"random {i}": Images(features(sizes.ood, dim, -i), None, np.zeros(sizes.ood, np.int64))
+        f"random {i}": LabelledFeatures(
+            features(sizes.ood, dim, -i), None, torch.zeros(sizes.ood).long()
+        )
         for i in (1, 2)
     }
-    return EvaluationSets(Owned(Images(features(sizes.test, dim, 7), None, labels), rows), {}, ood)
+    test = LabelledFeatures(features(sizes.test, dim, 7), None, torch.from_numpy(labels))
+    return EvaluationSets(Owned(test, rows), {}, ood)
 
 
 @dataclass
@@ -209,7 +213,7 @@ class Federation:
     """A method, its clients and their schedule."""
 
     task: Task
-    clients: list[Callable[[], ClientData]]
+    clients: list[Callable[[], LabelledFeatures]]
     name: str = "focoop"
     settings: dict[str, Any] = field(default_factory=dict)
     together: int = TOGETHER

@@ -12,7 +12,7 @@ from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
     from focoop.clip import weights
-    from focoop.clip.base import Backbone, ImageFeatures
+    from focoop.clip.base import Backbone, ImageFeatures, LabelledFeatures
     from focoop.clip.loading import load_backbone
     from focoop.clip.openclip import config_of, resolve_tag
     from focoop.clip.text import fused
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Backbone",
     "ImageFeatures",
+    "LabelledFeatures",
     "Names",
     "TextTower",
     "config_of",

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from focoop.clip import LabelledFeatures
 from focoop.data import plain
 from focoop.errors import DataError, nearest
 
 
 @dataclass(frozen=True)
-class FeatureSet:
+class FeatureSet(LabelledFeatures):
     """Images as features of a frozen backbone.
 
     Attributes:
@@ -27,17 +28,11 @@ class FeatureSet:
         views: Random views of the same images in the same order, for training.
     """
 
-    pooled: Tensor
-    patches: Tensor | None
-    labels: Tensor
     classes: tuple[str, ...]
     domains: Tensor | None = None
     domain_names: tuple[str, ...] = ()
     provenance: dict[str, str] = field(default_factory=dict)
     views: "tuple[FeatureSet, ...]" = ()
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
     @property
     def dim(self) -> int:
@@ -72,6 +67,7 @@ class FeatureSet:
             labels=self.labels[rows],
             domains=None if self.domains is None else self.domains[rows],
             views=tuple(view.select(rows) for view in self.views),
+            num_views=0,
         )
 
     def with_view_rows(self) -> "FeatureSet":
@@ -91,6 +87,7 @@ class FeatureSet:
             labels=torch.cat([one.labels for one in every]),
             domains=torch.cat(domains) if domains else None,
             views=(),
+            num_views=len(self.views),
         )
 
     def drop_classes(self, names: Sequence[str]) -> "FeatureSet":

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from focoop.federation.client import SCHEDULES, ClientData, LocalSettings
+    from focoop.federation.client import SCHEDULES, LocalSettings
     from focoop.federation.evaluation import (
         Evaluation,
         EvaluationSets,
-        Images,
         Owned,
         evaluate,
         summary_of,
@@ -80,12 +79,10 @@ __all__ = [
     "SHARE_BYTES",
     "UNCODED",
     "UP",
-    "ClientData",
     "Defence",
     "Edges",
     "Evaluation",
     "EvaluationSets",
-    "Images",
     "LocalSettings",
     "Owned",
     "Payload",

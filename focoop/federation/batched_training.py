@@ -18,11 +18,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from focoop.clip import Names
-from focoop.federation.client import ClientData, LocalSettings, distance
+from focoop.clip import LabelledFeatures, Names
+from focoop.federation.client import LocalSettings, distance
 from focoop.federation.client_batch import ClientBatch, Step, part
 from focoop.federation.cuda_graphs import Graphs, branches
-from focoop.methods import Batch, Method, Params, Prompt, State, Task
+from focoop.methods import Method, Params, Prompt, State, Task
 from focoop.threads import one_core
 
 # At most, that draw clients' noise beside a GPU.
@@ -69,7 +69,7 @@ class SgdStep:
 
         def one(p: Params, f: Params, x: Params, noise: Params) -> Tensor:
             p = {**p, **common}
-            batch = Batch(x["pooled"], x.get("patches"), x["labels"])
+            batch = LabelledFeatures(x["pooled"], x.get("patches"), x["labels"])
             text = self.method.text(p, f, self.task)
             return self.method.loss(p, text, batch, self.task, noise)
 
@@ -140,7 +140,7 @@ class BatchedTrainer:
     def train(
         self,
         states: Sequence[State],
-        data: Sequence[ClientData],
+        data: Sequence[LabelledFeatures],
         lr: float,
         generators: Sequence[torch.Generator],
     ) -> Results:
@@ -182,7 +182,7 @@ class BatchedTrainer:
     def _train_all(
         self,
         states: Sequence[State],
-        data: Sequence[ClientData],
+        data: Sequence[LabelledFeatures],
         lr: float,
         generators: Sequence[torch.Generator],
     ) -> Results:

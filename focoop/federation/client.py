@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from focoop.clip import LabelledFeatures
 from focoop.errors import ConfigError, MethodError
 from focoop.federation.sgd import SGD
-from focoop.methods import Batch, ClientUpdate, Method, Params, State, Task
+from focoop.methods import ClientUpdate, Method, Params, State, Task
 
 SCHEDULES = ("constant", "cosine")
 
@@ -26,40 +27,10 @@ class LocalSettings:
     prox: float = 0.0
 
 
-@dataclass(frozen=True)
-class ClientData:
-    """One client's training images as features: pooled (n, D), patches or None, labels (n,).
-
-    With random `views` the rows are its images, then as many rows of each view of them.
-    """
-
-    pooled: Tensor
-    patches: Tensor | None
-    labels: Tensor
-    views: int = 0
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def rows(self, index: Tensor) -> "ClientData":
-        """The rows at `index` alone."""
-        patches = None if self.patches is None else self.patches[index]
-        return ClientData(self.pooled[index], patches, self.labels[index], self.views)
-
-    def batch(self, index: Tensor, device: torch.device) -> Batch:
-        """The rows at `index`, on `device`."""
-        patches = None if self.patches is None else self.patches[index].to(device)
-        return Batch(self.pooled[index].to(device), patches, self.labels[index].to(device))
-
-    def counts(self, num_classes: int) -> Tensor:
-        """(C,) images of each class."""
-        return torch.bincount(self.labels, minlength=num_classes)
-
-
 def train(
     method: Method,
     state: State,
-    data: ClientData,
+    data: LabelledFeatures,
     task: Task,
     settings: LocalSettings,
     generator: torch.Generator,
@@ -88,7 +59,7 @@ def train(
     for index in batches(len(data), settings, generator):
         noise = method.noise(len(index), task, generator)
         noise = {name: value.to(task.device) for name, value in noise.items()}
-        batch = data.batch(index, task.device)
+        batch = data.rows(index, task.device)
         loss = method.loss(leaves, method.encode(leaves, task), batch, task, noise)
         losses.append(loss.detach())
         if settings.prox > 0:
@@ -106,12 +77,12 @@ def train(
 
 @torch.no_grad()
 def mean_loss(
-    method: Method, params: Params, data: ClientData, task: Task, generator: torch.Generator
+    method: Method, params: Params, data: LabelledFeatures, task: Task, generator: torch.Generator
 ) -> float:
     """The loss of a model on all of a client's images, where nothing is trained."""
     noise = method.noise(len(data), task, generator)
     noise = {name: value.to(task.device) for name, value in noise.items()}
-    batch = data.batch(torch.arange(len(data)), task.device)
+    batch = data.rows(torch.arange(len(data)), task.device)
     return float(method.loss(params, method.encode(params, task), batch, task, noise))
 
 
@@ -141,13 +112,13 @@ def trains(method: Method, name: str, value: Tensor) -> bool:
 
 
 def make_update(
-    method: Method, client: int, state: State, data: ClientData, task: Task, loss: float
+    method: Method, client: int, state: State, data: LabelledFeatures, task: Task, loss: float
 ) -> ClientUpdate:
     """What leaves the client after training: shared tensors, measured ones among them, counts."""
     measured: Params = {}
     if method.untrained and len(data):
         # Views are no other images: what is measured of them would tell more of each.
-        images = data.batch(torch.arange(len(data) // (1 + data.views)), task.device)
+        images = data.rows(torch.arange(len(data) // (1 + data.num_views)), task.device)
         measured = method.measure(state.shared, images, task)
     return ClientUpdate(
         client=client,

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from focoop.federation.client import ClientData, LocalSettings, batches, trains
+from focoop.clip import LabelledFeatures
+from focoop.federation.client import LocalSettings, batches, trains
 from focoop.federation.cuda_graphs import sent
 from focoop.methods import Method, Params, State, Task
 
@@ -74,7 +75,7 @@ class ClientBatch:
         task: Task,
         settings: LocalSettings,
         states: Sequence[State],
-        data: Sequence[ClientData],
+        data: Sequence[LabelledFeatures],
         lr: float,
         generators: Sequence[torch.Generator],
     ) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from focoop.clip import LabelledFeatures
 from focoop.errors import DataError
 from focoop.functional import metrics
 from focoop.methods import Method, Params, Task, Text
@@ -27,22 +28,10 @@ _WIDENED = 8
 
 
 @dataclass(frozen=True)
-class Images:
-    """Features to evaluate on: pooled (N, D), patches (N, P, D) or None, labels (N,)."""
-
-    pooled: Tensor
-    patches: Tensor | None
-    labels: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-
-@dataclass(frozen=True)
 class Owned:
     """A labelled set and which of its rows each client owns."""
 
-    images: Images
+    images: LabelledFeatures
     index: Sequence[np.ndarray]
 
 
@@ -52,7 +41,7 @@ class EvaluationSets:
 
     test: Owned
     corrupted: Mapping[str, Owned] = field(default_factory=dict)
-    ood: Mapping[str, Images] = field(default_factory=dict)
+    ood: Mapping[str, LabelledFeatures] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -79,7 +68,7 @@ class Evaluation:
 def answers(
     method: Method,
     text: Text,
-    images: Images,
+    images: LabelledFeatures,
     task: Task,
     own_classes: Mapping[int, np.ndarray] | None = None,
     most: int = CHUNK,
@@ -95,7 +84,7 @@ def answers(
     scored = torch.empty(count, dtype=torch.float64, device=device)
     size = chunk_size(text, images, most)
     sides = {
-        client: Side.of(own, images.labels, len(task.classes), device)
+        client: Side.of(own, images.labels.numpy(), len(task.classes), device)
         for client, own in (own_classes or {}).items()
     }
 
@@ -160,7 +149,7 @@ class Side:
 
 def classes_of(sets: EvaluationSets, num_classes: int) -> dict[int, np.ndarray]:
     """Own classes of every client that has some and not all: those of its own test images."""
-    labels = sets.test.images.labels
+    labels = sets.test.images.labels.numpy()
     found = {client: np.unique(labels[own]) for client, own in enumerate(sets.test.index)}
     present = np.unique(labels)
     return {
@@ -170,7 +159,7 @@ def classes_of(sets: EvaluationSets, num_classes: int) -> dict[int, np.ndarray]:
     }
 
 
-def chunk_size(text: Text, images: Images, most: int = CHUNK) -> int:
+def chunk_size(text: Text, images: LabelledFeatures, most: int = CHUNK) -> int:
     """Images whose cosines with all prompts, and with all their patches, stay within ``CELLS``.
 
     At most `most` of them.
@@ -270,7 +259,7 @@ def _client_row(
     bias: float,
 ) -> dict[str, Any]:
     test = found[""]
-    labels = sets.test.images.labels
+    labels = sets.test.images.labels.numpy()
     own_scores = test.score[own]
     others = np.ones(len(labels), dtype=bool)
     others[own] = False
@@ -290,7 +279,7 @@ def _client_row(
         index = owned.index[client]
         if len(index):
             predicted = found[f"corrupted/{name}"].predicted[index]
-            value = metrics.accuracy(predicted, owned.images.labels[index])
+            value = metrics.accuracy(predicted, owned.images.labels.numpy()[index])
             row["corrupted"][name] = {"accuracy": value, "count": len(index)}
     for name in sets.ood:
         row["ood"][name] = metrics.detection(own_scores, found[f"ood/{name}"].score)

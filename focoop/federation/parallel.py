@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from focoop.federation.client import ClientData, LocalSettings, train
+from focoop.clip import LabelledFeatures
+from focoop.federation.client import LocalSettings, train
 from focoop.methods import Method, State, Task
 from focoop.threads import side_by_side
 
@@ -24,7 +25,7 @@ def group_size(task: Task) -> int:
 def train_each(
     method: Method,
     states: Sequence[State],
-    data: Sequence[ClientData],
+    data: Sequence[LabelledFeatures],
     task: Task,
     settings: LocalSettings,
     generators: Sequence[torch.Generator],

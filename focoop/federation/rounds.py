@@ -13,10 +13,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from focoop.clip import LabelledFeatures
 from focoop.errors import ConfigError, MethodError
 from focoop.federation.batched_training import BatchedTrainer, on_host
 from focoop.federation.client import (
-    ClientData,
     LocalSettings,
     check_loss,
     learning_rate,
@@ -143,7 +143,7 @@ def client_round(
     round_index: int,
     shared: Params,
     clients: Sequence[int],
-    data: Sequence[ClientData],
+    data: Sequence[LabelledFeatures],
     store: PrivateStore | None,
     release: Release | None = None,
 ) -> list[ClientResult]:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from focoop.federation.client import ClientData
+from focoop.clip import LabelledFeatures
 from focoop.federation.parallel import group_size
 from focoop.federation.rounds import (
     ClientResult,
@@ -56,7 +56,7 @@ class RoundResult:
 def simulate(
     method: Method,
     task: Task,
-    clients: Sequence[Callable[[], ClientData]],
+    clients: Sequence[Callable[[], LabelledFeatures]],
     schedule: Schedule,
     store: PrivateStore,
     *,
@@ -115,7 +115,7 @@ def _updates(
     round_index: int,
     shared: Params,
     turn: Sequence[int],
-    clients: Sequence[Callable[[], ClientData]],
+    clients: Sequence[Callable[[], LabelledFeatures]],
     store: PrivateStore,
 ) -> list[ClientUpdate]:
     """The updates of a round's participants as the server reads them, trained group by group."""

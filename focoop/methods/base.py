@@ -16,9 +16,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from focoop.clip import Names
+from focoop.clip import LabelledFeatures, Names
 
 Params = dict[str, Tensor]
+# Images of a training step, or all that a client measures: pooled (B, D), patches (B, P, D) or
+# None, labels (B,).
+Batch = LabelledFeatures
 
 
 @dataclass(frozen=True)
@@ -77,15 +80,6 @@ class Server:
     shared: Params
     memory: Params = field(default_factory=dict)
     report: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Image features: pooled (B, D), patches (B, P, D) or None, labels (B,)."""
-
-    pooled: Tensor
-    patches: Tensor | None
-    labels: Tensor
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from focoop import caching
-from focoop.clip import Backbone, load_backbone
+from focoop.clip import Backbone, LabelledFeatures, load_backbone
 from focoop.config import RunConfig
 from focoop.data import NAMED, SEVERITIES, Source, expand, read_corrupted, ready_features
 from focoop.errors import ConfigError, DataError, MethodError
 from focoop.features import FeatureSet, open_features, open_labels, patch_kind_of
-from focoop.federation import ClientData, EvaluationSets, Images, Owned
+from focoop.federation import EvaluationSets, Owned
 from focoop.methods import Method, Task, create
 from focoop.processor import training_in_bfloat16
 from focoop.scenario.assignment import Split, Tested, make_split
@@ -53,7 +53,7 @@ class Scenario:
     words: tuple[str, ...] = ()  # mined negative words
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def client(self, index: int) -> ClientData:
+    def client(self, index: int) -> LabelledFeatures:
         """Gather a client's training images; without the call a client costs nothing.
 
         Args:
@@ -62,22 +62,18 @@ class Scenario:
         Returns:
             Its images.
         """
-        found = self._images_at(torch.from_numpy(self.split.train_index[index]))
-        return replace(found, views=self.split.views)
+        rows = torch.from_numpy(self.split.train_index[index])
+        return replace(self.split.train.rows(rows), num_views=self.split.views)
 
-    def training_clients(self) -> list[Callable[[], ClientData]]:
+    def training_clients(self) -> list[Callable[[], LabelledFeatures]]:
         """Return functions that gather the images of those who train.
 
         These are all clients, or one that holds all images where a method pools them.
         """
         if self.method.pools_data:
             rows = torch.from_numpy(np.concatenate(self.split.train_index))
-            return [partial(self._images_at, rows)]
+            return [partial(self.split.train.rows, rows)]
         return [partial(self.client, k) for k in range(self.num_clients)]
-
-    def _images_at(self, rows: torch.Tensor) -> ClientData:
-        found = self.split.train.select(rows)
-        return ClientData(found.pooled, found.patches, found.labels)
 
     @property
     def num_clients(self) -> int:
@@ -152,12 +148,12 @@ def build_scenario(
     ood_specs = ood_of(config)
     for spec in ood_specs:
         features = opened(spec)
-        ood[_short(spec)] = _images(features)
+        ood[_short(spec)] = features
         hashes[spec] = features.sha256()
         sources[spec] = served_by(features)
     if len(ood) != len(ood_specs):
         raise ConfigError(f"two OOD sets would share a name: {', '.join(ood_specs)}")
-    sets = EvaluationSets(Owned(_images(split.test), split.test_index), corrupted, ood)
+    sets = EvaluationSets(Owned(split.test, split.test_index), corrupted, ood)
     words = tuple(words or ())
     return Scenario(method, task, backbone, split, sets, hashes, words, sources)
 
@@ -459,17 +455,13 @@ def _same_clients(config: RunConfig, split: Split, features: FeatureSet, spec: s
         features = features.select(torch.from_numpy(rows))
     if split.shares is not None and rows is None:
         owned = split.shares.assign(features.labels.numpy(), derive(config.partition.seed, "test"))
-        return Owned(_images(features), owned)
+        return Owned(features, owned)
     if not same or not torch.equal(features.labels, split.test.labels):
         raise ConfigError(
             f"data.corrupted: {spec} does not hold the test images of {config.data.id}: write "
             f"{config.data.id}#brightness, which corrupts those"
         )
-    return Owned(_images(features), split.test_index)
-
-
-def _images(features: FeatureSet) -> Images:
-    return Images(features.pooled, features.patches, features.labels.numpy())
+    return Owned(features, split.test_index)
 
 
 def _short(spec: str) -> str:

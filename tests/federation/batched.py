@@ -4,15 +4,16 @@ from collections.abc import Sequence
 
 import torch
 
+from focoop.clip.base import LabelledFeatures
 from focoop.federation.batched_training import BatchedTrainer, on_host
-from focoop.federation.client import ClientData, LocalSettings, check_loss
+from focoop.federation.client import LocalSettings, check_loss
 from focoop.methods.base import Method, State, Task
 
 
 def train_together(
     method: Method,
     states: Sequence[State],
-    data: Sequence[ClientData],
+    data: Sequence[LabelledFeatures],
     task: Task,
     settings: LocalSettings,
     generators: Sequence[torch.Generator],

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks.attacks import ATTACKS, UPDATES, attacked, flipped
-from focoop.federation.client import ClientData
+from focoop.clip.base import LabelledFeatures
 from focoop.federation.updates.screening import Defence
 from focoop.methods.base import ClientUpdate, Server
 from focoop.methods.focoop import FOCoOp
@@ -52,7 +52,7 @@ def test_far_prompts_win_the_slots_unless_there_is_a_cap() -> None:
 
 
 def test_labels_are_mirrored() -> None:
-    data = ClientData(torch.zeros(3, 2), None, torch.tensor([0, 1, 3]))
+    data = LabelledFeatures(torch.zeros(3, 2), None, torch.tensor([0, 1, 3]))
     assert flipped(lambda: data, 4).labels.tolist() == [3, 2, 0]
 
 

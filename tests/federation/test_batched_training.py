@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from focoop.clip.base import LabelledFeatures
 from focoop.clip.text.names import Names
 from focoop.federation.batched_training import BatchedTrainer
-from focoop.federation.client import ClientData, LocalSettings, train
+from focoop.federation.client import LocalSettings, train
 from focoop.federation.rounds import Schedule
 from focoop.federation.simulator import MemoryStore, simulate
 from focoop.methods import available, create
@@ -216,7 +217,7 @@ class Bowl(Method):
         return server
 
 
-def bowl_after(settings: LocalSettings, count: int) -> tuple[State, State, ClientData]:
+def bowl_after(settings: LocalSettings, count: int) -> tuple[State, State, LabelledFeatures]:
     """(received, trained, images) of one client, whose batches all hold all its images."""
     method = Bowl()
     task = make_task(method, dtype=torch.float64)
@@ -244,7 +245,7 @@ def test_a_strong_pull_keeps_shared_near_what_was_received_and_private_free() ->
     free = bowl_after(LocalSettings(epochs=50, batch_size=8, lr=1e-3), 8)
     held = bowl_after(LocalSettings(epochs=50, batch_size=8, lr=1e-3, prox=900.0), 8)
 
-    def moved(found: tuple[State, State, ClientData]) -> float:
+    def moved(found: tuple[State, State, LabelledFeatures]) -> float:
         return float((found[1].shared["x"] - found[0].shared["x"]).norm())
 
     assert moved(held) < 0.05 * moved(free)

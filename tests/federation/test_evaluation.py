@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from focoop.clip.base import LabelledFeatures
 from focoop.errors import DataError
 from focoop.federation import evaluation
 from focoop.federation.evaluation import (
     EvaluationSets,
-    Images,
     Owned,
     answers,
     chunk_size,
@@ -85,13 +85,13 @@ TASK = Task(
 )
 
 
-def images(rows: list[tuple[int, int, float]]) -> Images:
+def images(rows: list[tuple[int, int, float]]) -> LabelledFeatures:
     """(label, predicted, score) per image."""
     pooled = torch.zeros(len(rows), 4)
     for i, (_, predicted, score) in enumerate(rows):
         pooled[i, predicted] = 1.0
         pooled[i, 3] = score
-    return Images(pooled, None, np.array([label for label, _, _ in rows]))
+    return LabelledFeatures(pooled, None, torch.tensor([label for label, _, _ in rows]))
 
 
 # Client 0 owns rows 0-2 (3 of 3 right), client 1 rows 3-4 (1 of 2 right).
@@ -173,15 +173,15 @@ class Cosines(Written):
         self.seen: list[int] = []
 
 
-def drawn(count: int, patches: int = 0) -> tuple[Text, Images]:
+def drawn(count: int, patches: int = 0) -> tuple[Text, LabelledFeatures]:
     generator = torch_generator(0, "chunks")
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    labels = torch.randint(5, (count,), generator=generator).numpy()
+    labels = torch.randint(5, (count,), generator=generator)
     parts = draw(count, patches, 8) if patches else None
-    return Text(draw(5, 8), draw(7, 8)), Images(draw(count, 8), parts, labels)
+    return Text(draw(5, 8), draw(7, 8)), LabelledFeatures(draw(count, 8), parts, labels)
 
 
 @pytest.mark.parametrize("patches", [0, 3])
@@ -205,10 +205,10 @@ def test_evaluation_does_not_depend_on_the_number_of_threads(name: str) -> None:
     state = method.init(task, torch_generator(0, "start"))
     generator = torch.Generator().manual_seed(3)
     pooled = F.normalize(torch.randn(40, task.anchors.shape[1], generator=generator), dim=-1)
-    test = Images(pooled[:20], None, np.arange(20) % count)
+    test = LabelledFeatures(pooled[:20], None, torch.arange(20) % count)
     sets = EvaluationSets(
         Owned(test, [np.arange(20)[k::5] for k in range(5)]),
-        ood={"far": Images(pooled[20:], None, np.zeros(20, np.int64))},
+        ood={"far": LabelledFeatures(pooled[20:], None, torch.zeros(20).long())},
     )
     try:
         for threads in (1, 3):
@@ -233,7 +233,7 @@ def test_chunks_shrink_with_prompts_and_patches() -> None:
             torch.zeros(1, 1).expand(classes, width), torch.zeros(1, 1).expand(words, width)
         )
         parts = torch.zeros(1, 1, 1).expand(9, patches, width) if patches else None
-        return chunk_size(text, Images(torch.zeros(9, 4), parts, np.zeros(9)))
+        return chunk_size(text, LabelledFeatures(torch.zeros(9, 4), parts, torch.zeros(9)))
 
     assert size(100, 100, 0) == evaluation.CHUNK
     for case in ((1000, 1000, 0), (1000, 100, 196), (100, 100, 16), (100, 0, 196)):
@@ -249,7 +249,7 @@ def test_one_model_for_all_pools_as_if_every_client_had_answered() -> None:
     sets = EvaluationSets(
         Owned(images, np.array_split(np.arange(60), 6)),
         {},
-        {"x": Images(outside, None, np.zeros(40, dtype=np.int64))},
+        {"x": LabelledFeatures(outside, None, torch.zeros(40).long())},
     )
 
     class Fixed(Cosines):
@@ -293,7 +293,7 @@ def test_the_frontier_is_what_a_bias_on_own_classes_gives(same_for_all: bool) ->
             return Logits(pooled, pooled[:, :1])
 
     task = replace(TASK, classes=tuple("abcdef"))
-    sets = EvaluationSets(Owned(Images(logits, None, labels), index))
+    sets = EvaluationSets(Owned(LabelledFeatures(logits, None, torch.from_numpy(labels)), index))
     params = {"shift": torch.zeros(())}
     result = evaluate(Read(), task, lambda k: params, sets, same_for_all=same_for_all)
     assert result.clients[3]["frontier"] is None

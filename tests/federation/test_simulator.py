@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from focoop.clip.base import LabelledFeatures
 from focoop.errors import ConfigError, MethodError
-from focoop.federation.client import ClientData, LocalSettings, learning_rate, train
+from focoop.federation.client import LocalSettings, learning_rate, train
 from focoop.federation.rounds import (
     Schedule,
     aggregate,
@@ -48,7 +49,7 @@ def task() -> Task:
     )
 
 
-def make_clients(sizes: list[int], dim: int = 12) -> list[Callable[[], ClientData]]:
+def make_clients(sizes: list[int], dim: int = 12) -> list[Callable[[], LabelledFeatures]]:
     """Clients with images near their class centres; client k's labels start at class k."""
     centres = F.normalize(torch.randn(4, dim, generator=torch_generator(0, "centres")), dim=-1)
     clients = []
@@ -57,7 +58,7 @@ def make_clients(sizes: list[int], dim: int = 12) -> list[Callable[[], ClientDat
         labels = (torch.arange(size) + client) % 4
         noise = 0.2 * torch.randn(size, dim, generator=generator)
         pooled = F.normalize(centres[labels] + noise, dim=-1)
-        clients.append(lambda p=pooled, y=labels: ClientData(p, None, y))
+        clients.append(lambda p=pooled, y=labels: LabelledFeatures(p, None, y))
     return clients
 
 
@@ -114,7 +115,7 @@ def test_updates_are_sorted_and_a_client_may_not_vote_twice(task: Task) -> None:
 def test_divergence_is_named(task: Task) -> None:
     method = create("promptfl")
     data = make_clients([8])[0]()
-    broken = ClientData(data.pooled * float("nan"), None, data.labels)
+    broken = LabelledFeatures(data.pooled * float("nan"), None, data.labels)
     settings = LocalSettings(epochs=1, batch_size=4, lr=0.5)
     with pytest.raises(MethodError, match=r"federation\.lr"):
         train(method, start(method, task, 0), broken, task, settings, torch_generator(0))

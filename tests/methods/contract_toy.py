@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from focoop.clip.base import LabelledFeatures
 from focoop.clip.text.tower import Names
-from focoop.federation.client import ClientData, LocalSettings
+from focoop.federation.client import LocalSettings
 from focoop.federation.rounds import Schedule, client_state, start
 from focoop.federation.simulator import MemoryStore, RoundResult, simulate
 from focoop.methods import create
@@ -137,7 +138,7 @@ class World:
     centres: Tensor
     elsewhere: Tensor
 
-    def images(self, labels: Tensor, seed: object, patches: bool) -> ClientData:
+    def images(self, labels: Tensor, seed: object, patches: bool) -> LabelledFeatures:
         """Images of the classes `labels` (n,); -1: outliers."""
         generator = torch_generator(0, "contract images", str(seed))
         dtype, count = self.centres.dtype, len(labels)
@@ -152,7 +153,7 @@ class World:
         shown = (torch.arange(PATCHES) < SHOWN).to(dtype)[None, :, None] * known[:, None]
         local = shown * meant[:, None] + (1.0 - 0.7 * shown) * background
         local = local + 0.05 * draw(count, PATCHES, DIM)
-        return ClientData(
+        return LabelledFeatures(
             F.normalize(pooled + 0.05 * draw(count, DIM), dim=-1),
             F.normalize(local, dim=-1) if patches else None,
             labels.clamp(min=0),
@@ -172,7 +173,7 @@ def make_world(task: Task) -> World:
 
 def make_clients(
     method: Method, task: Task, held: Sequence[Sequence[int]]
-) -> list[Callable[[], ClientData]]:
+) -> list[Callable[[], LabelledFeatures]]:
     """Client k holds the labels `held[k]`; where a method pools images, one party holds all."""
     world, patches = make_world(task), bool(method.patch_kind)
     data = [
@@ -184,10 +185,10 @@ def make_clients(
     return [lambda one=one: one for one in data]  # type: ignore[misc]
 
 
-def join(data: Sequence[ClientData]) -> ClientData:
+def join(data: Sequence[LabelledFeatures]) -> LabelledFeatures:
     """All images in one place."""
     patches = [one.patches for one in data if one.patches is not None]
-    return ClientData(
+    return LabelledFeatures(
         torch.cat([one.pooled for one in data]),
         torch.cat(patches) if patches else None,
         torch.cat([one.labels for one in data]),
@@ -205,7 +206,7 @@ class Outcome:
 
     method: Method
     task: Task
-    clients: list[Callable[[], ClientData]]
+    clients: list[Callable[[], LabelledFeatures]]
     rounds: list[RoundResult]
     store: MemoryStore
 
@@ -230,13 +231,13 @@ class Outcome:
             lambda: self.clients[client]().counts(len(self.task.classes)),
         )
 
-    def images(self, labels: Sequence[int], seed: str) -> ClientData:
+    def images(self, labels: Sequence[int], seed: str) -> LabelledFeatures:
         """Images of the classes `labels`, outliers where -1, that no client holds."""
         patches = bool(self.method.patch_kind)
         return make_world(self.task).images(torch.tensor(labels), seed, patches)
 
     @torch.no_grad()
-    def answers(self, client: int, data: ClientData) -> tuple[Tensor, Tensor]:
+    def answers(self, client: int, data: LabelledFeatures) -> tuple[Tensor, Tensor]:
         """(N, C) class logits and (N,) scores, computed the way an evaluation does."""
         state = self.state(client)
         text = self.method.encode({**state.shared, **state.private}, self.task)
@@ -270,7 +271,7 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def as_batch(data: ClientData) -> Batch:
+def as_batch(data: LabelledFeatures) -> Batch:
     """All of a client's images at once."""
     return Batch(data.pooled, data.patches, data.labels)
 

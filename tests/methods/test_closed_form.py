@@ -12,7 +12,8 @@ from sklearn.covariance import OAS
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge
 
-from focoop.federation.client import ClientData, make_update
+from focoop.clip.base import LabelledFeatures
+from focoop.federation.client import make_update
 from focoop.federation.rounds import Screen, aggregate
 from focoop.federation.updates.differential_privacy import Privacy
 from focoop.federation.updates.secure_sum import summed
@@ -399,8 +400,11 @@ def test_views_are_no_further_images() -> None:
     task = make_task(method)
     outcome = federate(method, task, spread([8]), rounds=1)
     data = outcome.clients[0]()
-    doubled = ClientData(
-        torch.cat([data.pooled, -data.pooled]), None, torch.cat([data.labels, data.labels]), views=1
+    doubled = LabelledFeatures(
+        torch.cat([data.pooled, -data.pooled]),
+        None,
+        torch.cat([data.labels, data.labels]),
+        num_views=1,
     )
     state = outcome.initial
     sums = make_update(method, 0, state, doubled, task, 0.0).shared["means"]

@@ -11,7 +11,8 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from focoop.federation.client import ClientData, train, trains
+from focoop.clip.base import LabelledFeatures
+from focoop.federation.client import train, trains
 from focoop.federation.rounds import aggregate, num_bytes, start
 from focoop.federation.simulator import MemoryStore
 from focoop.fields import fields_of
@@ -126,7 +127,7 @@ def test_an_answer_does_not_depend_on_the_other_images(name: str) -> None:
     for row in range(len(images)):
         part = slice(row, row + 1)
         patches = None if images.patches is None else images.patches[part]
-        alone = ClientData(images.pooled[part], patches, images.labels[part])
+        alone = LabelledFeatures(images.pooled[part], patches, images.labels[part])
         own_logits, own_score = trained(name).answers(0, alone)
         torch.testing.assert_close(own_logits, logits[part], rtol=0, atol=1e-4)
         torch.testing.assert_close(own_score, scores[part], rtol=1e-4, atol=1e-4)

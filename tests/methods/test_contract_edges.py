@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
+from focoop.clip.base import LabelledFeatures
 from focoop.errors import MethodError
-from focoop.federation.client import ClientData, LocalSettings, train
+from focoop.federation.client import LocalSettings, train
 from focoop.federation.rounds import start
 from focoop.methods import available, create
 from focoop.seeds import torch_generator
@@ -102,7 +103,7 @@ def test_those_who_need_patches_refuse_images_without(name: str) -> None:
     method = create(name)
     outcome = federate(method, make_task(method), spread([2]), rounds=0)
     images = outcome.images([0, 1], "bare")
-    bare = ClientData(images.pooled, None, images.labels)
+    bare = LabelledFeatures(images.pooled, None, images.labels)
     with pytest.raises(MethodError, match=r"data\.with_patches"):
         outcome.answers(0, bare)
     with pytest.raises(MethodError, match=r"data\.with_patches"):

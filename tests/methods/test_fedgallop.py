@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from focoop.clip.base import LabelledFeatures
 from focoop.clip.text.tower import Names
 from focoop.config.loading import load
 from focoop.errors import ConfigError, MethodError
-from focoop.federation.client import ClientData, LocalSettings, train
+from focoop.federation.client import LocalSettings, train
 from focoop.methods.base import Batch, ClientUpdate, Server, State, Task
 from focoop.methods.fedgallop import FedGalLoP
 from focoop.seeds import torch_generator
@@ -248,7 +249,7 @@ def test_clients_together_are_clients_alone(projected: bool) -> None:
         own = make_params(method, task, noise=0.1 * (k + 1))
         states.append(State(shared, {name: own[name] for name in ("local", "projection")}))
         batch = patch_batch(size, seed=k, width=width)
-        data.append(ClientData(batch.pooled, batch.patches, batch.labels))
+        data.append(LabelledFeatures(batch.pooled, batch.patches, batch.labels))
     settings = LocalSettings(epochs=2, batch_size=4, lr=0.05, momentum=0.5)
     made = [torch_generator(0, "client", k) for k in range(4)]
     group = train_together(method, states, data, task, settings, made)

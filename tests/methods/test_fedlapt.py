@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
+from focoop.clip.base import LabelledFeatures
 from focoop.clip.text.tower import Names
 from focoop.config.loading import load
 from focoop.errors import ConfigError, MethodError
-from focoop.federation.client import ClientData, LocalSettings, train
+from focoop.federation.client import LocalSettings, train
 from focoop.methods.base import Batch, ClientUpdate, Logits, Params, Server, State, Task, cosines
 from focoop.methods.fedlapt import TEMPLATES, FedLAPT, symmetric_beta
 from focoop.seeds import torch_generator
@@ -250,7 +251,7 @@ def test_clients_together_are_clients_alone(contexts: str, mixing: str) -> None:
     method, task, params = make(contexts=contexts, mixing=mixing, negative_texts=2)
     sizes, local = (7, 0, 5, 1), LocalSettings(epochs=2, batch_size=4, lr=0.3, momentum=0.5)
     batches = [make_batch(size, seed=k) for k, size in enumerate(sizes)]
-    data = [ClientData(b.pooled, None, b.labels) for b in batches]
+    data = [LabelledFeatures(b.pooled, None, b.labels) for b in batches]
     states = [State(params) for _ in sizes]
     generators = [torch_generator(k, "t") for k in range(4)]
     many = train_together(method, states, data, task, local, generators)

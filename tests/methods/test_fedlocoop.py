@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from focoop.clip.base import LabelledFeatures
 from focoop.clip.text.tower import Names
 from focoop.config.loading import load
 from focoop.errors import ConfigError, MethodError
-from focoop.federation.client import ClientData, LocalSettings, train
+from focoop.federation.client import LocalSettings, train
 from focoop.methods.base import Batch, ClientUpdate, Method, Server, State, Task
 from focoop.methods.fedlocoop import FedLoCoOp, ood_loss
 from focoop.seeds import torch_generator
@@ -178,7 +179,7 @@ def test_clients_together_are_clients_alone(class_specific: bool) -> None:
     lead = (C,) if class_specific else ()
     state = State(make_context(*lead))
     batches = [patch_batch(size, seed=seed) for size, seed in ((7, 1), (4, 2), (0, 3), (6, 4))]
-    data = [ClientData(b.pooled, b.patches, b.labels) for b in batches]
+    data = [LabelledFeatures(b.pooled, b.patches, b.labels) for b in batches]
     settings = LocalSettings(epochs=2, batch_size=4, lr=0.3, momentum=0.5)
     made = [torch_generator(0, "client", k) for k in range(4)]
     group = train_together(method, [state] * 4, data, task, settings, made)

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from focoop.clip.base import LabelledFeatures
 from focoop.clip.text.tower import Names
 from focoop.config.loading import load
 from focoop.errors import ConfigError, MethodError
-from focoop.federation.client import ClientData, LocalSettings, train
+from focoop.federation.client import LocalSettings, train
 from focoop.methods.base import Batch, ClientUpdate, Server, State, Task
 from focoop.methods.fedotp import FedOTP
 from focoop.seeds import torch_generator
@@ -210,7 +211,7 @@ def test_clients_together_train_as_alone(transport: str) -> None:
     method = FedOTP(FedOTP.Config(context_tokens=N_TOKENS, transport=transport, max_iterations=30))
     settings = LocalSettings(epochs=2, batch_size=3, lr=0.3, momentum=0.5)
     images = [make_images(size, seed) for seed, size in enumerate([5, 3, 6])]
-    data = [ClientData(b.pooled, b.patches, b.labels) for b in images]
+    data = [LabelledFeatures(b.pooled, b.patches, b.labels) for b in images]
     shared = make_state().shared
     states = [State(shared, make_state(k).private) for k in range(3)]
 

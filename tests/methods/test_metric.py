@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focoop.federation.client import ClientData, LocalSettings, make_update, train
+from focoop.clip.base import LabelledFeatures
+from focoop.federation.client import LocalSettings, make_update, train
 from focoop.methods._metric import seen, whitening
 from focoop.methods.base import Batch, ClientUpdate, Params, Server, State
 from focoop.methods.focoop_plus import WEIGHT, FOCoOpPlus
@@ -42,7 +43,7 @@ def test_a_client_measures_its_images_and_trains_none_of_it() -> None:
     params["means"] *= 0.3  # of unit features
     private = {n: params[n] for n in ("local", "counts")}
     state = State({n: params[n] for n in SHARED}, private)
-    data = ClientData(batch.pooled, None, batch.labels)
+    data = LabelledFeatures(batch.pooled, None, batch.labels)
     trained, loss = train(method, state, data, task, LocalSettings(1, 9, 0.1), torch_generator(0))
     assert all(torch.equal(trained.shared[n], params[n]) for n in (*MEASURED, "centre", "metric"))
     assert not torch.equal(trained.shared["global"], params["global"])
@@ -90,8 +91,11 @@ def test_copies_and_views_of_an_image_are_no_other_images() -> None:
         0.0,
     ]
     views = images_of(2, 3, 0, 0, seed=1)
-    data = ClientData(
-        torch.cat([batch.pooled, views.pooled]), None, torch.cat([batch.labels, views.labels]), 1
+    data = LabelledFeatures(
+        torch.cat([batch.pooled, views.pooled]),
+        None,
+        torch.cat([batch.labels, views.labels]),
+        num_views=1,
     )
     sent = make_update(method, 0, State({n: params[n] for n in SHARED}), data, task, 0.0).shared
     assert not sent["mean_weight"][0] and sent["mean_weight"][1]
@@ -126,7 +130,7 @@ def test_withheld_means_cannot_be_computed_from_what_is_sent() -> None:
     def sent_with(image: Batch) -> Params:
         pooled = torch.cat([rest.pooled, image.pooled])
         batch = Batch(pooled, None, torch.cat([rest.labels, image.labels]))
-        data = ClientData(batch.pooled, None, batch.labels)
+        data = LabelledFeatures(batch.pooled, None, batch.labels)
         return make_update(method, 0, State({n: params[n] for n in SHARED}), data, task, 0.0).shared
 
     sent, other = sent_with(secret), sent_with(images_of(1, 0, 0, 0, seed=10))

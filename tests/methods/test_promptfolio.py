@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from focoop.clip.base import LabelledFeatures
 from focoop.config.loading import load
 from focoop.errors import ConfigError
-from focoop.federation.client import ClientData, LocalSettings, train
+from focoop.federation.client import LocalSettings, train
 from focoop.methods.base import ClientUpdate, Server, State, Task
 from focoop.methods.promptfolio import PromptFolio
 from focoop.seeds import torch_generator
@@ -122,7 +123,7 @@ def test_many_clients_at_once_train_as_each_alone() -> None:
     shared = {"global": make_params()["global"]}
     states = [State(shared, {"local": make_params(k)["local"]}) for k in range(3)]
     batches = [make_batch(size, seed) for seed, size in enumerate([7, 4, 9])]
-    data = [ClientData(b.pooled, None, b.labels) for b in batches]
+    data = [LabelledFeatures(b.pooled, None, b.labels) for b in batches]
     alone = [
         train(method, state, images, task, settings, torch_generator(k))
         for k, (state, images) in enumerate(zip(states, data, strict=True))

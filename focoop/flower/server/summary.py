@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
-from focoop.federation import EvaluationSets, Images, Owned, summary_of
+from focoop.clip import LabelledFeatures
+from focoop.federation import EvaluationSets, Owned, summary_of
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -14,7 +14,9 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     A set that not every row mentions is left out.
     """
-    nothing = Owned(Images(torch.empty(0, 0), None, np.zeros(0, dtype=np.int64)), [])
+    nothing = Owned(
+        LabelledFeatures(torch.empty(0, 0), None, torch.empty(0, dtype=torch.int64)), []
+    )
     common = [set(row["ood"]) for row in rows]
     names = [name for name in rows[0]["ood"] if all(name in one for one in common)]
     measures = {name: dict.fromkeys(rows[0]["ood"][name], 0.0) for name in names}
