@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from focoop.api.frames import pandas
+from focoop.clip import LabelledFeatures
 from focoop.config import RunConfig
 from focoop.errors import ConfigError, DataError, RunError, nearest
 from focoop.experiments import OpenedRun, open_state, with_score
-from focoop.features import FeatureSet
-from focoop.federation import Evaluation, Images
+from focoop.federation import Evaluation
 from focoop.functional import scores
 from focoop.methods import Logits, Text
 from focoop.runs import RunFolder
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 Score = str | Callable[[scores.Inputs], Tensor]
-ImageSource = str | FeatureSet | Images | Array
+ImageSource = str | LabelledFeatures | Array
 CHUNK = 4096  # images at a time
 
 
@@ -229,7 +229,7 @@ class Run:
             ]
         return np.concatenate(parts)
 
-    def images(self, name: str = "test") -> Images:
+    def images(self, name: str = "test") -> LabelledFeatures:
         """Return the features of a set that the run is measured on.
 
         Args:
@@ -329,18 +329,16 @@ class Run:
                 found.append(scenario.method.logits(text, pooled, patches))
         return found
 
-    def _features(self, source: ImageSource) -> Images:
+    def _features(self, source: ImageSource) -> LabelledFeatures:
         if isinstance(source, str):
             return self.images(source)
-        if isinstance(source, Images):
+        if isinstance(source, LabelledFeatures):
             return source
-        if isinstance(source, FeatureSet):
-            return Images(source.pooled, source.patches, source.labels.numpy())
         pooled = torch.as_tensor(np.asarray(source), dtype=torch.float32)
         width = self._state().scenario.task.anchors.shape[1]
         if pooled.ndim != 2 or pooled.shape[1] != width:
             raise DataError(f"features must be (N, {width}), these are {tuple(pooled.shape)}")
-        return Images(pooled, None, np.zeros(len(pooled), dtype=np.int64))
+        return LabelledFeatures(pooled, None, torch.zeros(len(pooled), dtype=torch.int64))
 
 
 FRAMES = ("rounds", "clients", "traffic")

@@ -135,7 +135,7 @@ def test_arrays_of_a_client_agree_with_its_metrics(made: focoop.Run) -> None:
     run = focoop.open_run(made.path)
     for row in run.clients:
         client = row["client"]
-        own, labels = run.own_rows(client), run.images("test").labels
+        own, labels = run.own_rows(client), run.images("test").labels.numpy()
         predicted = run.predictions(client=client)
         assert np.mean(predicted[own] == labels[own]) == pytest.approx(row["accuracy_own"])
         logits = run.logits(client=client)
