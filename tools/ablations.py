@@ -1,16 +1,16 @@
 """Switch FOCoOp's parts off one at a time, over seeds, and test the differences in pairs.
 
-    python tools/ablations.py --out runs/ablations --device cuda --jobs 12 --minutes 7.5
+    python tools/ablations.py --out runs/ablations --device cuda --jobs 12 --minutes 7
     python tools/ablations.py --out runs/ablations --settings siblings --variants "full,no GOC"
 
 Needs torch, numpy and safetensors alone, and no data beside the packaged features. Every run is a
 cell of the grid that `focoop compare` makes, in RUNS, by default a folder beside OUT; a run that
-is finished is not made again. Seed after seed is run, and after each the results so far are
+is finished is not made again. Seeds are run in groups, and after each group the results so far are
 written into OUT: `ablations.md`, `ablations.json` and `curves.json`. `--minutes` stops before a
-seed that would not end in time; the same command goes on.
+group that would not end in time; the same command goes on.
 
 Settings, all of the packaged CIFAR-100 with ten clients and 8 shots:
-- `apart`: no class in common, classes dealt at random. All parts are switched off.
+- `apart`: no class in common, classes dealt at random. All parts are switched off in turn.
 - `siblings`: no class in common, and every class has its four siblings (CIFAR-100's superclasses)
   at other clients, so that clients' classes are each other's near-OOD. Here consistency should
   matter most, which is why it is here.
@@ -60,7 +60,12 @@ GOC = {
     "pool of means": "goc_pool=mean",
 }
 BESIDE = {"local_only": "local_only", "promptfl": "promptfl:class_specific=true"}
-TABLES = {"apart": {**BOS, **GOC}, "siblings": {**GOC}, "mixed": {**GOC}}
+FEW = ("full", "no GOC", "no calibration", "barycentres", "OOD prompts averaged")
+TABLES = {
+    "apart": {**BOS, **GOC},
+    "siblings": {name: GOC[name] for name in FEW},
+    "mixed": {name: GOC[name] for name in FEW},
+}
 SPLITS = {
     "apart": '[partition]\nkind = "pathological"',
     "siblings": '[partition]\nkind = "pathological"',
@@ -95,16 +100,16 @@ def main() -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     runs = given.runs or given.out.with_name(given.out.name + "-runs")
     files = {name: setting_file(name, runs, given.rounds) for name in given.settings.split(",")}
-    began, longest, code = time.monotonic(), 0.0, 0
-    for seed in map(int, given.seeds.split(",")):
-        spent = time.monotonic() - began
-        if given.minutes and spent + longest > 60 * given.minutes:
-            print(f"stopped before seed {seed}: {spent:.0f} s are spent", file=sys.stderr)
+    began, each, code = time.monotonic(), 0.0, 0
+    for group in given.seeds.split(";"):
+        spent, count = time.monotonic() - began, len(group.split(","))
+        if given.minutes and spent + each * count > 60 * given.minutes:
+            print(f"stopped before seeds {group}: {spent:.0f} s are spent", file=sys.stderr)
             break
         for name, file in files.items():
-            code = run(name, file, seed, runs, given) or code
-        longest = max(longest, time.monotonic() - began - spent)
-        write(runs, given.out)
+            code = run(name, file, group, runs, given) or code
+            write(runs, given.out)
+        each = max(each, (time.monotonic() - began - spent) / count)
     print((given.out / "ablations.md").read_text(encoding="utf-8"))
     return code
 
@@ -116,7 +121,7 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--runs", type=Path, help="folder of run folders, about 16 MB each")
     one.add_argument("--settings", default=",".join(TABLES))
     one.add_argument("--variants", default="", help="only these, as in 'full,no GOC'")
-    one.add_argument("--seeds", default="0,1,2,3,4")
+    one.add_argument("--seeds", default="0,1;2,3,4", help="groups of seeds, as in '0,1;2,3,4'")
     one.add_argument("--rounds", type=int, default=25)
     one.add_argument("--minutes", type=float, default=0.0)
     one.add_argument("--device", default="cpu")
@@ -158,16 +163,17 @@ def siblings(runs: Path) -> Path:
     return file.resolve()
 
 
-def run(name: str, file: Path, seed: int, runs: Path, given: argparse.Namespace) -> int:
-    """All variants of a setting for one seed, by the grid's own command."""
+def run(name: str, file: Path, seeds: str, runs: Path, given: argparse.Namespace) -> int:
+    """All variants of a setting for some seeds, by the grid's own command."""
     table = TABLES[name]
     asked = [part.strip() for part in given.variants.split(",") if part.strip()] or None
     labels = [one for one in table if asked is None or one in asked]
     methods = [f"focoop:{table[one]}" if table[one] else "focoop" for one in labels]
     methods += BESIDE.values() if asked is None and name == "apart" else []
+    out = runs / f"seeds{seeds.replace(',', '-')}" / name
     return grid(
-        ["compare", str(file), "--methods", ",".join(methods), "--seeds", str(seed),
-         "--presets", str(ROOT / "configs" / "methods"), "--out", str(runs / f"seed{seed}" / name),
+        ["compare", str(file), "--methods", ",".join(methods), "--seeds", seeds,
+         "--presets", str(ROOT / "configs" / "methods"), "--out", str(out),
          "--device", given.device, "--jobs", str(given.jobs)]
     )  # fmt: skip
 
@@ -192,7 +198,7 @@ def collect(runs: Path) -> tuple[Cells, dict[str, Any]]:
     names |= {label: name for name, label in BESIDE.items()}
     cells: Cells = {}
     reports: dict[str, dict[str, list[list[dict[str, float]]]]] = {}
-    for file in sorted(runs.glob("seed*/*/results.json")):
+    for file in sorted(runs.glob("seeds*/*/results.json")):
         for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]:
             if cell["status"] != "finished":
                 continue

@@ -57,7 +57,7 @@ def test_differences_are_taken_in_pairs(tmp_path: Path) -> None:
              "folder": str(folder), "summary": {"accuracy_own": own, "accuracy_all": 0.1}}
             for label, own in (("focoop", 0.7 + 0.1 * seed), ("focoop:goc=false", 0.6 + 0.1 * seed))
         ]  # fmt: skip
-        target = tmp_path / f"seed{seed}" / "apart"
+        target = tmp_path / f"seeds{seed}" / "apart"
         target.mkdir(parents=True)
         (target / "results.json").write_text(json.dumps({"cells": cells}))
     out = tmp_path / "out"
