@@ -1,28 +1,50 @@
-"""The Python that pages show runs, and prints what they say."""
+"""The Python that pages and the README show runs, and prints what they say."""
 
 import contextlib
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 
 
-def run(page: Path) -> str:
-    """Run a page's blocks in order, as one notebook; return what they print."""
+def run(page: str) -> tuple[str, dict[str, Any]]:
+    """Run a page's blocks in order, as one notebook; return what they print, and their names."""
     shown = io.StringIO()
-    blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
+    blocks = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
     assert blocks
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     with contextlib.redirect_stdout(shown):
         for block in blocks:
-            exec(compile(block, str(page), "exec"), names)
-    return shown.getvalue()
+            exec(compile(block, page, "exec"), names)
+    return shown.getvalue(), names
 
 
 def test_scores_and_metrics() -> None:
-    printed = run(DOCS / "reference" / "python-functional.md")
+    printed, _ = run("docs/reference/python-functional.md")
     assert float(printed) == pytest.approx(1.0)
+
+
+@pytest.mark.slow
+def test_the_page_of_the_api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed, names = run("docs/reference/python.md")
+    first, fpr95, *_ = printed.splitlines()
+    told = re.search(r"own classes (\d+)%, all classes (\d+)%", first)
+    assert told and abs(int(told[1]) - 81) <= 1 and abs(int(told[2]) - 49) <= 1
+    assert 0.0 <= float(fpr95) <= 1.0
+    assert "| zeroshot |" in printed and "federation.rounds" in printed.splitlines()[-1]
+    assert names["cosines"].shape == (5, 2)
+
+
+@pytest.mark.slow
+def test_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, names = run("README.md")
+    summary = names["run"].summary
+    assert summary["accuracy_own"] == pytest.approx(0.807, abs=0.005)
+    assert summary["accuracy_all"] == pytest.approx(0.488, abs=0.005)

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from typer.testing import CliRunner
 
+import focoop
 from focoop.cli import app
 from focoop.config import loading
 from focoop.methods import available
@@ -168,3 +169,16 @@ def test_doctests_of_docstrings_are_shown_as_code(site: Path) -> None:
     assert "&gt;&gt;&gt; " in text and "<blockquote" not in text
     for name in ("mcm", "energy", "fpr95", "semi_unbalanced"):
         assert f">{name}</span>" in text or f">{name}<" in text, name
+
+
+def test_the_reference_has_every_public_name(site: Path) -> None:
+    """Modules of functions have a page; every other name of `focoop` stands under its own."""
+    texts = [path.read_text(encoding="utf-8") for path in site.glob("reference/python*.html")]
+    anchors = {anchor for text in texts for anchor in Page(text).anchors}
+    aliases, modules = {"Batch", "Params"}, {"metrics", "scores", "transport"}
+    missing = {name for name in focoop.__all__ if f"focoop.{name}" not in anchors}
+    assert missing == {"__version__", *aliases, *modules}
+    for name in aliases:
+        assert any(f"<code>{name}</code>" in text for text in texts)
+    for module in modules:
+        assert any(anchor.startswith(f"focoop.functional.{module}.") for anchor in anchors)
