@@ -38,7 +38,7 @@ clientapp = "focoop.flower.site.client_app:app"
 
 @lru_cache(maxsize=1)
 def app_bundle() -> bytes:
-    """The bytes of the bundle: the same on every machine with this version of focoop."""
+    """Return the bytes of the bundle: the same on every machine with this version of focoop."""
     # Not by Flower's own builder: its bytes change with the version of a TOML writer.
     content = APP.encode()
     digest = hashlib.sha256(content).hexdigest()
@@ -55,17 +55,24 @@ def app_bundle() -> bytes:
 
 @lru_cache(maxsize=1)
 def fingerprint() -> str:
-    """SHA-256 of the bundle, which is also Flower's name for it."""
+    """Return the SHA-256 of the bundle, which is also Flower's name for it."""
     return hashlib.sha256(app_bundle()).hexdigest()
 
 
 def is_ours(content: bytes) -> bool:
-    """Whether these bytes are the bundle of the installed focoop."""
+    """Say whether some bytes are the bundle of the installed focoop.
+
+    Args:
+        content: The bytes.
+
+    Returns:
+        Whether they are.
+    """
     return hashlib.sha256(content).hexdigest() == fingerprint()
 
 
 def refusal() -> str:
-    """Why another bundle is not run, for the party that sent it."""
+    """Return why another bundle is not run, for the party that sent it."""
     return (
         f"this machine runs the app of focoop {__version__} (fingerprint {fingerprint()[:16]}) "
         "and no other: install the same version of focoop everywhere"
@@ -73,7 +80,17 @@ def refusal() -> str:
 
 
 def install_ours(fab_file: Path | bytes, *args: Any, **options: Any) -> Path:
-    """Flower's `install_from_fab` for our bundle alone; others raise before they are opened.
+    """Install our bundle as Flower's `install_from_fab` does.
+
+    Others are refused before they are opened.
+
+    Args:
+        fab_file: The bundle.
+        *args: Further arguments of Flower's function.
+        **options: Its options.
+
+    Returns:
+        The folder it was installed in.
 
     Raises:
         FederationError: The bundle is not that of the installed focoop.

@@ -69,7 +69,11 @@ class Held:
             await self.app(scope, receive, send)
 
     def ring(self, path: str) -> None:
-        """Let go what is held for `path`; may be called from any thread."""
+        """Let go what is held for a path; may be called from any thread.
+
+        Args:
+            path: The path.
+        """
         loop = self.loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._ring, path)

@@ -31,7 +31,17 @@ class Site:
 
 
 def read_name(folder: Path) -> tuple[str, int]:
-    """(name, number) of the site that `folder` is for."""
+    """Read the name and number of the site that a folder is for.
+
+    Args:
+        folder: The site's folder of keys.
+
+    Returns:
+        Name and number.
+
+    Raises:
+        ConfigError: The folder is not a site's.
+    """
     try:
         told = tomllib.loads((folder / SITE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -46,7 +56,17 @@ def read_name(folder: Path) -> tuple[str, int]:
 
 
 def read_site(folder: Path) -> Site:
-    """The site whose keys are in `folder`."""
+    """Read the site whose keys are in a folder.
+
+    Args:
+        folder: The site's folder of keys.
+
+    Returns:
+        The site.
+
+    Raises:
+        ConfigError: The folder is not a site's, or lacks its key.
+    """
     name, client = read_name(folder)
     try:
         return Site(name, client, (folder / "key.pub").read_bytes())
@@ -58,10 +78,13 @@ def read_site(folder: Path) -> Site:
 
 
 def numbered(keys: Path) -> dict[int, str]:
-    """Names of a federation's sites by number, whether they have joined yet or not.
+    """List a federation's sites, whether they have joined yet or not.
 
     Args:
         keys: The coordinator's own folder of keys.
+
+    Returns:
+        Names by number.
 
     Raises:
         ConfigError: The numbers have a gap, or a folder was renamed.
@@ -81,7 +104,14 @@ def numbered(keys: Path) -> dict[int, str]:
 
 
 def registered(keys: Path) -> dict[int, Site]:
-    """Sites of a federation that have a key, by number, from the coordinator's folder of keys."""
+    """List the sites of a federation that have a key.
+
+    Args:
+        keys: The coordinator's own folder of keys.
+
+    Returns:
+        Sites by number.
+    """
     places = {client: keys / "sites" / name for client, name in numbered(keys).items()}
     return {
         client: read_site(place)
@@ -111,12 +141,37 @@ class Registry(Mapping[int, Site]):
 
 
 def prove(folder: Path, challenge: str, run: int, node: int, client: int) -> bytes:
-    """This site's signature under its claim to be `client`."""
+    """Sign this site's claim to be a client.
+
+    Args:
+        folder: The site's folder of keys.
+        challenge: What the server wants signed.
+        run: The run's number.
+        node: The node's number.
+        client: The client's number.
+
+    Returns:
+        The signature.
+    """
     return _private(folder).sign(claim(challenge, run, node, client), SCHEME)
 
 
 def proves(site: Site, proof: bytes, challenge: str, run: int, node: int) -> bool:
-    """Whether the node holds the site's private key."""
+    """Say whether a node holds a site's private key.
+
+    Args:
+        site: The site.
+        proof: The signature it sent.
+        challenge: What it had to sign.
+        run: The run's number.
+        node: The node's number.
+
+    Returns:
+        Whether it does.
+
+    Raises:
+        ConfigError: The site's public key cannot be read.
+    """
     key = serialization.load_ssh_public_key(site.public)
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise ConfigError(f"the public key of {site.name} is not of an elliptic curve")
@@ -128,17 +183,44 @@ def proves(site: Site, proof: bytes, challenge: str, run: int, node: int) -> boo
 
 
 def claim(challenge: str, run: int, node: int, client: int) -> bytes:
-    """What is signed."""
+    """Return the bytes that a site signs to be a client.
+
+    Args:
+        challenge: What the server wants signed.
+        run: The run's number.
+        node: The node's number.
+        client: The client's number.
+
+    Returns:
+        The bytes.
+    """
     return f"focoop site\n{challenge}\n{run}\n{node}\n{client}".encode()
 
 
 def sign(folder: Path, content: bytes) -> bytes:
-    """This site's signature under any other content than its claim to be a client."""
+    """Sign any other content than the claim to be a client.
+
+    Args:
+        folder: The site's folder of keys.
+        content: The content.
+
+    Returns:
+        The signature.
+    """
     return _private(folder).sign(SIGNED + content, SCHEME)
 
 
 def signs(public: bytes, signature: bytes, content: bytes) -> bool:
-    """Whether the holder of a public key (OpenSSH) has signed the content by `sign`."""
+    """Say whether the holder of a public key has signed some content by `sign`.
+
+    Args:
+        public: The key (OpenSSH).
+        signature: The signature.
+        content: The content.
+
+    Returns:
+        Whether it has.
+    """
     try:
         key = serialization.load_ssh_public_key(public)
         if not isinstance(key, ec.EllipticCurvePublicKey):

@@ -49,11 +49,15 @@ class InProcessGrid(Grid):
         ]
 
     def set_run(self, run: Run) -> None:
-        """Nothing to do: there is one run."""
+        """Do nothing: there is one run.
+
+        Args:
+            run: Not used.
+        """
 
     @property
     def run(self) -> Run:
-        """An empty description."""
+        """Return an empty description."""
         return Run.create_empty(1)
 
     def create_message(
@@ -64,15 +68,33 @@ class InProcessGrid(Grid):
         group_id: str,
         ttl: float | None = None,
     ) -> Message:
-        """As `Message`, which has replaced it."""
+        """Make a message, as `Message` does, which has replaced this.
+
+        Args:
+            content: Its content.
+            message_type: Its type.
+            dst_node_id: The node it is for.
+            group_id: Its group.
+            ttl: Seconds it is valid.
+
+        Returns:
+            The message.
+        """
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Nodes that are connected."""
+        """Return the nodes that are connected."""
         return [c.node_id for k, c in enumerate(self.contexts) if k not in self.offline]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Answer each message now; an exception becomes the error reply Flower makes of it."""
+        """Answer each message now; an exception becomes the error reply Flower makes of it.
+
+        Args:
+            messages: The messages.
+
+        Returns:
+            Their names.
+        """
         ids = []
         for message in messages:
             identifier = uuid.uuid4().hex
@@ -87,13 +109,28 @@ class InProcessGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The replies to these messages, each once."""
+        """Return the replies to messages, each once.
+
+        Args:
+            message_ids: The messages' names.
+
+        Returns:
+            The replies.
+        """
         return [self.replies.pop(one) for one in message_ids if one in self.replies]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Both in one; nobody is late here."""
+        """Send messages and return the replies; nobody is late here.
+
+        Args:
+            messages: The messages.
+            timeout: Not used.
+
+        Returns:
+            The replies.
+        """
         return self.pull_messages(self.push_messages(messages))
 
 
@@ -107,7 +144,20 @@ def run(
     nodes: Sequence[Mapping[str, str]] = (),
     **settings: bool | float | str,
 ) -> InProcessGrid:
-    """A whole federation in this process; `settings` are the server's, `nodes` each node's own."""
+    """Run a whole federation in this process.
+
+    Args:
+        config: The run's settings.
+        out: The run folder.
+        num_clients: Number of clients.
+        answers: Client apps, one per client; None: ours.
+        state: Folder of the clients' files.
+        nodes: Each node's own configuration.
+        **settings: The server's settings.
+
+    Returns:
+        The grid that the run used.
+    """
     given = {name.replace("_", "-"): value for name, value in settings.items()}
     flat = {"wait": 0.0, **to_flat(config), **given, "out": str(out)}
     grid = InProcessGrid(answers or [client_app.app] * num_clients, flat)

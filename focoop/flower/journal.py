@@ -27,7 +27,12 @@ class Journal:
                 append(path, b"\n")  # a torn line stays one line
 
     def note(self, event: str, **facts: Any) -> None:
-        """`facts` as `round`, `site`, `reason` are what people look for."""
+        """Write an event down.
+
+        Args:
+            event: What happened.
+            **facts: Details; people look for `round`, `site` and `reason`.
+        """
         facts = {key: shown(value) if type(value) is str else value for key, value in facts.items()}
         log(WARNING if event in TROUBLE else INFO, sentence({"event": event, **facts}))
         if self.path is not None:
@@ -50,7 +55,13 @@ class Journal:
 
 
 def shown(text: str) -> str:
-    """What another party wrote, fit for a terminal and a log.
+    """Make what another party wrote fit for a terminal and a log.
+
+    Args:
+        text: The text.
+
+    Returns:
+        A bounded text of one line.
 
     >>> shown("a" + chr(27) + "[2Jb" + "c" * 1000)[:8]
     'a [2Jbcc'
@@ -66,7 +77,7 @@ class Tail:
         self.path, self.place = path, 0
 
     def new(self) -> list[dict[str, Any]]:
-        """Events since the last call; all of them at the first."""
+        """Return events since the last call; all of them at the first."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.place)
@@ -79,14 +90,28 @@ class Tail:
 
 
 def events(path: Path) -> Iterator[dict[str, Any]]:
-    """All whole lines of a journal; none where there is no file yet."""
+    """Read all whole lines of a journal; none where there is no file yet.
+
+    Args:
+        path: The journal.
+
+    Yields:
+        Events.
+    """
     if not path.is_file():
         return
     yield from parsed(path.read_bytes())
 
 
 def parsed(content: bytes) -> Iterator[dict[str, Any]]:
-    """The events of whole lines."""
+    """Read the events of whole lines.
+
+    Args:
+        content: Bytes of a journal.
+
+    Yields:
+        Events.
+    """
     for raw in content.split(b"\n")[:-1]:
         try:
             found = json.loads(raw)
@@ -120,7 +145,13 @@ UNSAID = (
 
 
 def sentence(found: dict[str, Any]) -> str:
-    """An event for people.
+    """Describe an event for people.
+
+    Args:
+        found: The event.
+
+    Returns:
+        A sentence.
 
     >>> sentence({"event": "left out", "round": 2, "site": "ghent", "reason": "its node is gone"})
     'round 2: ghent left out: its node is gone'
@@ -140,7 +171,13 @@ def sentence(found: dict[str, Any]) -> str:
 
 
 def committed(found: dict[str, Any]) -> str:
-    """What a round came to.
+    """Describe what a round came to.
+
+    Args:
+        found: The event.
+
+    Returns:
+        A sentence.
 
     >>> committed({"accepted": ["ghent"], "accuracy": 0.91234, "epsilon": 2.5, "seconds": 12.3})
     'done: 1 updates, accuracy 0.912, epsilon 2.50, 12.3 s'

@@ -53,7 +53,7 @@ class Keys:
 
     @property
     def usable(self) -> bool:
-        """Whether sizes are right and no key is a point that makes every mask the same."""
+        """Return whether sizes are right and no key is a point that makes every mask the same."""
         if len(self.commitment) != HASH_BYTES:
             return False
         try:
@@ -64,20 +64,49 @@ class Keys:
         return True
 
     def fits_seed(self, seed: int) -> bool:
-        """Whether a restored seed is the one this client started with."""
+        """Say whether a restored seed is the one this client started with.
+
+        Args:
+            seed: The seed.
+
+        Returns:
+            Whether it is.
+        """
         return seed < 2**SECRET_BITS and committed(seed) == self.commitment
 
     def fits_key(self, key: int) -> bool:
-        """Whether a restored key is the one behind the masks."""
+        """Say whether a restored key is the one behind the masks.
+
+        Args:
+            key: The key.
+
+        Returns:
+            Whether it is.
+        """
         return key < 2**SECRET_BITS and public_of(key) == self.mask
 
     def claim(self, about: str, client: int) -> bytes:
-        """What the client signs: these keys, for the sum that `about` names and no other."""
+        """Return what the client signs: these keys, for one sum and no other.
+
+        Args:
+            about: Names the sum.
+            client: The client's number.
+
+        Returns:
+            The bytes.
+        """
         head = f"focoop sum\n{about}\n{client}\n".encode()
         return head + self.mask + self.channel + self.commitment
 
     def signed(self, signature: bytes) -> "Keys":
-        """The same with its signature."""
+        """Return the same keys with their signature.
+
+        Args:
+            signature: The signature.
+
+        Returns:
+            The keys.
+        """
         return replace(self, signature=signature)
 
 
@@ -124,7 +153,7 @@ class Masker:
         self._answered: frozenset[int] | None = None
 
     def dump(self) -> dict[str, Any]:
-        """Everything, secrets too, as JSON can hold it; for a file of the client's own."""
+        """Return everything, secrets too, as JSON can hold it; for a file of the client's own."""
         return {
             "client": self.client,
             "threshold": self.threshold,
@@ -145,7 +174,14 @@ class Masker:
 
     @classmethod
     def load(cls, kept: Mapping[str, Any]) -> "Masker":
-        """What `dump` gave."""
+        """Read what `dump` gave.
+
+        Args:
+            kept: Plain values.
+
+        Returns:
+            The masker.
+        """
         found = cls(kept["client"], kept["threshold"], kept["least"])
         found._mask_key, found._channel_key, found._seed = (int(s, 16) for s in kept["secrets"])
         found._everyone = {
@@ -163,12 +199,22 @@ class Masker:
         return found
 
     def keys(self) -> Keys:
-        """What the server passes on to all, not signed yet."""
+        """Return the keys that the server passes on to all, not signed yet."""
         mask, channel = public_of(self._mask_key), public_of(self._channel_key)
         return Keys(mask, channel, committed(self._seed))
 
     def share(self, everyone: Mapping[int, Keys]) -> dict[int, bytes]:
-        """Sealed shares of this client's secrets, one package for each other client."""
+        """Seal shares of this client's secrets, one package for each other client.
+
+        Args:
+            everyone: All clients' keys.
+
+        Returns:
+            Packages by client.
+
+        Raises:
+            FederationError: There are too few clients, or a key cannot be used.
+        """
         if self._everyone:
             if dict(everyone) != self._everyone:
                 raise FederationError("the server asked twice with other keys: shares stay here")
@@ -201,9 +247,18 @@ class Masker:
         return self._packages
 
     def mask(self, vector: Words, packages: Mapping[int, bytes], context: bytes = b"") -> Words:
-        """`vector` (uint64) under the masks of all who sent a package; this is what is sent.
+        """Put a vector under the masks of all who sent a package; this is what is sent.
 
-        `context` is a hash of what this client was asked; see `unmask`.
+        Args:
+            vector: The vector (uint64).
+            packages: Packages by client.
+            context: A hash of what this client was asked; see `unmask`.
+
+        Returns:
+            The masked vector.
+
+        Raises:
+            FederationError: A package is damaged, or there are too few.
         """
         asked = hashlib.sha256(len(context).to_bytes(8, "big") + context)
         asked.update(vector.astype("<u8").tobytes())
@@ -221,7 +276,19 @@ class Masker:
         return total
 
     def reveal(self, answered: Iterable[int]) -> Revealed:
-        """Shares for the server once it has told who answered; a second, other list is refused."""
+        """Open shares for the server once it has told who answered.
+
+        A second, other list is refused.
+
+        Args:
+            answered: The clients that answered.
+
+        Returns:
+            The shares.
+
+        Raises:
+            FederationError: There are too few clients, or another list was answered before.
+        """
         alive = frozenset(answered)
         if self._answered is not None and alive != self._answered:
             raise FederationError("the server asked twice with other lists: shares stay closed")
@@ -277,15 +344,21 @@ def unmask(
     threshold: int,
     context: bytes = b"",
 ) -> tuple[Words, set[int]]:
-    """The server's step: the sum of the vectors of those who answered, and who opened false shares.
+    """Sum the vectors of those who answered: the server's step.
 
     Args:
-        masked: vectors under masks by client.
-        shared: the clients whose packages were passed on: all of them are in the masks.
-        everyone: all clients' keys.
-        revealed: the shares that clients have opened.
-        threshold: how many shares restore a secret.
-        context: a hash of what all clients were asked, as they made it.
+        masked: Vectors under masks by client.
+        shared: The clients whose packages were passed on: all of them are in the masks.
+        everyone: All clients' keys.
+        revealed: The shares that clients have opened.
+        threshold: How many shares restore a secret.
+        context: A hash of what all clients were asked, as they made it.
+
+    Returns:
+        The sum, and who opened false shares.
+
+    Raises:
+        FederationError: A secret cannot be restored.
     """
     alive, gone = set(masked), set(shared) - set(masked)
     complete = [r for r in revealed if set(r.seeds) == alive and set(r.keys) == gone]
@@ -311,13 +384,31 @@ def unmask(
 
 
 def public_of(secret: int) -> bytes:
-    """The public half of a secret X25519 key."""
+    """Return the public half of a secret X25519 key.
+
+    Args:
+        secret: The secret key.
+
+    Returns:
+        The public key.
+    """
     private = X25519PrivateKey.from_private_bytes(secret.to_bytes(KEY_BYTES, "big"))
     return private.public_key().public_bytes_raw()
 
 
 def agreed(public: bytes, secret: int) -> bytes:
-    """X25519: what two clients know and nobody else."""
+    """Return what two clients know and nobody else (X25519).
+
+    Args:
+        public: The other's public key.
+        secret: The own secret key.
+
+    Returns:
+        The shared secret.
+
+    Raises:
+        FederationError: The public key cannot be used.
+    """
     private = X25519PrivateKey.from_private_bytes(secret.to_bytes(KEY_BYTES, "big"))
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(public))
@@ -326,19 +417,45 @@ def agreed(public: bytes, secret: int) -> bytes:
 
 
 def derived(secret: bytes, purpose: bytes) -> bytes:
-    """A key of 32 bytes for one purpose (HKDF-SHA256)."""
+    """Derive a key of 32 bytes for one purpose (HKDF-SHA256).
+
+    Args:
+        secret: The shared secret.
+        purpose: What the key is for.
+
+    Returns:
+        The key.
+    """
     return HKDF(SHA256(), KEY_BYTES, salt=None, info=b"focoop/" + purpose).derive(secret)
 
 
 def own_mask(seed: int) -> bytes:
-    """The key of the mask that a client adds for itself."""
+    """Return the key of the mask that a client adds for itself.
+
+    Args:
+        seed: The client's seed.
+
+    Returns:
+        The key.
+    """
     return derived(seed.to_bytes(KEY_BYTES, "big"), b"own mask")
 
 
 def pair_mask(
     everyone: Mapping[int, Keys], mine: int, other: int, secret: int, context: bytes
 ) -> bytes:
-    """The key of the mask that two clients share, for one `context`; `secret` is of `mine`."""
+    """Return the key of the mask that two clients share.
+
+    Args:
+        everyone: All clients' keys.
+        mine: The one client.
+        other: The other client.
+        secret: Secret key of `mine`.
+        context: A hash of what clients were asked.
+
+    Returns:
+        The key.
+    """
     first, second = sorted((mine, other))
     both = everyone[first].mask + everyone[second].mask
     common = agreed(everyone[other].mask, secret)
@@ -346,12 +463,27 @@ def pair_mask(
 
 
 def committed(seed: int) -> bytes:
-    """What is told of a seed before it may be opened."""
+    """Return what is told of a seed before it may be opened.
+
+    Args:
+        seed: The seed.
+
+    Returns:
+        A hash.
+    """
     return hashlib.sha256(b"focoop seed/" + seed.to_bytes(KEY_BYTES, "big")).digest()
 
 
 def stream(key: bytes, length: int) -> Words:
-    """(length,) uniform uint64 of a key: ChaCha20's stream, each key used once."""
+    """Return uniform numbers of a key: ChaCha20's stream, each key used once.
+
+    Args:
+        key: The key.
+        length: How many numbers.
+
+    Returns:
+        Numbers (length,) uint64.
+    """
     cipher = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
     return np.frombuffer(cipher.update(bytes(8 * length)), dtype="<u8").astype(np.uint64)
 

@@ -37,12 +37,25 @@ def packed(content: RecordDict) -> RecordDict:
 
 
 def is_parcel(content: RecordDict) -> bool:
-    """Whether content is a parcel."""
+    """Say whether content is a parcel.
+
+    Args:
+        content: The content of a message.
+
+    Returns:
+        Whether it is.
+    """
     return list(content) == [PARCEL]
 
 
 def opened(content: RecordDict) -> RecordDict:
-    """The content of a parcel; any other content as it is.
+    """Return the content of a parcel; any other content as it is.
+
+    Args:
+        content: The content of a message.
+
+    Returns:
+        The content inside.
 
     Raises:
         FederationError: The parcel is damaged.
@@ -102,7 +115,14 @@ class Wrapping:
         self._pull, self._push, self.parcels = pull, push, False
 
     def pull(self, client: Any) -> Any:
-        """The order, opened, and what Flower gives with it."""
+        """Take the order and open it.
+
+        Args:
+            client: Flower's client of the SuperNode.
+
+        Returns:
+            The order and what Flower gives with it.
+        """
         message, *more = self._pull(client)
         if message.has_content() and is_parcel(message.content):
             self.parcels = True
@@ -110,7 +130,13 @@ class Wrapping:
         return (message, *more)
 
     def push(self, client: Any, message: Any, context: Any) -> None:
-        """Send the reply."""
+        """Send the reply.
+
+        Args:
+            client: Flower's client of the SuperNode.
+            message: The reply.
+            context: The node's context.
+        """
         if self.parcels and message.has_content():
             message.content = packed(message.content)
         self._push(client, message, context)

@@ -50,9 +50,16 @@ class Pause:
         self.seconds, self.held = seconds, False
 
     def after(self, took: float, seconds: float | None = None) -> float:
-        """Seconds to sleep after a look that took `took` seconds.
+        """Return the seconds to sleep after a look.
 
         A server that holds empty answers (`held.py`) has waited for us: it is asked again at once.
+
+        Args:
+            took: Seconds that the look took.
+            seconds: Seconds to sleep at most.
+
+        Returns:
+            The seconds.
 
         >>> pause = Pause(0.2)
         >>> pause.after(0.05), pause.after(1.0), pause.after(0.05)
@@ -82,7 +89,12 @@ class Clock:
         return getattr(time, name)
 
     def looked(self, took: float, found: bool) -> None:
-        """Note a look for messages, or a message sent: after what was found a new wait begins."""
+        """Note a look for messages, or a message sent: after what was found a new wait begins.
+
+        Args:
+            took: Seconds that the look took.
+            found: Whether there was something.
+        """
         self.took = took
         if found:
             self.since = time.monotonic()
@@ -92,9 +104,12 @@ class Clock:
         self.bell.set()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep a share of the time waited so far, at most `seconds`.
+        """Sleep a share of the time waited so far.
 
         Flower sleeps a second or more where it asks the SuperLink, and less for its own tasks.
+
+        Args:
+            seconds: Seconds at most.
         """
         share = SHARE * (time.monotonic() - self.since)
         if seconds < 1.0:

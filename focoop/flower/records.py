@@ -44,11 +44,14 @@ def reading(what: str) -> Iterator[None]:
     It is a context manager and a decorator. A `FederationError` passes as it is.
 
     Args:
-        what: what is read, as the start of a sentence: "its update".
+        what: What is read, as the start of a sentence: "its update".
+
+    Yields:
+        Nothing.
 
     Raises:
-        FederationError: for any `Exception` inside, with its class alone: the text of the error
-            may repeat megabytes of what was sent.
+        FederationError: For any `Exception` inside, with its class alone: the text of the error may
+            repeat megabytes of what was sent.
     """
     try:
         yield
@@ -70,13 +73,17 @@ class Order:
     config_hash: str
 
     def record(self, told: tuple[int, str] | None = None) -> ConfigRecord:
-        """As it travels; make one per message.
+        """Return the order as it travels; make one per message.
 
-        `told` says what became of the client's last update: the round, and why it was left out, or
-        "" where it counted.
+        Flower names a message by the hash of its content and takes a reply from any node that knows
+        the name: the nonce keeps other sites from guessing it.
 
-        Flower names a message by the hash of its content and takes a reply from any node that
-        knows the name: the nonce keeps other sites from guessing it.
+        Args:
+            told: What became of the client's last update: the round, and why it was left out, or ""
+                where it counted.
+
+        Returns:
+            The record.
         """
         record = ConfigRecord({"round": self.round_index, "nonce": secrets.token_hex(16)})
         record["key"], record["config-hash"] = self.key, self.config_hash
@@ -86,7 +93,17 @@ class Order:
 
     @classmethod
     def read(cls, content: RecordDict) -> "Order":
-        """From a message; the key becomes a folder's name, so it must be a plain one."""
+        """Read an order from a message; the key becomes a folder's name, so it must be a plain one.
+
+        Args:
+            content: The message's content.
+
+        Returns:
+            The order.
+
+        Raises:
+            FederationError: It is no order.
+        """
         record = content.get(CONFIG)
         if not isinstance(record, ConfigRecord):
             raise FederationError("the message holds no order")
@@ -99,7 +116,17 @@ class Order:
 
 
 def challenge(content: RecordDict) -> str:
-    """What the server wants signed by a site that says who it is."""
+    """Read what the server wants signed by a site that says who it is.
+
+    Args:
+        content: The message's content.
+
+    Returns:
+        The challenge.
+
+    Raises:
+        FederationError: There is none.
+    """
     record = content.get(CONFIG)
     text = record.get("challenge") if isinstance(record, ConfigRecord) else None
     if not isinstance(text, str) or not CHALLENGE.fullmatch(text):
@@ -108,19 +135,36 @@ def challenge(content: RecordDict) -> str:
 
 
 def failure(reason: str) -> RecordDict:
-    """What a coordinator sends when a run has failed."""
+    """Return what a coordinator sends when a run has failed.
+
+    Args:
+        reason: Why it failed.
+
+    Returns:
+        A message's content.
+    """
     return RecordDict({CONFIG: ConfigRecord({REASON: reason})})
 
 
 def failed_by(content: RecordDict) -> str:
-    """Why a coordinator says that a run has failed."""
+    """Read why a coordinator says that a run has failed.
+
+    Args:
+        content: The message's content.
+
+    Returns:
+        The reason.
+    """
     record = content.get(CONFIG)
     reason = record.get(REASON) if isinstance(record, ConfigRecord) else None
     return reason if isinstance(reason, str) and reason else "it does not say why"
 
 
 def outcome(content: RecordDict) -> tuple[int, str] | None:
-    """What the server says became of this client's last update.
+    """Read what the server says became of this client's last update.
+
+    Args:
+        content: The message's content.
 
     Returns:
         The round and why the update was left out ("" where it counted); None where nothing is said.
@@ -133,12 +177,30 @@ def outcome(content: RecordDict) -> tuple[int, str] | None:
 
 
 def to_arrays(params: Mapping[str, Tensor]) -> ArrayRecord:
-    """Named tensors as a record, to the bit."""
+    """Return named tensors as a record, to the bit.
+
+    Args:
+        params: Tensors by name.
+
+    Returns:
+        The record.
+    """
     return ArrayRecord({n: Array(t.detach().cpu().contiguous().numpy()) for n, t in params.items()})
 
 
 def to_tensors(record: Any, device: torch.device | str = "cpu") -> Params:
-    """The record's tensors."""
+    """Read a record's tensors.
+
+    Args:
+        record: The record.
+        device: Where the tensors go.
+
+    Returns:
+        Tensors by name.
+
+    Raises:
+        FederationError: The record is damaged.
+    """
     if not isinstance(record, ArrayRecord):
         raise FederationError("the message holds no arrays where it should")
     return {name: to_tensor(name, array).to(device) for name, array in record.items()}
@@ -207,18 +269,45 @@ def _short(what: object) -> str:
 
 
 def sent_down(shared: Params, kind: str) -> ArrayRecord:
-    """The server's tensors as `federation.payload_down` wants them to travel."""
+    """Return the server's tensors as `federation.payload_down` wants them to travel.
+
+    Args:
+        shared: The shared tensors.
+        kind: The setting.
+
+    Returns:
+        The record.
+    """
     return to_arrays(narrow(shared, kind))
 
 
 def received(content: RecordDict, kind: str, like: Params, device: torch.device) -> Params:
-    """The shared tensors of an order, as the server holds them; `like` tells their types."""
+    """Read the shared tensors of an order, as the server holds them.
+
+    Args:
+        content: The message's content.
+        kind: The setting `federation.payload_down`.
+        like: Tensors of the right types.
+        device: Where the tensors go.
+
+    Returns:
+        Tensors by name.
+    """
     with reading("what the server sent"):
         return widen(to_tensors(content.get(GLOBAL), device), kind, like)
 
 
 def update_content(update: ClientUpdate, round_index: int, coded: Params) -> RecordDict:
-    """A client's answer to an order to train; `coded` is what its shared tensors travel as."""
+    """Return a client's answer to an order to train.
+
+    Args:
+        update: The update.
+        round_index: The round's number.
+        coded: What its shared tensors travel as.
+
+    Returns:
+        A message's content.
+    """
     return RecordDict(
         {
             UPDATE: to_arrays(coded),
@@ -236,7 +325,16 @@ def update_content(update: ClientUpdate, round_index: int, coded: Params) -> Rec
 
 
 def row_content(row: Mapping[str, Any] | None, client: int, round_index: int) -> RecordDict:
-    """A client's answer to an order to evaluate: its row, flat; None without test images."""
+    """Return a client's answer to an order to evaluate.
+
+    Args:
+        row: Its row of the evaluation; None without test images.
+        client: The client's number.
+        round_index: The round's number.
+
+    Returns:
+        A message's content.
+    """
     metrics = MetricRecord({"client": client, "round": round_index})
     for name, value in flatten(row or {}, "row/").items():
         metrics[name] = value
@@ -244,7 +342,14 @@ def row_content(row: Mapping[str, Any] | None, client: int, round_index: int) ->
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, int | float]:
-    """Nested numbers by path; absent values (None) are left out.
+    """Return nested numbers by path; absent values (None) are left out.
+
+    Args:
+        tree: Nested numbers.
+        prefix: The path to them.
+
+    Returns:
+        Numbers by path.
 
     >>> flatten({"ood": {"sun": {"auroc": 0.5}}, "alarm": None})
     {'ood/sun/auroc': 0.5}
@@ -259,7 +364,16 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, int | float]
 
 
 def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `flatten`.
+    """Return numbers by path as a nested tree, the inverse of `flatten`.
+
+    Args:
+        flat: Numbers by path.
+
+    Returns:
+        Nested numbers.
+
+    Raises:
+        FederationError: A path is the beginning of another.
 
     >>> unflatten({"ood/sun/auroc": 0.5})
     {'ood': {'sun': {'auroc': 0.5}}}

@@ -58,7 +58,17 @@ NAMES = {one.name.replace("_", "-"): one.name for one in fields(ServerSettings)}
 
 
 def told(flat: Flat) -> Flat:
-    """All settings of a run: those that a coordinator sent as one text, or else as they are."""
+    """Return all settings of a run: those that a coordinator sent as one text, or else as they are.
+
+    Args:
+        flat: Flower's run configuration.
+
+    Returns:
+        Settings by name.
+
+    Raises:
+        ConfigError: The text cannot be read.
+    """
     sent = flat.get(SETTINGS)
     if not isinstance(sent, str) or not sent:
         return {key: value for key, value in flat.items() if key != SETTINGS}
@@ -73,14 +83,28 @@ def told(flat: Flat) -> Flat:
 
 
 def server_settings(flat: Flat) -> ServerSettings:
-    """How the server behaves, from a Flower run configuration."""
+    """Read how the server behaves from a Flower run configuration.
+
+    Args:
+        flat: Flower's run configuration.
+
+    Returns:
+        The server's settings.
+    """
     flat = told(flat)
     own = {NAMES[key]: value for key, value in flat.items() if key in NAMES}
     return build(ServerSettings, own, "")
 
 
 def run_config(flat: Flat) -> RunConfig:
-    """The run's configuration: what `config` and `set` say, or else all settings one by one."""
+    """Read the run's configuration: what `config` and `set` say, or else all settings one by one.
+
+    Args:
+        flat: Flower's run configuration.
+
+    Returns:
+        The configuration.
+    """
     flat = told(flat)
     settings = server_settings(flat)
     given = {key: value for key, value in flat.items() if key not in NAMES}
@@ -91,7 +115,13 @@ def run_config(flat: Flat) -> RunConfig:
 
 
 def listed(text: str) -> list[str]:
-    """The parts of `a; b`.
+    """Return the parts of `a; b`.
+
+    Args:
+        text: The text.
+
+    Returns:
+        The parts.
 
     >>> listed("cat; dog;")
     ['cat', 'dog']

@@ -16,9 +16,21 @@ Draw = Callable[[int], int]
 def opened(
     owner: int, shares: Mapping[int, int], threshold: int, right: Callable[[int], bool]
 ) -> tuple[int, set[int]]:
-    """The secret that is `right`, from any `threshold` shares, and who was in its way.
+    """Restore a secret and find false shares.
 
     Where the first shares give it, the others are not looked at.
+
+    Args:
+        owner: The client whose secret it is, for messages.
+        shares: Shares by client.
+        threshold: How many shares restore it.
+        right: Says whether a number is the secret.
+
+    Returns:
+        The secret, and the clients whose shares were false.
+
+    Raises:
+        FederationError: It cannot be restored.
     """
     for tries, points in enumerate(islice(sets(sorted(shares), threshold), MOST_TRIES)):
         chosen = {k: shares[k] for k in points}
@@ -33,14 +45,32 @@ def opened(
 
 
 def sets(clients: list[int], threshold: int) -> Iterator[list[int]]:
-    """Sets of `threshold` clients: the first ones, then without one of them, without two, ..."""
+    """Go through sets of clients: the first ones, then without one of them, without two, and so on.
+
+    Args:
+        clients: The clients.
+        threshold: Size of a set.
+
+    Yields:
+        Sets.
+    """
     for count in range(len(clients) - threshold + 1):
         for out in combinations(clients[: threshold + count], count):
             yield [k for k in clients if k not in out][:threshold]
 
 
 def split(secret: int, clients: Iterable[int], threshold: int, draw: Draw) -> dict[int, int]:
-    """Shamir's shares: values at client + 1 of a polynomial whose constant is the secret."""
+    """Split a secret: shares are values at client + 1 of a polynomial whose constant is the secret.
+
+    Args:
+        secret: The secret.
+        clients: The clients.
+        threshold: How many shares restore it.
+        draw: Draws the other coefficients.
+
+    Returns:
+        Shares by client.
+    """
     # 64 bits beyond the field's size make the remainder uniform for all purposes.
     coefficients = [secret, *(draw(585) % FIELD for _ in range(threshold - 1))]
     found = {}
@@ -53,7 +83,16 @@ def split(secret: int, clients: Iterable[int], threshold: int, draw: Draw) -> di
 
 
 def restore(shares: Mapping[int, int], threshold: int, at: int = 0) -> int:
-    """The polynomial's value `at` a point, the secret at 0, by Lagrange from `threshold` shares."""
+    """Return the polynomial's value at a point, the secret at 0, by Lagrange's formula.
+
+    Args:
+        shares: Shares by client.
+        threshold: How many are used.
+        at: The point.
+
+    Returns:
+        The value.
+    """
     points = tuple(sorted(shares)[:threshold])
     pairs = zip(points, weights(points, at), strict=True)
     return sum(shares[k] * weight for k, weight in pairs) % FIELD
@@ -61,7 +100,15 @@ def restore(shares: Mapping[int, int], threshold: int, at: int = 0) -> int:
 
 @lru_cache(maxsize=256)
 def weights(points: tuple[int, ...], at: int) -> tuple[int, ...]:
-    """Lagrange's weights of the shares of these clients; the same for all secrets of a round."""
+    """Return Lagrange's weights of clients' shares; the same for all secrets of a round.
+
+    Args:
+        points: The clients' points.
+        at: The point of the value.
+
+    Returns:
+        The weights.
+    """
     found = []
     for mine in points:
         others = [k + 1 for k in points if k != mine]

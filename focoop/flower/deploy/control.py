@@ -44,7 +44,15 @@ class Owner:
     secret: str
 
     def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
-        """Send the secret as a bearer token."""
+        """Send the secret with a request, as a bearer token.
+
+        Args:
+            context: The request.
+            call_next: Sends it.
+
+        Returns:
+            The answer.
+        """
         add_headers(context.request, {"Authorization": f"Bearer {self.secret}"})
         return call_next(context)
 
@@ -68,7 +76,15 @@ class Control:
         )
 
     def admit(self, public: bytes, name: str) -> None:
-        """Let the node with this public key (OpenSSH) in, unless it is let in already."""
+        """Let a node in, unless it is let in already.
+
+        Args:
+            public: The node's public key (OpenSSH).
+            name: The site's name, for messages.
+
+        Raises:
+            FederationError: The SuperLink refuses.
+        """
         key = serialization.load_ssh_public_key(public)
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise FederationError(f"the public key of {name} is not of an elliptic curve")
@@ -81,7 +97,17 @@ class Control:
                 raise
 
     def submit(self, settings: Flat) -> int:
-        """Start a run with these settings (those of `focoop.flower.settings`); its number."""
+        """Start a run.
+
+        Args:
+            settings: The run's settings (those of `focoop.flower.settings`).
+
+        Returns:
+            The run's number.
+
+        Raises:
+            FederationError: The SuperLink refuses.
+        """
         told: dict[str, bool | float | int | str] = {SETTINGS: json.dumps(dict(settings))}
         request = StartRunRequest(
             fab=fab_to_proto(Fab(fingerprint(), app_bundle(), {})),
@@ -94,7 +120,7 @@ class Control:
         return int(answer.run_id)
 
     def runs(self) -> dict[int, tuple[str, str]]:
-        """(status, details) of every run by its number."""
+        """Return status and details of every run by its number."""
         with _told("asking for the runs"):
             answer = self.client.ListRuns(ListRunsRequest())
         found: dict[int, tuple[str, str]] = {}
@@ -105,7 +131,14 @@ class Control:
         return found
 
     def status(self, run: int) -> tuple[str, str]:
-        """(status, details) of a run."""
+        """Return status and details of a run.
+
+        Args:
+            run: The run's number.
+
+        Returns:
+            Status and details.
+        """
         return self.runs()[run]
 
     def end_runs(self) -> None:
@@ -120,7 +153,11 @@ class Control:
                         raise
 
     def admit_all(self, publics: Mapping[str, bytes]) -> None:
-        """Let all these sites in."""
+        """Let sites in.
+
+        Args:
+            publics: Public keys by site.
+        """
         for name, public in publics.items():
             self.admit(public, name)
 
@@ -130,7 +167,16 @@ class Control:
 
 
 def check(run: int, state: str, details: str) -> None:
-    """Refuse any end of a run but a complete one."""
+    """Refuse any end of a run but a complete one.
+
+    Args:
+        run: The run's number.
+        state: Its status.
+        details: What Flower says about it.
+
+    Raises:
+        FederationError: The run failed or was stopped.
+    """
     if state != f"{ENDED}:completed":
         raise FederationError(f"run {run} ended as {state}: {details}")
 

@@ -32,7 +32,16 @@ TEXT = str.maketrans("", "", "\n\r\0")
 
 
 def invite(keys: Path, name: str, days: float = DAYS) -> str:
-    """A token by which site `name` can send its key within `days`; earlier ones end here."""
+    """Make a token by which a site can send its key; earlier tokens of the site end here.
+
+    Args:
+        keys: The coordinator's folder of keys.
+        name: The site's name.
+        days: How long the token is valid.
+
+    Returns:
+        The token.
+    """
     token = secrets.token_urlsafe(32)
     until = int(time.time() + days * 86_400)
     told = f'token_sha256 = "{_digest(token)}"\nuntil = {until}\n'
@@ -41,7 +50,14 @@ def invite(keys: Path, name: str, days: float = DAYS) -> str:
 
 
 def key_print(public: bytes) -> str:
-    """A public key in a form that two people can compare on the telephone."""
+    """Return a public key in a form that two people can compare on the telephone.
+
+    Args:
+        public: The key (OpenSSH).
+
+    Returns:
+        The fingerprint.
+    """
     digest = hashlib.sha256(public.split()[1] if len(public.split()) > 1 else public).hexdigest()
     return " ".join(digest[k : k + 4] for k in range(0, 16, 4))
 
@@ -63,7 +79,14 @@ class Enrolment:
         self.known = {_pem(site.public): (site.name, site.public) for site in sites}
 
     def name(self, pem: bytes) -> str | None:
-        """The site that has this public key now: one that was replaced is nobody's any more."""
+        """Return the site that has a public key now; a key that was replaced is nobody's any more.
+
+        Args:
+            pem: The key.
+
+        Returns:
+            The site's name, or None.
+        """
         name, public = self.known.get(pem, ("", b""))
         try:
             kept = (self.keys / "sites" / name / "key.pub").read_bytes() if name else b""

@@ -53,6 +53,9 @@ def site_of(headers: Mapping[bytes, bytes], names: Names) -> str:
         headers: The request's headers, by name in small letters.
         names: The site's name for a public key (PEM), None for a key of nobody.
 
+    Returns:
+        The site's name.
+
     Raises:
         Refused: No site of this federation has signed it, or not now.
     """

@@ -41,7 +41,11 @@ class Side:
         return found
 
     async def send(self, event: Any) -> None:
-        """Send an event and wait until the other party keeps up."""
+        """Send an event and wait until the other party keeps up.
+
+        Args:
+            event: The event.
+        """
         data = self.http.send(event)
         if data:
             self.writer.write(data)
@@ -50,7 +54,11 @@ class Side:
 
 
 async def close(sides: list[Side]) -> None:
-    """Close connections; a peer that does not answer in time is dropped."""
+    """Close connections; a peer that does not answer in time is dropped.
+
+    Args:
+        sides: The connections.
+    """
     for side in sides:
         side.writer.close()  # all of them, before anything can interrupt us
     try:

@@ -49,7 +49,17 @@ class Invitation:
 
     @classmethod
     def read(cls, text: str) -> "Invitation":
-        """From the file's text."""
+        """Read an invitation.
+
+        Args:
+            text: The file's text.
+
+        Returns:
+            The invitation.
+
+        Raises:
+            ConfigError: It is no invitation.
+        """
         try:
             told = tomllib.loads(text)
             return cls(str(told["server"]), str(told["token"]), str(told["focoop"]))
@@ -57,13 +67,18 @@ class Invitation:
             raise ConfigError(f"{JOIN} of the bundle cannot be read ({error})") from error
 
     def text(self) -> str:
-        """As TOML."""
+        """Return the invitation as TOML."""
         lines = {"server": self.server, "token": self.token, "focoop": self.version}
         return "".join(f"{key} = {toml_value(value)}\n" for key, value in lines.items())
 
 
 def pack(path: Path, files: dict[str, bytes]) -> None:
-    """Write a bundle that its owner alone can read; an older one of this name is replaced."""
+    """Write a bundle that its owner alone can read; an older one of this name is replaced.
+
+    Args:
+        path: The bundle.
+        files: Contents by file name.
+    """
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in NAMES:
@@ -77,7 +92,13 @@ def pack(path: Path, files: dict[str, bytes]) -> None:
 
 
 def unpack(path: Path) -> dict[str, bytes]:
-    """The files of a bundle by name.
+    """Read the files of a bundle.
+
+    Args:
+        path: The bundle.
+
+    Returns:
+        Contents by file name.
 
     Raises:
         ConfigError: It is no bundle, or lacks a file.
@@ -137,12 +158,25 @@ def settle(path: Path, state: Path) -> Path:
 
 
 def invitation_of(keys: Path) -> Invitation:
-    """The invitation that a site's folder of keys was made with."""
+    """Return the invitation that a site's folder of keys was made with.
+
+    Args:
+        keys: The folder.
+
+    Returns:
+        The invitation.
+    """
     return Invitation.read((keys / JOIN).read_text(encoding="utf-8"))
 
 
 def send_key(keys: Path) -> bool:
-    """Send the site's public key with its invitation, unless that was done; whether it was now.
+    """Send the site's public key with its invitation, unless that was done.
+
+    Args:
+        keys: The site's folder of keys.
+
+    Returns:
+        Whether it was sent now.
 
     Raises:
         FederationError: The coordinator does not take it, or does not answer.

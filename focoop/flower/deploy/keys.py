@@ -83,7 +83,18 @@ def _whole(folder: Path) -> Iterator[Path]:
 
 
 def renew_server(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
-    """A new certificate and key of the server, signed by the same authority: sites keep theirs."""
+    """Make a new certificate and key of the server, signed by the same authority.
+
+    Sites keep theirs.
+
+    Args:
+        folder: The coordinator's folder of keys.
+        hosts: Names and addresses of the server.
+        days: How long the certificate is valid.
+
+    Raises:
+        ConfigError: The folder has no authority.
+    """
     try:
         authority = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
     except (OSError, ValueError) as error:
@@ -108,7 +119,17 @@ def add_sites(
     *,
     keyed: bool = True,
 ) -> None:
-    """Folders of more sites, each with the lowest number that is free."""
+    """Make folders of more sites, each with the lowest number that is free.
+
+    Args:
+        folder: The coordinator's folder of keys.
+        names: The sites' names.
+        publics: Public keys that sites made themselves, by site.
+        keyed: Make a key for each site that sent none.
+
+    Raises:
+        ConfigError: A name is taken or cannot be one.
+    """
     _check_names(names)
     if not (folder / "ca.crt").is_file():
         raise ConfigError(f"{folder} is no folder of keys: make one first (without --add)")
@@ -130,7 +151,18 @@ def add_sites(
 
 
 def make_site_key(folder: Path, name: str) -> bytes:
-    """A site's key, of the kind Flower's node authentication takes; returns its public part."""
+    """Make a site's key, of the kind Flower's node authentication takes.
+
+    Args:
+        folder: The site's folder of keys.
+        name: The site's name.
+
+    Returns:
+        The public part (OpenSSH).
+
+    Raises:
+        ConfigError: There is a key already.
+    """
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(
         serialization.Encoding.PEM,

@@ -34,7 +34,14 @@ PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 def environment(home: Path) -> dict[str, str]:
-    """No calls to anybody, no installation per run, and a home of its own for each party."""
+    """Return the environment of a Flower program: no calls to anybody, and a home of its own.
+
+    Args:
+        home: The home folder.
+
+    Returns:
+        Environment variables.
+    """
     home.mkdir(parents=True, exist_ok=True)
     # Flower's programs start each other by name: they must find those of this environment.
     paths = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
@@ -43,7 +50,17 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def program(name: str) -> str:
-    """A program of flwr, from the environment this Python is of."""
+    """Find a program of flwr in the environment of this Python.
+
+    Args:
+        name: The program's name.
+
+    Returns:
+        Its path.
+
+    Raises:
+        MissingExtra: flwr is not installed.
+    """
     path = Path(sys.executable).parent / name
     if not path.exists():
         raise MissingExtra(f"no program {name}: pip install 'focoop[flower]'")
@@ -51,13 +68,31 @@ def program(name: str) -> str:
 
 
 def python(module: str, *arguments: str) -> list[str]:
-    """A module of this room as a program of this Python."""
+    """Return the command that runs a module of this room as a program of this Python.
+
+    Args:
+        module: The module's name.
+        *arguments: The program's arguments.
+
+    Returns:
+        The command.
+    """
     # -P: a file of the folder we are started in must not be imported instead of a package.
     return [sys.executable, "-P", "-m", f"focoop.flower.deploy.{module}", *arguments]
 
 
 def superlink(keys: Path, port: int, database: Path, secret: Path) -> list[str]:
-    """The SuperLink's command: TLS on loopback, registered nodes alone, runs kept in a file."""
+    """Return the SuperLink's command: TLS on loopback, registered nodes alone, runs kept in a file.
+
+    Args:
+        keys: The coordinator's folder of keys.
+        port: Port on loopback.
+        database: The file of its runs.
+        secret: File of the secret that its owner sends.
+
+    Returns:
+        The command.
+    """
     return [
         *python("superlink", str(secret), "--host", LOOPBACK, "--port", str(port)),
         *("--ssl-ca-certfile", str(keys / "ca.crt")),
@@ -70,7 +105,17 @@ def superlink(keys: Path, port: int, database: Path, secret: Path) -> list[str]:
 def worker(
     kind: str, address: str, secret: str | Path, certificate: Path | None = None
 ) -> list[str]:
-    """The command that runs the apps of a SuperLink (`server`) or a SuperNode (`client`)."""
+    """Return the command that runs the apps of a SuperLink or a SuperNode.
+
+    Args:
+        kind: `server` or `client`.
+        address: Where the SuperLink or SuperNode listens.
+        secret: File of the secret.
+        certificate: Certificate of the SuperLink; None: no TLS.
+
+    Returns:
+        The command.
+    """
     certificates = [str(certificate)] if certificate else []
     return python("worker", kind, address, str(secret), *certificates)
 
@@ -78,7 +123,18 @@ def worker(
 def supernode(
     keys: Path, server: str, port: int, node: Mapping[str, str | int | bool], secret: Path
 ) -> list[str]:
-    """A site's command; `port` is its own, for the apps it starts on this machine."""
+    """Return a site's command.
+
+    Args:
+        keys: The site's folder of keys.
+        server: HOST:PORT of the coordinator.
+        port: The site's own port, for the apps it starts on this machine.
+        node: The node's configuration.
+        secret: File of the secret of its worker.
+
+    Returns:
+        The command.
+    """
     settings = " ".join(f"{key}={toml_value(value)}" for key, value in node.items())
     return [
         *python("supernode", str(secret), f"{LOOPBACK}:{port}", "--superlink", server),
@@ -89,7 +145,14 @@ def supernode(
 
 
 def new_secret(home: Path) -> Path:
-    """Write a fresh secret to a file in `home` that its owner alone can read; its path."""
+    """Write a fresh secret to a file that its owner alone can read.
+
+    Args:
+        home: The folder of the file.
+
+    Returns:
+        The file.
+    """
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = home / SECRET
     path.unlink(missing_ok=True)
@@ -99,14 +162,18 @@ def new_secret(home: Path) -> Path:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
+    """Return a port of loopback that nobody listens on now."""
     with socket.socket() as one:
         one.bind((LOOPBACK, 0))
         return int(one.getsockname()[1])
 
 
 def own_folder(home: Path) -> None:
-    """Make a folder for Flower's files that other users cannot look into, with all it holds."""
+    """Make a folder for Flower's files that other users cannot look into, with all it holds.
+
+    Args:
+        home: The folder.
+    """
     home.mkdir(parents=True, exist_ok=True)
     home.chmod(0o700)
     for path in home.glob("*.db*"):  # of a version that left them readable
@@ -114,7 +181,12 @@ def own_folder(home: Path) -> None:
 
 
 def replaced(module: ModuleType, name: str, value: Any) -> None:
-    """Give `module` another value for a name it must have.
+    """Give a module another value for a name it must have.
+
+    Args:
+        module: The module of Flower.
+        name: The name.
+        value: The new value.
 
     Raises:
         FederationError: Flower has changed, and what we would guard is elsewhere.
@@ -129,7 +201,16 @@ def replaced(module: ModuleType, name: str, value: Any) -> None:
 def begin(
     command: Sequence[str], environment: Mapping[str, str], log: Path
 ) -> "subprocess.Popen[bytes]":
-    """Start a program of Flower's that ends with this process, however it ends (on Linux)."""
+    """Start a program of Flower's that ends with this process, however it ends (on Linux).
+
+    Args:
+        command: The program and its arguments.
+        environment: Its environment variables.
+        log: The file of its output.
+
+    Returns:
+        The process.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") as file:
         # Not through a pipe: the programs it starts in turn would keep that open.
@@ -144,7 +225,7 @@ def begin(
 
 
 def end_with_parent() -> Callable[[], None] | None:
-    """For `preexec_fn`: have the system stop a process when the one that started it ends."""
+    """Return a function for `preexec_fn`: the system then stops a process when its parent ends."""
     if sys.platform != "linux":
         return None
     library = ctypes.CDLL(None, use_errno=True)  # loaded here: between fork and exec is no time
@@ -152,7 +233,14 @@ def end_with_parent() -> Callable[[], None] | None:
 
 
 def ended(process: "subprocess.Popen[bytes]") -> str:
-    """How a process ended, in words."""
+    """Say in words how a process ended.
+
+    Args:
+        process: The process.
+
+    Returns:
+        The words.
+    """
     code = process.poll()
     if code is None:
         return "still running"
@@ -166,7 +254,18 @@ def await_server(
     process: "subprocess.Popen[bytes] | None" = None,
     log: Path | None = None,
 ) -> None:
-    """Wait until the SuperLink answers over TLS; if it is our own, it must be alive."""
+    """Wait until the SuperLink answers over TLS.
+
+    Args:
+        server: HOST:PORT.
+        certificate: The authority's certificate.
+        seconds: How long to wait.
+        process: Its process, where it is our own: it must stay alive.
+        log: The file of its output, for messages.
+
+    Raises:
+        FederationError: It does not answer in time, or ended.
+    """
     context = ssl.create_default_context(cafile=str(certificate))
     until = time.monotonic() + seconds
     while True:
@@ -185,7 +284,12 @@ def await_server(
 
 
 def stop(processes: Sequence["subprocess.Popen[bytes]"], patience: float = 20.0) -> None:
-    """End processes started here, gently, then not."""
+    """End processes started here, first gently.
+
+    Args:
+        processes: The processes.
+        patience: Seconds before they are killed.
+    """
     for process in processes:
         process.terminate()
     for process in processes:

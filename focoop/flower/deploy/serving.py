@@ -45,7 +45,7 @@ class Served:
 def serving(
     keys: Path, host: str, port: int, home: Path, say: Callable[[str], None]
 ) -> Iterator[Served]:
-    """Serve the sites of `keys` at `host`:`port`; Flower's files are in `home`.
+    """Serve the sites of a federation inside this context.
 
     Args:
         keys: The coordinator's own folder of keys.
@@ -53,6 +53,9 @@ def serving(
         port: Port to listen on.
         home: Folder of Flower's files, made private.
         say: Told what a person should know.
+
+    Yields:
+        The server.
 
     Raises:
         FederationError: The port is taken, or the SuperLink does not start.

@@ -47,12 +47,12 @@ class Federation:
 
     @property
     def server(self) -> str:
-        """HOST:PORT as sites call it."""
+        """Return HOST:PORT as sites call it."""
         host = self.hosts[0]
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     def text(self) -> str:
-        """As TOML, each value with its meaning."""
+        """Return the federation as TOML, each value with its meaning."""
         lines = [
             f"# {one.metadata['doc']}\n{one.name} = {toml_value(_plain(getattr(self, one.name)))}"
             for one in fields(self)
@@ -65,7 +65,13 @@ def _plain(value: object) -> object:
 
 
 def read(folder: Path) -> Federation:
-    """The federation of a folder.
+    """Read the federation of a folder.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        The federation.
 
     Raises:
         ConfigError: There is none, or its file cannot be used.
@@ -83,7 +89,16 @@ def read(folder: Path) -> Federation:
 
 
 def host_port(text: str) -> tuple[str, int]:
-    """(host, port) of HOST[:PORT].
+    """Read HOST[:PORT].
+
+    Args:
+        text: The text.
+
+    Returns:
+        Host and port.
+
+    Raises:
+        ConfigError: The port is no number.
 
     >>> host_port("fl.example.org"), host_port("10.0.0.7:9000"), host_port("[::1]:9000")
     (('fl.example.org', 8000), ('10.0.0.7', 9000), ('::1', 9000))
@@ -134,7 +149,15 @@ def create(
 
 
 def bundle(folder: Path, name: str) -> Path:
-    """A join bundle for a site, with a new invitation; an earlier one is not valid any more."""
+    """Make a join bundle for a site, with a new invitation; an earlier one is not valid any more.
+
+    Args:
+        folder: The federation's folder.
+        name: The site's name.
+
+    Returns:
+        The bundle.
+    """
     place = folder / "keys" / "sites" / name
     token = invite(folder / "keys", name)
     path = folder / "bundles" / f"{name}{SUFFIX}"
@@ -151,7 +174,15 @@ def bundle(folder: Path, name: str) -> Path:
 
 
 def invite_site(folder: Path, name: str) -> Path:
-    """A new bundle for a site that is new, or whose key is lost: then its old key is forgotten."""
+    """Make a bundle for a site that is new, or whose key is lost: then its old key is forgotten.
+
+    Args:
+        folder: The federation's folder.
+        name: The site's name.
+
+    Returns:
+        The bundle.
+    """
     read(folder)
     keys = folder / "keys"
     if name in numbered(keys).values():

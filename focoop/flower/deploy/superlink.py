@@ -51,7 +51,12 @@ class Server:
 
     @staticmethod
     def run(*, app: Any, **options: Any) -> None:
-        """Serve Flower's app; a line of log for every request is not kept."""
+        """Serve Flower's app; a line of log for every request is not kept.
+
+        Args:
+            app: The app.
+            **options: Options of uvicorn.
+        """
         ours = {"timeout_keep_alive": KEEP_ALIVE, "access_log": False}
         uvicorn.run(app=Held(app, HOLDS), **{**options, **ours})
 
@@ -63,11 +68,18 @@ class OwnerAlone(ControlAuthnPlugin):
         self.secret = secret
 
     def get_login_details(self) -> AccountAuthLoginDetails | None:
-        """Nobody can log in."""
+        """Return None: nobody can log in."""
         return None
 
     def validate_tokens_in_metadata(self, metadata: Metadata) -> tuple[bool, AccountInfo | None]:
-        """Whether the caller sent the secret; an empty one is nobody's."""
+        """Say whether the caller sent the secret; an empty one is nobody's.
+
+        Args:
+            metadata: What the caller sent.
+
+        Returns:
+            Whether it did, and whose account it is.
+        """
         told = dict(metadata).get(ACCESS_TOKEN_KEY, "")
         given = told.encode() if isinstance(told, str) else told
         if not self.secret or not hmac.compare_digest(given, self.secret.encode()):
@@ -75,11 +87,25 @@ class OwnerAlone(ControlAuthnPlugin):
         return True, AccountInfo(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME)
 
     def get_auth_tokens(self, device_code: str) -> AccountAuthCredentials | None:
-        """No tokens are given out."""
+        """Give no tokens out.
+
+        Args:
+            device_code: Not used.
+
+        Returns:
+            None.
+        """
         return None
 
     def refresh_tokens(self, metadata: Metadata) -> tuple[Metadata | None, AccountInfo | None]:
-        """No tokens are given out."""
+        """Give no tokens out.
+
+        Args:
+            metadata: Not used.
+
+        Returns:
+            None twice.
+        """
         return None, None
 
 

@@ -40,7 +40,14 @@ RECEIVE, SEND, GET_FAB, CONFIRM = 1, 2, 4, 7  # places in the tuple that Flower'
 
 
 def only_ours(get_fab: Callable[[str, int], Fab]) -> Callable[[str, int], Fab]:
-    """Fetch an app bundle only if it is ours; any other one comes without content and license."""
+    """Fetch an app bundle only if it is ours; any other one comes without content and license.
+
+    Args:
+        get_fab: Flower's function.
+
+    Returns:
+        The guarded function.
+    """
 
     def get(fab_hash: str, run_id: int) -> Fab:
         if fab_hash != fingerprint():
@@ -87,12 +94,27 @@ class Runtime:
         self.held: Held | None = None
 
     def Config(self, app: Any, **options: Any) -> uvicorn.Config:
-        """The settings of a server of `app`."""
+        """Return the settings of a server.
+
+        Args:
+            app: The app to serve.
+            **options: Options of uvicorn.
+
+        Returns:
+            The settings.
+        """
         self.held = Held(app, HOLDS, lambda _: self.clock.ring())
         return uvicorn.Config(self.held, **options)
 
     def offering(self, confirm: Callable[..., Any]) -> Callable[..., Any]:
-        """Call the worker when a message is here as a whole, which `confirm` tells the sender."""
+        """Call the worker when a message is here as a whole.
+
+        Args:
+            confirm: Flower's function that tells the sender so.
+
+        Returns:
+            The same function with the call.
+        """
 
         def confirmed(*given: Any) -> Any:
             found = confirm(*given)
@@ -134,7 +156,11 @@ def guard() -> None:
 
 
 def attend(command: list[str]) -> None:
-    """Keep a worker running."""
+    """Keep a worker running.
+
+    Args:
+        command: The worker's command.
+    """
     while True:
         process = subprocess.Popen(command, preexec_fn=end_with_parent())
         process.wait()

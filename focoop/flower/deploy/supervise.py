@@ -117,7 +117,13 @@ def _once(
 
 
 def explain(text: str) -> str:
-    """What a person should know of a node's last words; empty where they are not known.
+    """Say what a person should know of a node's last words.
+
+    Args:
+        text: The end of its output.
+
+    Returns:
+        A sentence; empty where the words are not known.
 
     >>> explain("... [SSL: CERTIFICATE_VERIFY_FAILED] ... certificate has expired")[:35]
     "the server's certificate has expire"

@@ -108,7 +108,7 @@ class Front:
 
     @property
     def alive(self) -> bool:
-        """Whether it still serves."""
+        """Return whether it still serves."""
         return self.thread.is_alive()
 
     def _run(self) -> None:
@@ -196,7 +196,11 @@ class Visit:
                 del self.front.strangers[self.peer]
 
     async def requests(self, side: Side) -> None:
-        """Answer until the peer closes or must be cut off."""
+        """Answer requests until the peer closes or must be cut off.
+
+        Args:
+            side: The peer's connection.
+        """
         self.sides.append(side)
         while True:
             wait = self.limits.first_lines if self.stranger else self.limits.idle
@@ -350,7 +354,19 @@ def open_front(
     enrol: Enrol,
     say: Callable[[str], None],
 ) -> Front:
-    """Bind the port and make the front; `certificate` is (authority, certificate, key) as files.
+    """Bind the port and make the front.
+
+    Args:
+        host: Address to listen on.
+        port: Port to listen on.
+        certificate: Files of authority, certificate and key.
+        link: The SuperLink's port on loopback.
+        names: Gives the site of a public key.
+        enrol: Takes the keys of invited sites.
+        say: Told what a person should know.
+
+    Returns:
+        The front.
 
     Raises:
         FederationError: The address cannot be had.

@@ -46,7 +46,14 @@ RUNNERS = {
 
 
 def work(kind: str, address: str, secret: Path, certificate: Path | None) -> None:
-    """Take tasks and run each in a process of its own, until the parent is gone."""
+    """Take tasks and run each in a process of its own, until the parent is gone.
+
+    Args:
+        kind: `server` or `client`.
+        address: Where the SuperLink or SuperNode listens.
+        secret: File of the secret.
+        certificate: Certificate of the SuperLink; None: no TLS.
+    """
     run = runner(kind, address, certificate)
     prepare(kind)
     certificates = certificate.read_bytes() if certificate else None
@@ -77,13 +84,26 @@ def work(kind: str, address: str, secret: Path, certificate: Path | None) -> Non
 
 
 def prepare(kind: str) -> None:
-    """Import the app and all methods, once and before the first fork."""
+    """Import the app and all methods, once and before the first fork.
+
+    Args:
+        kind: `server` or `client`.
+    """
     importlib.import_module(APPS[kind])
     available()
 
 
 def runner(kind: str, address: str, certificate: Path | None) -> Callable[[str], None]:
-    """What runs a task with a token: Flower's own function, but for the app it installs."""
+    """Return what runs a task with a token: Flower's own function, but for the app it installs.
+
+    Args:
+        kind: `server` or `client`.
+        address: Where the SuperLink or SuperNode listens.
+        certificate: Certificate of the SuperLink; None: no TLS.
+
+    Returns:
+        A function of the token.
+    """
     module = importlib.import_module(RUNNERS[kind])
     replaced(module, "install_from_fab", install_ours)
     if kind == "client":
@@ -113,7 +133,15 @@ def runner(kind: str, address: str, certificate: Path | None) -> Callable[[str],
 
 
 def fork(run: Callable[[str], None], token: str) -> int:
-    """Run a task in a new process, which ends there; its number."""
+    """Run a task in a new process, which ends there.
+
+    Args:
+        run: Runs the task.
+        token: The task's token.
+
+    Returns:
+        The process's number.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     # Flower's own watch over the parent signals a thread that may wait for a lock without end; the

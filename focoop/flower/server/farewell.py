@@ -22,9 +22,15 @@ OTHER = "an error in the coordinator's program"
 
 
 def told_sites(error: Exception) -> str:
-    """What all sites may know of an error at the coordinator.
+    """Say what all sites may know of an error at the coordinator.
 
     What single sites answered is in brackets in such errors, and is not for the others.
+
+    Args:
+        error: The error.
+
+    Returns:
+        A sentence.
 
     >>> told_sites(FederationError("round 2 has 1 updates of 2 needed (lille: no images): mend it"))
     'round 2 has 1 updates of 2 needed'

@@ -73,7 +73,11 @@ class Board:
     events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def take(self, event: dict[str, Any]) -> None:
-        """Change what an event changes."""
+        """Take in an event.
+
+        Args:
+            event: The event.
+        """
         kind = str(event["event"])
         self.updated = str(event.get("time", self.updated))
         if kind != "answered":
@@ -95,14 +99,21 @@ class Board:
             self._site(kind, event)
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything as plain values, the newest event first."""
+        """Return everything as plain values, the newest event first."""
         found = asdict(self)
         found["sites"] = [asdict(self.sites[name]) for name in sorted(self.sites)]
         found["events"] = list(self.events)[::-1]
         return {**found, "now": now()}
 
     def row(self, name: str) -> SiteRow:
-        """A site's row, made when it is first heard of."""
+        """Return a site's row, made when it is first heard of.
+
+        Args:
+            name: The site's name.
+
+        Returns:
+            The row.
+        """
         return self.sites.setdefault(name, SiteRow(name))
 
     def _begin(self, event: dict[str, Any]) -> None:
@@ -166,7 +177,7 @@ class LiveBoard:
         self._board = Board(rounds=rounds, sites={name: SiteRow(name) for name in sites})
 
     def snapshot(self) -> dict[str, Any]:
-        """The federation now."""
+        """Return the federation as it is now."""
         with self._lock:
             for event in self._tail.new():
                 self._board.take(event)

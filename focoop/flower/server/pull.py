@@ -106,7 +106,14 @@ def _read(identifier: str, pull: Any) -> Pulled:
 
 
 def of_the_connection(error: Exception) -> bool:
-    """Whether the error is the network's or the SuperLink's and not of one reply's content."""
+    """Say whether an error is the network's or the SuperLink's and not of one reply's content.
+
+    Args:
+        error: The error.
+
+    Returns:
+        Whether it is.
+    """
     names = [kind.__name__ for kind in type(error).__mro__]
     modules = [kind.__module__.partition(".")[0] for kind in type(error).__mro__]
     return (

@@ -88,7 +88,15 @@ class Collection:
     def gather(
         self, orders: Sequence[tuple[int, Message]], enough: Enough | None = None
     ) -> "Collection":
-        """Send the orders and wait; `enough` of the replies by client end it early."""
+        """Send the orders and wait for replies.
+
+        Args:
+            orders: Client and message of each order.
+            enough: Says of the replies by client whether they are enough to end early.
+
+        Returns:
+            This collection.
+        """
         self.asked = {client: Asked(client, message) for client, message in orders}
         self._push(list(self.asked.values()))
         pause, held = self.pauses.first, Pause()
@@ -113,18 +121,18 @@ class Collection:
 
     @property
     def open(self) -> list[Asked]:
-        """Clients that may still answer."""
+        """Return the clients that may still answer."""
         return [one for one in self.asked.values() if one.reply is None]
 
     @property
     def replies(self) -> dict[int, Message]:
-        """Last replies by client: what they sent, or the error that stands for it."""
+        """Return the last replies by client: what they sent, or the error that stands for it."""
         found = {k: one.reply for k, one in sorted(self.asked.items()) if one.reply is not None}
         return {k: reply for k, reply in found.items() if reply is not None}
 
     @property
     def again(self) -> dict[int, str]:
-        """Why clients were asked more than once."""
+        """Return why clients were asked more than once."""
         return {k: one.reason for k, one in self.asked.items() if one.tries > 1}
 
     def _push(self, those: Sequence[Asked]) -> None:
@@ -209,12 +217,26 @@ class Collection:
 
 
 def why(error: Error) -> str:
-    """An error reply in words: Flower's own codes, or what the client said."""
+    """Describe an error reply: Flower's own codes, or what the client said.
+
+    Args:
+        error: The error.
+
+    Returns:
+        Words.
+    """
     return REASONS.get(error.code) or error.reason or f"error {error.code}"
 
 
 def stamp(text: str) -> float:
-    """Seconds since 1970 of a time as the SuperLink writes it; 0 where it cannot be read."""
+    """Read a time as the SuperLink writes it.
+
+    Args:
+        text: The time.
+
+    Returns:
+        Seconds since 1970; 0 where it cannot be read.
+    """
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:

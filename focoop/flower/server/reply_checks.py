@@ -44,10 +44,23 @@ def read_update(
     noised: bool = False,
     payload: Payload = UNCODED,
 ) -> ClientUpdate:
-    """A client's update, or a `FederationError` that says why it is refused.
+    """Read a client's update and check it.
 
-    `sent` are the shared tensors the client was given: its own have their names, shapes and types,
-    or those `payload` gives them. A client whose tensors are `noised` for privacy tells no loss.
+    Args:
+        content: The reply's content.
+        client: The client's number.
+        round_index: The round's number.
+        sent: The shared tensors the client was given: its own have their names, shapes and types,
+            or those `payload` gives them.
+        num_classes: Number of classes.
+        noised: The client's tensors are noised for privacy, so that it tells no loss.
+        payload: How tensors travel.
+
+    Returns:
+        The update.
+
+    Raises:
+        FederationError: It is refused; the message says why.
     """
     if set(content) != {UPDATE, STATS, METRICS}:
         raise FederationError(f"it holds the records {_names(content)}")
@@ -202,9 +215,16 @@ def _text(value: Any) -> str:
 
 
 def suspicious_rows(rows: Mapping[int, Mapping[str, Any]], count_bound: float) -> dict[int, str]:
-    """Client -> reason, for rows that claim far more test images than the median does.
+    """Find rows that claim far more test images than the median does.
 
-    Accuracies are weighted by these counts.
+    Accuracies are weighted by them.
+
+    Args:
+        rows: Rows of the evaluation by client.
+        count_bound: How many times the median is too many.
+
+    Returns:
+        Reasons by client.
     """
     if len(rows) < FEWEST_TO_COMPARE or not count_bound:
         return {}
@@ -220,7 +240,17 @@ def suspicious_rows(rows: Mapping[int, Mapping[str, Any]], count_bound: float) -
 def suspects(
     updates: Sequence[ClientUpdate], sent: Params, norm_bound: float, count_bound: float
 ) -> dict[int, str]:
-    """Client -> reason, for updates far outside what the round's median says is usual."""
+    """Find updates far outside what the round's median says is usual.
+
+    Args:
+        updates: The updates.
+        sent: The shared tensors that clients were given.
+        norm_bound: How many times the median change is too much.
+        count_bound: How many times the median number of images is too many.
+
+    Returns:
+        Reasons by client.
+    """
     present = [update for update in updates if update.num_examples]
     if len(present) < FEWEST_TO_COMPARE:
         return {}
@@ -238,7 +268,15 @@ def suspects(
 
 
 def moved(shared: Params, sent: Mapping[str, Tensor]) -> float:
-    """|update - sent| over all floating tensors, in float64."""
+    """Return |update - sent| over all floating tensors, in float64.
+
+    Args:
+        shared: The client's tensors.
+        sent: The tensors it was given.
+
+    Returns:
+        The distance.
+    """
     parts = [
         (value.double() - sent[name].double()).square().sum()
         for name, value in shared.items()
@@ -248,7 +286,14 @@ def moved(shared: Params, sent: Mapping[str, Tensor]) -> float:
 
 
 def num_bytes(content: RecordDict) -> int:
-    """Bytes of all arrays of a message."""
+    """Count the bytes of all arrays of a message.
+
+    Args:
+        content: The message's content.
+
+    Returns:
+        Their number.
+    """
     records = [one for one in content.values() if isinstance(one, ArrayRecord)]
     return sum(len(array.data) for record in records for array in record.values())
 

@@ -83,7 +83,14 @@ class Roster:
         self.declined: set[int] = set()  # nodes whose site's policy refuses this run
 
     def name(self, client: int) -> str:
-        """A client's name: the one its key was made for, or else its own."""
+        """Return a client's name: the one its key was made for, or else its own.
+
+        Args:
+            client: The client's number.
+
+        Returns:
+            The name.
+        """
         if isinstance(self.sites, Registry):
             return self.sites.names[client]
         if self.sites is not None and client in self.sites:
@@ -91,13 +98,17 @@ class Roster:
         return self.members[client].name if client in self.members else f"client {client}"
 
     def present(self) -> list[int]:
-        """Clients connected at the last look, sorted."""
+        """Return the clients connected at the last look, sorted."""
         return sorted(k for k, member in self.members.items() if member.node in self.online)
 
     def gather(self, grid: Grid, enough: Callable[[], bool]) -> None:
-        """Look for nodes until there are `enough`, as long as the waiting time allows.
+        """Look for nodes until there are enough, as long as the waiting time allows.
 
         A node that was just asked who it is has the time a process needs to start.
+
+        Args:
+            grid: Flower's way to the nodes.
+            enough: Says whether there are enough.
         """
         began = time.monotonic()
         self.look(grid)
@@ -109,11 +120,19 @@ class Roster:
             self.look(grid)
 
     def muster(self, grid: Grid, wanted: Iterable[int], needed: int) -> list[int]:
-        """Those of `wanted` that are connected, sorted.
+        """Return which of the wanted clients are connected.
 
         One that has gone is waited for once, `rejoin` seconds, and then not until it was back, nor
-        is one whose first answer takes longer than that; without the `needed` number of them, all
-        are waited for as long as at the start.
+        is one whose first answer takes longer than that; without the needed number of them, all are
+        waited for as long as at the start.
+
+        Args:
+            grid: Flower's way to the nodes.
+            wanted: The clients.
+            needed: How many must be there.
+
+        Returns:
+            Those that are, sorted.
         """
         wanted, began = set(wanted), time.monotonic()
 
@@ -135,7 +154,11 @@ class Roster:
         return sorted(here)
 
     def give_up(self, client: int) -> None:
-        """Wait no more for a client until it was back."""
+        """Wait no more for a client until it was back.
+
+        Args:
+            client: The client's number.
+        """
         self.given_up.add(client)
         self.journal.note("away", site=self.name(client))
 
@@ -143,6 +166,15 @@ class Roster:
         """Wait for everybody, then settle what the federation is about.
 
         A site whose policy refuses the run is not waited for: it may still join a later round.
+
+        Args:
+            grid: Flower's way to the nodes.
+
+        Returns:
+            What all clients agree on.
+
+        Raises:
+            FederationError: Too few clients came, or they do not agree.
         """
 
         def complete() -> bool:
@@ -171,6 +203,9 @@ class Roster:
         """Ask nodes that are new who they are, and hear those that have answered since.
 
         Nobody waits for a node that hangs: its answer is heard at a later look, or never.
+
+        Args:
+            grid: Flower's way to the nodes.
         """
         nodes = list(grid.get_nodes())
         self.notice({info.node_id for info in nodes})
@@ -201,7 +236,11 @@ class Roster:
                 self.refuse(self.labels.get(asked.node, f"node {asked.node}"), str(error))
 
     def notice(self, online: set[int]) -> None:
-        """Take in which nodes are connected; members that came or went are noted."""
+        """Take in which nodes are connected; members that came or went are noted.
+
+        Args:
+            online: Numbers of the nodes.
+        """
         for client, member in sorted(self.members.items()):
             if (member.node in online) != (member.node in self.online):
                 event = "online" if member.node in online else "offline"
@@ -231,7 +270,14 @@ class Roster:
                     self.journal.note("connected", site=self.labels[one.node])
 
     def admit(self, member: Member) -> None:
-        """A new member, unless its place is taken by a node that is still connected."""
+        """Take in a new member.
+
+        Args:
+            member: The member.
+
+        Raises:
+            FederationError: Its place is taken by a node that is still connected.
+        """
         before = self.members.get(member.client)
         if before is not None and before.node in self.online:
             raise FederationError(f"{before.name} is client {member.client} already")
@@ -241,14 +287,26 @@ class Roster:
         self.journal.note("joined", site=member.name, client=member.client)
 
     def refuse(self, name: str, reason: str) -> None:
-        """Note who takes no part, and why."""
+        """Note who takes no part.
+
+        Args:
+            name: The site's name.
+            reason: Why it takes no part.
+        """
         reason = shown(reason)
         if self.refused.get(name) != reason:
             self.journal.note("refused", site=name, reason=reason)
         self.refused[name] = reason
 
     def why_absent(self, client: int) -> str:
-        """Why a client is not there to be asked: what was refused, or that it is not connected."""
+        """Say why a client is not there to be asked: what was refused, or that it is not connected.
+
+        Args:
+            client: The client's number.
+
+        Returns:
+            The reason.
+        """
         refused = self.refused.get(self.name(client)) if client not in self.members else None
         return refused or "it is not connected"
 
@@ -258,7 +316,19 @@ class Roster:
 
 @reading("its answer")
 def identified(reply: Message, sites: Mapping[int, Site] | None, challenge: str) -> Member:
-    """Who has answered; where sites have keys, it must have signed its number with its own."""
+    """Read who has answered; where sites have keys, it must have signed its number with its own.
+
+    Args:
+        reply: The answer.
+        sites: Sites by number; None: sites have no keys.
+        challenge: What was to be signed.
+
+    Returns:
+        The member.
+
+    Raises:
+        FederationError: The answer cannot be used, or the signature is not the site's.
+    """
     member = read_member(reply)
     if sites is None:
         return member
@@ -275,7 +345,17 @@ def identified(reply: Message, sites: Mapping[int, Site] | None, challenge: str)
 
 
 def read_member(reply: Message) -> Member:
-    """Who has answered, or why the answer cannot be used."""
+    """Read who has answered.
+
+    Args:
+        reply: The answer.
+
+    Returns:
+        The member.
+
+    Raises:
+        FederationError: The answer cannot be used.
+    """
     if reply.has_error():
         raise FederationError(reply.error.reason or f"error {reply.error.code}")
     about = reply.content.get(ABOUT)
@@ -299,7 +379,15 @@ def read_member(reply: Message) -> Member:
 
 
 def difference(facts: Facts, wanted: Facts) -> str:
-    """The first thing two parties do not agree on."""
+    """Describe the first thing two parties do not agree on.
+
+    Args:
+        facts: The facts of the one.
+        wanted: The facts of the other.
+
+    Returns:
+        A sentence.
+    """
     if facts.version != wanted.version:
         return f"focoop's version ({facts.version}, not {wanted.version}; here {__version__})"
     if facts.backbone != wanted.backbone:

@@ -230,7 +230,18 @@ class SecureStrategy(PromptStrategy):
 
 
 def read_keys(record: ConfigRecord, client: int) -> Keys:
-    """A client's public keys."""
+    """Read a client's public keys.
+
+    Args:
+        record: What it sent.
+        client: The client's number.
+
+    Returns:
+        The keys.
+
+    Raises:
+        FederationError: They cannot be used.
+    """
     found = to_keys(record)
     if set(found) != {client} or len(found[client].signature) > LONGEST_SIGNATURE:
         raise FederationError("its keys cannot be read")
@@ -240,7 +251,18 @@ def read_keys(record: ConfigRecord, client: int) -> Keys:
 
 
 def read_opened(record: ConfigRecord, client: int) -> Revealed:
-    """The shares a client opens; whether they are true, the secrets will tell."""
+    """Read the shares a client opens; whether they are true, the secrets will tell.
+
+    Args:
+        record: What it sent.
+        client: The client's number.
+
+    Returns:
+        The shares.
+
+    Raises:
+        FederationError: They cannot be read.
+    """
     parts = [dict(numbered(record, name)) for name in ("seed", "key")]
     if any(len(raw) != SHARE_BYTES for part in parts for raw in part.values()):
         raise FederationError("its shares cannot be read")
@@ -250,7 +272,20 @@ def read_opened(record: ConfigRecord, client: int) -> Revealed:
 
 @reading("its vector")
 def read_masked(content: RecordDict, client: int, round_index: int, words: int) -> Words:
-    """A client's vector (uint64), of which nothing but its length can be checked."""
+    """Read a client's vector, of which nothing but its length can be checked.
+
+    Args:
+        content: The reply's content.
+        client: The client's number.
+        round_index: The round's number.
+        words: The right length.
+
+    Returns:
+        The vector (uint64).
+
+    Raises:
+        FederationError: It has another length.
+    """
     arrays, metrics = content.get(UPDATE), content.get(METRICS)
     if not isinstance(arrays, ArrayRecord) or set(arrays) != {MASKED}:
         raise FederationError("it holds no vector under masks")

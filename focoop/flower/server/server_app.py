@@ -30,7 +30,12 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the federation that the run configuration describes."""
+    """Run the federation that the run configuration describes.
+
+    Args:
+        grid: Flower's way to the nodes.
+        context: The app's context.
+    """
     run_federation(grid, run_config(context.run_config), server_settings(context.run_config))
 
 
@@ -106,7 +111,18 @@ def _rounds(
 
 
 def server_side(config: RunConfig, facts: Facts) -> tuple[Method, Task, Backbone]:
-    """The method and its task, made of the clients' class names; no dataset is opened."""
+    """Make the method and its task of the clients' class names; no dataset is opened.
+
+    Args:
+        config: The run's settings.
+        facts: What all clients agree on.
+
+    Returns:
+        Method, task and backbone.
+
+    Raises:
+        FederationError: The method cannot run across sites.
+    """
     method = create(config.method.name, config.method.settings)
     backbone = open_backbone(config)
     if backbone.fingerprint != facts.backbone:
@@ -118,7 +134,13 @@ def server_side(config: RunConfig, facts: Facts) -> tuple[Method, Task, Backbone
 
 
 def pin(folder: RunFolder, facts: Facts, backbone: Backbone) -> None:
-    """Facts that a resumed run must find unchanged, and the name its clients know it by."""
+    """Note facts that a resumed run must find unchanged, and the name its clients know it by.
+
+    Args:
+        folder: The run folder.
+        facts: What all clients agree on.
+        backbone: The backbone.
+    """
     folder.pin("backbone_fingerprint", backbone.fingerprint)
     folder.pin("federation_classes", list(facts.classes))
     folder.pin("federation_clients", facts.clients)
@@ -126,14 +148,31 @@ def pin(folder: RunFolder, facts: Facts, backbone: Backbone) -> None:
 
 
 def clients_of(facts: Facts, sites: Mapping[int, Site] | None) -> tuple[Client, ...]:
-    """The clients as the run folder names them; what they hold is theirs to know."""
+    """Return the clients as the run folder names them; what they hold is theirs to know.
+
+    Args:
+        facts: What all clients agree on.
+        sites: Sites by number; None: sites have no keys.
+
+    Returns:
+        The clients.
+    """
     known = sites or {}
     numbers = range(facts.clients)
     return tuple(Client(known[k].name if k in known else str(k)) for k in numbers)
 
 
 def restored(folder: RunFolder, method: Method, task: Task) -> tuple[Server, int]:
-    """The server after the last committed round, or at the start."""
+    """Return the server after the last committed round, or at the start.
+
+    Args:
+        folder: The run folder.
+        method: The method.
+        task: Its task.
+
+    Returns:
+        The server and the next round's number.
+    """
     committed = folder.resume_point()
     if committed is None:
         first = first_state(method, task, folder.config.seed).shared

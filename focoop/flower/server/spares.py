@@ -33,15 +33,26 @@ class Draw:
     seed: int
 
     def clients(self, round_index: int) -> tuple[list[int], list[int]]:
-        """The sampled clients, sorted, and the spares, in drawn order."""
+        """Draw the clients of a round.
+
+        Args:
+            round_index: The round's number.
+
+        Returns:
+            The sampled clients, sorted, and the spares, in drawn order.
+        """
         names = self.seed, round_index
         sampled = sample_clients(self.num_clients, self.participation, *names)
         return sampled, spare_clients(self.num_clients, sampled, self.spare, *names)
 
     def turns(self, rounds: int) -> tuple[int, int, float]:
-        """What privacy has cost: turns of the busiest client, rounds, share asked in a round.
+        """Return what privacy has cost; a spare's release reached the server too.
 
-        A spare's release reached the server too, whether it counted or not.
+        Args:
+            rounds: Rounds so far.
+
+        Returns:
+            Turns of the busiest client, rounds, and the share asked in a round.
         """
         asked = [[*sampled, *spares] for sampled, spares in map(self.clients, range(1, rounds + 1))]
         busiest = Counter(client for clients in asked for client in clients)
@@ -50,9 +61,18 @@ class Draw:
 
 
 def secret_seed(folder: Path) -> int:
-    """The server's own seed for drawing clients, made once for a run and kept in its folder.
+    """Return the server's own seed for drawing clients, made once for a run and kept in its folder.
 
     Whoever knows it, or the participants that the run folder names, knows who took part.
+
+    Args:
+        folder: The run folder.
+
+    Returns:
+        The seed.
+
+    Raises:
+        FederationError: The kept seed is damaged.
     """
     path = folder / "draw.secret"
     try:
@@ -71,7 +91,17 @@ def secret_seed(folder: Path) -> int:
 def spare_clients(
     num_clients: int, sampled: Sequence[int], spare: float, seed: int, round_index: int
 ) -> list[int]:
-    """ceil(spare * sampled) clients beside the sampled ones, or all there are; in drawn order.
+    """Draw ceil(spare * sampled) clients beside the sampled ones, or all there are.
+
+    Args:
+        num_clients: Number of clients.
+        sampled: The sampled clients.
+        spare: Share of further clients.
+        seed: Seed of the draw.
+        round_index: The round's number.
+
+    Returns:
+        The spares in drawn order.
 
     >>> spare_clients(4, [0, 2], 0.5, seed=0, round_index=1) in ([1], [3])
     True
@@ -87,7 +117,16 @@ def spare_clients(
 def chosen(
     updates: Sequence[ClientUpdate], sampled: Sequence[int], spares: Sequence[int]
 ) -> tuple[list[ClientUpdate], list[int]]:
-    """The updates that count, by client, and the clients whose update is one too many."""
+    """Choose the updates that count.
+
+    Args:
+        updates: The updates that came.
+        sampled: The sampled clients.
+        spares: The spares in drawn order.
+
+    Returns:
+        The updates by client, and the clients whose update is one too many.
+    """
     found = {update.client: update for update in updates}
     ranked = [client for client in (*sorted(sampled), *spares) if client in found]
     taken = sorted(ranked[: len(sampled)])
@@ -95,7 +134,15 @@ def chosen(
 
 
 def suffice(wanted: int, read: Callable[[int, Message], ClientUpdate]) -> Enough:
-    """Whether as many clients as `wanted` have sent an update that can be used."""
+    """Return a rule that ends a round once enough clients have sent an update that can be used.
+
+    Args:
+        wanted: How many.
+        read: Reads a client's update.
+
+    Returns:
+        The rule.
+    """
     seen: dict[int, bool] = {}
 
     def usable(client: int, reply: Message) -> bool:

@@ -62,7 +62,14 @@ def status_page(snapshot: Snapshot, port: int) -> Iterator[str]:
 
 
 def handler(snapshot: Snapshot) -> type[BaseHTTPRequestHandler]:
-    """Answers of the page's server."""
+    """Make the class that answers requests for the page.
+
+    Args:
+        snapshot: Gives the federation as it is now.
+
+    Returns:
+        The class.
+    """
     page, rules = page_and_rules()
 
     class Handler(BaseHTTPRequestHandler):
@@ -107,7 +114,7 @@ def handler(snapshot: Snapshot) -> type[BaseHTTPRequestHandler]:
 
 
 def page_and_rules() -> tuple[bytes, str]:
-    """The page, and the rules that let a browser run its own script and style and nothing else."""
+    """Return the page, and the rules that let a browser run its own script and style alone."""
     text = (files("focoop") / "assets" / "status_page.html").read_text(encoding="utf-8")
     hashes = {}
     for tag in ("script", "style"):
@@ -119,7 +126,14 @@ def page_and_rules() -> tuple[bytes, str]:
 
 
 def metrics(found: dict[str, Any]) -> bytes:
-    """A snapshot in Prometheus's text format."""
+    """Write a snapshot in Prometheus's text format.
+
+    Args:
+        found: The snapshot.
+
+    Returns:
+        The text.
+    """
 
     class Once(Collector):
         """The one snapshot."""
@@ -134,7 +148,14 @@ def metrics(found: dict[str, Any]) -> bytes:
 
 
 def families(found: dict[str, Any]) -> Iterator[Metric]:
-    """The metrics of a snapshot; those without a value are left out."""
+    """Go through the metrics of a snapshot; those without a value are left out.
+
+    Args:
+        found: The snapshot.
+
+    Yields:
+        Metrics.
+    """
     about = GaugeMetricFamily(
         "focoop_info", "the run", labels=["title", "method", "version"], value=None
     )

@@ -80,7 +80,11 @@ class PromptStrategy(Strategy):
         log(INFO, "\t%s, rounds %d to %d", self.config.method.name, self.done + 1, self.rounds)
 
     def run(self, grid: Grid) -> None:
-        """Evaluate and commit the start where nothing is committed yet, then all rounds left."""
+        """Evaluate and commit the start where nothing is committed yet, then run all rounds left.
+
+        Args:
+            grid: Flower's way to the nodes.
+        """
         arrays = sent_down(self.server.shared, self.down)
         if self.folder.last_round() < 0:
             self._evaluate(0, arrays, grid)
@@ -117,7 +121,17 @@ class PromptStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Orders for the sampled clients and the spares that are connected."""
+        """Make orders for the sampled clients and the spares that are connected.
+
+        Args:
+            server_round: The round's number.
+            arrays: The shared tensors.
+            config: Flower's own settings.
+            grid: Flower's way to the nodes.
+
+        Returns:
+            The orders.
+        """
         self.began = time.perf_counter()
         self.notes = {}
         round_index = self.done + server_round
@@ -128,7 +142,15 @@ class PromptStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The method's server step over the updates that pass every check."""
+        """Take the method's server step over the updates that pass every check.
+
+        Args:
+            server_round: The round's number.
+            replies: The replies.
+
+        Returns:
+            The shared tensors and Flower's metrics.
+        """
         round_index = self.done + server_round
         refused: dict[str, str] = {}
         updates: list[ClientUpdate] = []
@@ -174,7 +196,17 @@ class PromptStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Orders for every connected client, in rounds whose evaluation is due."""
+        """Make orders for every connected client, in rounds whose evaluation is due.
+
+        Args:
+            server_round: The round's number.
+            arrays: The shared tensors.
+            config: Flower's own settings.
+            grid: Flower's way to the nodes.
+
+        Returns:
+            The orders.
+        """
         round_index = self.done + server_round
         self.sent = []
         if not is_due(round_index, self.rounds, self.config.federation.evaluate_every):
@@ -188,7 +220,15 @@ class PromptStrategy(Strategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Average the rows that came, then commit the round: it is never repeated."""
+        """Average the rows that came, then commit the round: it is never repeated.
+
+        Args:
+            server_round: The round's number.
+            replies: The replies.
+
+        Returns:
+            Flower's metrics.
+        """
         round_index = self.done + server_round
         refused: dict[str, str] = {}
         found: dict[int, dict[str, Any]] = {}

@@ -10,9 +10,17 @@ from focoop.federation import EvaluationSets, Owned, summary_of
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Means over clients; detection over all clients' scores together needs scores, kept at home.
+    """Average clients' rows.
+
+    Detection over all clients' scores together needs scores, kept at home.
 
     A set that not every row mentions is left out.
+
+    Args:
+        rows: Rows of the evaluation.
+
+    Returns:
+        The summary.
     """
     nothing = Owned(
         LabelledFeatures(torch.empty(0, 0), None, torch.empty(0, dtype=torch.int64)), []

@@ -45,7 +45,17 @@ class Party:
 
     @classmethod
     def of(cls, context: Context) -> "Party":
-        """From a node's own configuration and the run's."""
+        """Make a client of a node's own configuration and the run's.
+
+        Args:
+            context: Flower's context.
+
+        Returns:
+            The client.
+
+        Raises:
+            ConfigError: The node's configuration cannot be used.
+        """
         node, settings = context.node_config, server_settings(context.run_config)
         try:
             client = int(node["partition-id"])
@@ -87,7 +97,15 @@ class Party:
         return cls(config, client, clients, name, root, data, names, places, reports, keys, policy)
 
     def check(self, order: Order) -> None:
-        """Refuse an order of another configuration, which other versions of focoop would read."""
+        """Refuse an order of another configuration, which other versions of focoop would read.
+
+        Args:
+            order: The order.
+
+        Raises:
+            FederationError: It is of another configuration.
+            Refusal: The site's policy refuses the run.
+        """
         own = config_hash(self.config)
         if order.config_hash != own:
             raise FederationError(
@@ -100,7 +118,17 @@ class Party:
             )
 
     def scenario(self, *, evaluation: bool = False) -> Scenario:
-        """Task and images; the sets to evaluate on are only read for an evaluation."""
+        """Make task and images; the sets to evaluate on are only read for an evaluation.
+
+        Args:
+            evaluation: Read these sets.
+
+        Returns:
+            The scenario.
+
+        Raises:
+            ConfigError: The images do not fit the run.
+        """
         config, here = self.config, self.places
         config = replace(
             config,
@@ -128,10 +156,19 @@ class Party:
     def release(
         self, privacy: Privacy, order: Order, update: ClientUpdate, received: Params
     ) -> ClientUpdate:
-        """The update as it may leave this client, which was given the tensors `received`.
+        """Return an update as it may leave this client.
 
         A site with images of its own draws secret noise and answers each round once. A node that
         opens the run's own dataset is for study: its noise is the simulator's, from the seed.
+
+        Args:
+            privacy: Clipping and noise.
+            order: The order.
+            update: The update.
+            received: The tensors that this client was given.
+
+        Returns:
+            The update.
         """
         if self.data and privacy.draws:
             most = self.policy.privacy.epsilon_at_most if self.policy is not None else 0.0
@@ -141,7 +178,15 @@ class Party:
         return seeded_release(privacy, self.config.seed, order.round_index, update, received)
 
     def store(self, order: Order, round_index: int) -> PrivateStore:
-        """Private tensors up to `round_index`; each client has its own root, and may clear it."""
+        """Open the private tensors up to a round; each client has its own folder, and may clear it.
+
+        Args:
+            order: The order.
+            round_index: The round's number.
+
+        Returns:
+            The store.
+        """
         return PrivateStore(self.state / order.key / f"{self.client:04d}", limit=round_index)
 
 
@@ -155,9 +200,19 @@ def _scenario(config: RunConfig) -> Scenario:
 def own_scenario(
     config: RunConfig, data: str, classes: tuple[str, ...], client: int = 0, clients: int = 1
 ) -> Scenario:
-    """A site's own images as those of `client`, labelled by the run's classes.
+    """Make a scenario of a site's own images, labelled by the run's classes.
 
     Corrupted copies of the run's ID dataset become copies of the site's own images.
+
+    Args:
+        config: The run's settings.
+        data: The site's images, as settings name them.
+        classes: The run's class names.
+        client: The client's number.
+        clients: Number of clients.
+
+    Returns:
+        The scenario.
     """
     specs = tuple(f"{data}#{spec.partition('#')[2]}" for spec in config.data.corrupted)
     own = replace(config, data=replace(config.data, id=data, corrupted=specs))

@@ -33,7 +33,15 @@ app.query(secure_rounds.OPEN)(secure_rounds.open_shares)
 
 @app.query("hello")
 def hello(message: Message, context: Context) -> Message:
-    """Who this node is and what it takes the task to be."""
+    """Say who this node is and what it takes the task to be.
+
+    Args:
+        message: The order.
+        context: Flower's context.
+
+    Returns:
+        The reply.
+    """
     party = Party.of(context)
     scenario = party.scenario()
     about = ConfigRecord(
@@ -56,13 +64,29 @@ def hello(message: Message, context: Context) -> Message:
 
 @app.query(FAILED_STEP)
 def run_failed(message: Message, context: Context) -> Message:
-    """The run has failed at the coordinator: the guard has noted it, and nothing is to be done."""
+    """Take note that the run has failed at the coordinator: the guard has written it down.
+
+    Args:
+        message: The order.
+        context: Flower's context.
+
+    Returns:
+        An empty reply.
+    """
     return Message(RecordDict(), reply_to=message)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """One round of local training; private tensors stay in this machine's files."""
+    """Train one round; private tensors stay in this machine's files.
+
+    Args:
+        message: The order.
+        context: Flower's context.
+
+    Returns:
+        The reply.
+    """
     party, order = Party.of(context), Order.read(message.content)
     party.check(order)
     scenario, client, round_index = party.scenario(), party.client, order.round_index
@@ -89,7 +113,15 @@ def train(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """This client's row of the evaluation, unless it is to stay here as scores and images do."""
+    """Evaluate this client's model; the row leaves unless it is to stay, as scores and images do.
+
+    Args:
+        message: The order.
+        context: Flower's context.
+
+    Returns:
+        The reply.
+    """
     party, order = Party.of(context), Order.read(message.content)
     party.check(order)
     scenario, own = party.scenario(evaluation=True), party.client
@@ -107,7 +139,15 @@ def evaluate(message: Message, context: Context) -> Message:
 
 
 def only(sets: EvaluationSets, client: int) -> EvaluationSets:
-    """The same sets with the images of one client owned and all others nobody's."""
+    """Return the same sets with the images of one client owned and all others nobody's.
+
+    Args:
+        sets: The sets.
+        client: The client's number.
+
+    Returns:
+        The sets.
+    """
 
     def alone(owned: Owned) -> Owned:
         nothing = np.zeros(0, dtype=np.int64)

@@ -37,7 +37,7 @@ class Reach:
 
     @property
     def final(self) -> bool:
-        """Whether waiting cannot help: this is another server, or goes by another name."""
+        """Return whether waiting cannot help: this is another server, or goes by another name."""
         return self.kind in ("authority", "host")
 
 
@@ -144,7 +144,13 @@ def _cause(error: Exception, server: str, host: str) -> tuple[str, str]:
 
 
 def duration(seconds: float) -> str:
-    """A stretch of time in its two largest units.
+    """Write a stretch of time in its two largest units.
+
+    Args:
+        seconds: The time.
+
+    Returns:
+        Words.
 
     >>> duration(7530), duration(59), duration(86400 * 3)
     ('2 h 5 min', '59 s', '3 days')
@@ -158,7 +164,13 @@ def duration(seconds: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A moment as people write it, in UTC.
+    """Write a moment as people do, in UTC.
+
+    Args:
+        seconds: Seconds since 1970.
+
+    Returns:
+        Words.
 
     >>> clock(0)
     '1970-01-01 00:00:00 UTC'

@@ -27,7 +27,7 @@ class Rehearsal:
     kept: dict[str, str]
 
     def record(self) -> dict[str, Any]:
-        """As a document."""
+        """Return the dry run as a document."""
         return {
             "seconds_a_step": round(self.seconds, 4),
             "steps_a_round": self.steps,
@@ -62,7 +62,13 @@ def rehearse(config: RunConfig, scenario: Scenario, client: int) -> Rehearsal:
 
 
 def described(params: Params) -> dict[str, str]:
-    """Name -> shape and type.
+    """Describe shapes and types of tensors.
+
+    Args:
+        params: Tensors by name.
+
+    Returns:
+        Words by name.
 
     >>> described({"contexts": torch.zeros(2, 3)})
     {'contexts': '2 x 3 float32'}
@@ -74,7 +80,17 @@ def described(params: Params) -> dict[str, str]:
 
 
 def check_keys(folder: Path) -> str:
-    """The site's name, if its keys are whole, fit each other and are nobody else's to read."""
+    """Check that a site's keys are whole, fit each other and are nobody else's to read.
+
+    Args:
+        folder: The site's folder of keys.
+
+    Returns:
+        The site's name.
+
+    Raises:
+        ConfigError: They are not.
+    """
     site = read_site(folder)
     for name in ("key", "ca.crt"):
         if not (folder / name).is_file():
@@ -88,7 +104,14 @@ def check_keys(folder: Path) -> str:
 
 
 def check_state(folder: Path) -> None:
-    """A state folder that can be written and that no other user can read."""
+    """Check that a state folder can be written and that no other user can read it.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        ConfigError: It cannot be used.
+    """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if folder.stat().st_mode & 0o077:
         raise ConfigError(f"others can look into {folder}: chmod 700 {folder}")

@@ -129,9 +129,15 @@ def _refused(journal: Journal, number: int | None, error: Exception, message: Me
 
 
 def told_of(error: BaseException) -> str:
-    """What the coordinator hears of an error: a kind, and no names.
+    """Return what the coordinator hears of an error: a kind, and no names.
 
     Texts of `FederationError` are about messages and numbers; what looks like a path is removed.
+
+    Args:
+        error: The error.
+
+    Returns:
+        A sentence.
 
     >>> told_of(DataError("images/train/jane_doe.png cannot be read"))
     'images: its images cannot be used; its log says why'
@@ -146,14 +152,28 @@ def told_of(error: BaseException) -> str:
 
 
 def round_of(content: RecordDict) -> int | None:
-    """The round that an order is about, if it is about one."""
+    """Return the round that an order is about, if it is about one.
+
+    Args:
+        content: The message's content.
+
+    Returns:
+        The round's number, or None.
+    """
     record = content.get(CONFIG)
     found = record.get("round") if isinstance(record, ConfigRecord) else None
     return found if type(found) is int else None
 
 
 def size(content: RecordDict) -> int:
-    """Bytes of all arrays and all byte strings of a message."""
+    """Count the bytes of all arrays and all byte strings of a message.
+
+    Args:
+        content: The message's content.
+
+    Returns:
+        Their number.
+    """
     total = 0
     for record in content.values():
         values = record.values() if isinstance(record, ArrayRecord | ConfigRecord) else ()
@@ -164,7 +184,14 @@ def size(content: RecordDict) -> int:
 
 
 def tensors_of(content: RecordDict) -> list[str]:
-    """Names of the arrays that leave the site, with their shapes: "context 16 x 192 float32"."""
+    """List the arrays that leave the site, with their shapes: "context 16 x 192 float32".
+
+    Args:
+        content: The message's content.
+
+    Returns:
+        Words.
+    """
     return [
         f"{name} {' x '.join(map(str, array.shape)) or '1'} {array.dtype}"
         for record in content.values()

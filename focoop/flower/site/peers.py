@@ -27,7 +27,18 @@ LONGEST = 1000  # bytes of a public key; one of P-521 has 300
 
 
 def peers_file(state: Path, keys: Path) -> Path:
-    """Where a site keeps its peers of the federation whose authority is in its folder of keys."""
+    """Return the file of a site's peers in the federation that its folder of keys is for.
+
+    Args:
+        state: The site's state folder.
+        keys: The site's folder of keys.
+
+    Returns:
+        The file.
+
+    Raises:
+        FederationError: The authority's certificate is missing.
+    """
     try:
         authority = (keys / "ca.crt").read_bytes()
     except OSError as error:
@@ -77,7 +88,17 @@ def accept(
 
 
 def read_peers(path: Path) -> tuple[dict[int, bytes], bool]:
-    """Public keys by client, and whether there are no others."""
+    """Read the public keys of peers.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Keys by client, and whether there are no others.
+
+    Raises:
+        FederationError: The file is damaged.
+    """
     if not path.is_file():
         return {}, False
     try:
@@ -91,7 +112,14 @@ def read_peers(path: Path) -> tuple[dict[int, bytes], bool]:
 
 
 def known_peers(state: Path) -> dict[str, dict[str, str]]:
-    """Fingerprints of the sites that a state folder knows, by federation and client."""
+    """List fingerprints of the sites that a state folder knows.
+
+    Args:
+        state: The site's state folder.
+
+    Returns:
+        Fingerprints by federation and client.
+    """
     found = {}
     for path in sorted(state.glob("peers-*.toml")):
         sites, _ = read_peers(path)

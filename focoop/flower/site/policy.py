@@ -114,7 +114,18 @@ class Policy:
 
     @classmethod
     def of(cls, tree: Mapping[str, Any], base: Path = Path()) -> "Policy":
-        """Make a policy of plain values; relative paths in it start from `base`."""
+        """Make a policy of plain values.
+
+        Args:
+            tree: Nested values.
+            base: The folder from which relative paths in it start.
+
+        Returns:
+            The policy.
+
+        Raises:
+            ConfigError: A key is unknown, or a value cannot be used.
+        """
         plain = dict(tree)
         privacy, allowed = plain.pop("privacy", {}), plain.pop("settings", {})
         if not isinstance(privacy, dict) or not isinstance(allowed, dict):
@@ -152,10 +163,13 @@ class Policy:
             self._check_agreed(config)
 
     def agree(self, config: RunConfig) -> None:
-        """The same check for the people of the site, before they join.
+        """Check a run for the people of the site, before they join.
+
+        Args:
+            config: The run's settings.
 
         Raises:
-            ConfigError: that says what the policy refuses and what can be done about it.
+            ConfigError: What the policy refuses, and what can be done about it.
         """
         try:
             self.check(config)
@@ -166,20 +180,43 @@ class Policy:
             ) from error
 
     def check_message(self, size: int, what: str = "message") -> None:
-        """Refuse a message ("message") or an answer ("answer") of too many bytes."""
+        """Refuse a message or an answer of too many bytes.
+
+        Args:
+            size: Its bytes.
+            what: `message` or `answer`.
+
+        Raises:
+            Refusal: There are too many.
+        """
         most = self.megabytes_in if what == "message" else self.megabytes_out
         if size > most * MEGABYTE:
             raise Refusal(f"a {what} of {size / MEGABYTE:.1f} MB, and {most:g} MB are the most")
 
     def check_parties(self, count: int) -> None:
-        """Refuse a secure sum over too few sites."""
+        """Refuse a secure sum over too few sites.
+
+        Args:
+            count: Number of sites.
+
+        Raises:
+            Refusal: There are too few.
+        """
         if count < self.privacy.parties_at_least:
             raise Refusal(
                 f"a secure sum of {count} sites, and {self.privacy.parties_at_least} are the least"
             )
 
     def check_file(self, path: str, what: str) -> None:
-        """Refuse a file or folder of this machine that is in none of the policy's folders."""
+        """Refuse a file or folder of this machine that is in none of the policy's folders.
+
+        Args:
+            path: The file or folder.
+            what: What asks for it, for the message.
+
+        Raises:
+            Refusal: It is in none of them.
+        """
         place = Path(path).expanduser().resolve()
         allowed = [(self.base / Path(one).expanduser()).resolve() for one in self.folders]
         if not any(place.is_relative_to(folder) for folder in allowed):
@@ -263,7 +300,7 @@ class Policy:
                 )
 
     def sentences(self) -> list[str]:
-        """The policy in words, a sentence each, for the people of the site."""
+        """Return the policy in words, a sentence each, for the people of the site."""
         names = ", ".join(self.methods) or "any method of focoop"
         told = [
             f"Trains {names}, at most {self.epochs} epochs a round, {self.rounds} rounds and "
@@ -319,7 +356,13 @@ def policy_file(given: Path | None, keys: Path | None) -> Path | None:
 
 
 def parties_of(record: Mapping[str, Any]) -> int | None:
-    """How many sites a message about a secure sum tells of; None where it tells of none.
+    """Count the sites that a message about a secure sum tells of.
+
+    Args:
+        record: The message.
+
+    Returns:
+        Their number; None where it tells of none.
 
     >>> parties_of({"mask/0": b"", "channel/0": b"", "mask/2": b"", "mask/02": b""})
     2

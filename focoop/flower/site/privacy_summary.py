@@ -27,7 +27,13 @@ def privacy_facts(state: Path) -> dict[str, Any]:
 
 
 def privacy_sentences(found: dict[str, Any]) -> list[str]:
-    """The same in words, a line each; none where there is nothing to tell.
+    """Describe a site's privacy in words.
+
+    Args:
+        found: Facts by name.
+
+    Returns:
+        A line each; none where there is nothing to tell.
 
     >>> privacy_sentences({"released": 2, "epsilon": 3.25, "delta": 1e-05, "peers": {}})
     ['2 noised updates released in all runs: epsilon 3.25 at delta 1e-05']

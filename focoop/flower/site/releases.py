@@ -60,7 +60,7 @@ class Releases:
 
     @property
     def path(self) -> Path:
-        """The file of the last release."""
+        """Return the file of the last release."""
         return self.state / self.key / "releases" / f"{self.client:04d}.safetensors"
 
     def release(
@@ -170,14 +170,31 @@ class Releases:
 
 
 def question(order: Order, received: Params) -> str:
-    """A hash of all that a server chooses when it asks for a release."""
+    """Hash all that a server chooses when it asks for a release.
+
+    Args:
+        order: The order.
+        received: The tensors that it sent.
+
+    Returns:
+        The hash.
+    """
     told = hashlib.sha256(f"{order.round_index}/{order.config_hash}/".encode())
     told.update(dump(received, {}))
     return told.hexdigest()
 
 
 def check(last: Release, order: Order, asked: str) -> None:
-    """Refuse a question that would get a second answer about what was released."""
+    """Refuse a question that would get a second answer about what was released.
+
+    Args:
+        last: The last release.
+        order: The order.
+        asked: The hash of the question.
+
+    Raises:
+        FederationError: It is such a question.
+    """
     if last.settings != order.config_hash:
         raise FederationError(
             "this site has released updates of this federation under other settings: start a new "
@@ -196,7 +213,17 @@ def check(last: Release, order: Order, asked: str) -> None:
 
 
 def released(state: Path) -> list[float]:
-    """The noise of every release of a site, over all its runs."""
+    """List the noise of every release of a site, over all its runs.
+
+    Args:
+        state: The site's state folder.
+
+    Returns:
+        Noise multipliers.
+
+    Raises:
+        FederationError: The record is damaged.
+    """
     path, found = state / LEDGER, []
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     for number, line in enumerate(lines, start=1):
@@ -208,9 +235,16 @@ def released(state: Path) -> list[float]:
 
 
 def spent(state: Path, delta: float) -> tuple[int, float]:
-    """Releases of a site over all its runs, and their epsilon for one who saw all of them.
+    """Count releases of a site over all its runs, and their epsilon for one who saw all of them.
 
     Releases without noise have no bound: epsilon is then infinite.
+
+    Args:
+        state: The site's state folder.
+        delta: The delta of the guarantee.
+
+    Returns:
+        Their number and epsilon.
 
     >>> spent(Path("nowhere"), 1e-5)
     (0, 0.0)

@@ -46,14 +46,29 @@ class Kept:
 
     @classmethod
     def of(cls, party: Party, order: Order, content: RecordDict) -> "Kept":
-        """The sum a message is about."""
+        """Find the sum that a message is about.
+
+        Args:
+            party: The client.
+            order: The order.
+            content: The message's content.
+
+        Returns:
+            The sum.
+
+        Raises:
+            FederationError: The message names none.
+        """
         attempt = record_of(content).get("attempt")
         if not isinstance(attempt, str) or not ATTEMPT.fullmatch(attempt):
             raise FederationError("the message does not say which sum it is about")
         return cls(file_of(party, order), order.round_index, attempt)
 
     def load(self) -> Masker | None:
-        """What was kept of this sum, or None; a file of another sum, or a damaged one, is none."""
+        """Return what was kept of this sum, or None.
+
+        A file of another sum, or a damaged one, is none.
+        """
         try:
             found = json.loads(self.path.read_text(encoding="utf-8"))
             if (found["round"], found["attempt"]) != (self.round_index, self.attempt):
@@ -63,7 +78,11 @@ class Kept:
             return None
 
     def need(self) -> Masker:
-        """The same, where the sum must have begun."""
+        """Return what was kept of this sum, where it must have begun.
+
+        Raises:
+            FederationError: It has not.
+        """
         found = self.load()
         if found is None:
             raise FederationError("this site has no part in that sum: it is over, or never began")
@@ -81,7 +100,11 @@ class Kept:
         append(path, f"{self.attempt}\n".encode())
 
     def save(self, masker: Masker) -> None:
-        """Keep it, on the disk before an answer leaves, for nobody else to read."""
+        """Keep a sum on the disk before an answer leaves, for nobody else to read.
+
+        Args:
+            masker: Its secrets.
+        """
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         about = {"round": self.round_index, "attempt": self.attempt, "masker": masker.dump()}
         draft = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
@@ -93,17 +116,38 @@ class Kept:
 
 
 def file_of(party: Party, order: Order) -> Path:
-    """The file of a client's sums."""
+    """Return the file of a client's sums.
+
+    Args:
+        party: The client.
+        order: The order.
+
+    Returns:
+        The file.
+    """
     return party.state / order.key / "sums" / f"{party.client:04d}.json"
 
 
 def forget(party: Party, order: Order) -> None:
-    """Remove what a sum has left that was never opened."""
+    """Remove what a sum has left that was never opened.
+
+    Args:
+        party: The client.
+        order: The order.
+    """
     file_of(party, order).unlink(missing_ok=True)
 
 
 def keys(message: Message, context: Context) -> Message:
-    """Begin a sum: two public keys and a hash, of secrets drawn now, signed by this site."""
+    """Begin a sum: two public keys and a hash, of secrets drawn now, signed by this site.
+
+    Args:
+        message: The order.
+        context: Flower's context.
+
+    Returns:
+        The reply.
+    """
     party, order = asked(message, context)
     kept = Kept.of(party, order, message.content)
     masker = kept.load()
@@ -120,7 +164,18 @@ def keys(message: Message, context: Context) -> Message:
 
 
 def shares(message: Message, context: Context) -> Message:
-    """Shares of this site's secrets, sealed for each of the others."""
+    """Send shares of this site's secrets, sealed for each of the others.
+
+    Args:
+        message: The order.
+        context: Flower's context.
+
+    Returns:
+        The reply.
+
+    Raises:
+        FederationError: There are too few sites, or a key is not signed by its site.
+    """
     party, order = asked(message, context)
     kept = Kept.of(party, order, message.content)
     record = record_of(message.content)
@@ -138,21 +193,44 @@ def shares(message: Message, context: Context) -> Message:
 
 
 def least_parties(party: Party) -> int:
-    """The fewest clients in a sum: the most of what the run and this site's policy ask."""
+    """Return the fewest clients in a sum: the most of what the run and this site's policy ask.
+
+    Args:
+        party: The client.
+
+    Returns:
+        Their number.
+    """
     own = party.policy.privacy.parties_at_least if party.policy is not None else 0
     return max(party.config.privacy.parties, own)
 
 
 def sum_name(order: Order, attempt: str) -> str:
-    """Which sum of which federation it is, for signatures."""
+    """Name a sum of a federation, for signatures.
+
+    Args:
+        order: The order.
+        attempt: The attempt's name.
+
+    Returns:
+        The name.
+    """
     return f"{order.key}/{order.config_hash}/{order.round_index}/{attempt}"
 
 
 def sum_context(order: Order, attempt: str, arrays: Mapping[str, Array]) -> bytes:
-    """A hash of what all clients of a sum must have been asked alike, tensors included.
+    """Hash what all clients of a sum must have been asked alike, tensors included.
 
     It is part of every mask: a server that gives one client other tensors than the rest, to tell
     its share of the sum by them, gets a sum of masks that do not cancel.
+
+    Args:
+        order: The order.
+        attempt: The attempt's name.
+        arrays: The tensors that were sent.
+
+    Returns:
+        The hash.
     """
     told = hashlib.sha256(f"{attempt}/{order.round_index}/{order.config_hash}".encode())
     for name in sorted(arrays):
@@ -168,7 +246,21 @@ def masked_content(
     update: ClientUpdate,
     by_class: Sequence[str],
 ) -> RecordDict:
-    """The answer to an order to train: an update under masks, its counts and its loss with it."""
+    """Make the answer to an order to train: an update under masks, its counts and its loss with it.
+
+    Args:
+        party: The client.
+        order: The order.
+        content: The message's content.
+        update: The update.
+        by_class: Names of tensors with one row per class.
+
+    Returns:
+        A message's content.
+
+    Raises:
+        FederationError: The sum has not begun, or there are too few sites.
+    """
     kept = Kept.of(party, order, content)
     masker, record = kept.need(), record_of(content)
     packages = dict(numbered(record, "package"))
@@ -183,7 +275,18 @@ def masked_content(
 
 
 def open_shares(message: Message, context: Context) -> Message:
-    """Open shares once it is known who answered; with that the site has forgotten the sum."""
+    """Open shares once it is known who answered; with that the site has forgotten the sum.
+
+    Args:
+        message: The order.
+        context: Flower's context.
+
+    Returns:
+        The reply.
+
+    Raises:
+        FederationError: Too few have answered.
+    """
     party, order = asked(message, context)
     kept = Kept.of(party, order, message.content)
     masker, alive = kept.need(), record_of(message.content).get("answered")
@@ -197,7 +300,18 @@ def open_shares(message: Message, context: Context) -> Message:
 
 
 def asked(message: Message, context: Context) -> tuple[Party, Order]:
-    """Who is asked what, by a server of the same settings."""
+    """Read who is asked what, by a server of the same settings.
+
+    Args:
+        message: The order.
+        context: Flower's context.
+
+    Returns:
+        The client and the order.
+
+    Raises:
+        FederationError: The run has no secure sums.
+    """
     party, order = Party.of(context), Order.read(message.content)
     party.check(order)
     if not party.config.privacy.secure_sum:
@@ -206,7 +320,17 @@ def asked(message: Message, context: Context) -> tuple[Party, Order]:
 
 
 def answer(message: Message, party: Party, order: Order, told: dict[str, bytes]) -> Message:
-    """A reply of named bytes."""
+    """Make a reply of named bytes.
+
+    Args:
+        message: The order.
+        party: The client.
+        order: What was asked.
+        told: Bytes by name.
+
+    Returns:
+        The reply.
+    """
     record = ConfigRecord({"client": party.client, "round": order.round_index})
     for name, raw in told.items():
         record[name] = raw
@@ -214,7 +338,17 @@ def answer(message: Message, party: Party, order: Order, told: dict[str, bytes])
 
 
 def record_of(content: RecordDict) -> ConfigRecord:
-    """What a message says of a sum."""
+    """Read what a message says of a sum.
+
+    Args:
+        content: The message's content.
+
+    Returns:
+        The record.
+
+    Raises:
+        FederationError: It says nothing.
+    """
     record = content.get(SUM)
     if not isinstance(record, ConfigRecord):
         raise FederationError("the message says nothing of a sum")
@@ -222,7 +356,15 @@ def record_of(content: RecordDict) -> ConfigRecord:
 
 
 def numbered(record: ConfigRecord, name: str) -> list[tuple[int, bytes]]:
-    """(client, bytes) of the entries `name/CLIENT`."""
+    """Read the entries `name/CLIENT` of a record.
+
+    Args:
+        record: The record.
+        name: The entries' name.
+
+    Returns:
+        Client and bytes of each.
+    """
     found = []
     for key, raw in record.items():
         head, _, number = key.partition("/")
@@ -234,7 +376,14 @@ def numbered(record: ConfigRecord, name: str) -> list[tuple[int, bytes]]:
 
 
 def to_record(everyone: Mapping[int, Keys]) -> dict[str, bytes]:
-    """Public keys as they travel."""
+    """Return public keys as they travel.
+
+    Args:
+        everyone: Keys by client.
+
+    Returns:
+        Bytes by name.
+    """
     found: dict[str, bytes] = {}
     for k, mine in everyone.items():
         found[f"mask/{k}"], found[f"channel/{k}"] = mine.mask, mine.channel
@@ -243,7 +392,17 @@ def to_record(everyone: Mapping[int, Keys]) -> dict[str, bytes]:
 
 
 def to_keys(record: ConfigRecord) -> dict[int, Keys]:
-    """The inverse of `to_record`."""
+    """Read public keys, the inverse of `to_record`.
+
+    Args:
+        record: The record.
+
+    Returns:
+        Keys by client.
+
+    Raises:
+        FederationError: An entry is missing.
+    """
     masks, channels, commitments, signatures = (
         dict(numbered(record, name)) for name in ("mask", "channel", "commitment", "signature")
     )

@@ -75,7 +75,11 @@ class SiteStatus:
     errors: list[dict[str, Any]] = field(default_factory=list)
 
     def take(self, event: dict[str, Any]) -> None:
-        """Change what an event of the journal changes."""
+        """Take in an event of the journal.
+
+        Args:
+            event: The event.
+        """
         kind = event["event"]
         if kind == "asked":
             self.doing = STEPS.get(str(event.get("step")), str(event.get("step")))
@@ -102,7 +106,14 @@ class SiteStatus:
 
 
 def line_of(event: dict[str, Any]) -> str:
-    """An event of the site's journal for people; empty for those they need not read."""
+    """Describe an event of the site's journal for people.
+
+    Args:
+        event: The event.
+
+    Returns:
+        A line; empty for events they need not read.
+    """
     place = f"round {event['round']}: " if "round" in event else ""
     kind, reason = event["event"], event.get("reason", "")
     if kind == "sent" and event.get("step") == "query.hello":
@@ -125,7 +136,13 @@ def line_of(event: dict[str, Any]) -> str:
 
 
 def size_of(count: float) -> str:
-    """Bytes in a unit that people read.
+    """Write bytes in a unit that people read.
+
+    Args:
+        count: Number of bytes.
+
+    Returns:
+        Words.
 
     >>> size_of(12568), size_of(12), size_of(3.2e6)
     ('12.6 kB', '12 bytes', '3.2 MB')
@@ -162,7 +179,11 @@ class SiteWatch:
         self._write()
 
     def say(self, text: str) -> None:
-        """A message that is no event of the journal."""
+        """Say something that is no event of the journal.
+
+        Args:
+            text: The text.
+        """
         self._say({"time": now(), "event": "message", "reason": text}, text)
 
     def await_server(self) -> None:
@@ -231,14 +252,26 @@ class SiteWatch:
             self.say(f"cut off: {text}; trying again")
 
     def ended(self, reason: str) -> str:
-        """Why the node ended: what the node said, or the clock where that is the cause."""
+        """Say why the node ended: what the node said, or the clock where that is the cause.
+
+        Args:
+            reason: What the node said.
+
+        Returns:
+            The reason.
+        """
         found = self._look()
         reason = found.text if found.kind in ("clock", "expired", "early") else reason
         self._set("waiting", reason)
         return reason
 
     def stopped(self, state: str = "stopped", reason: str = "") -> None:
-        """Nothing more will happen."""
+        """Note that nothing more will happen.
+
+        Args:
+            state: The last state.
+            reason: Why it ended.
+        """
         self.tick_journal()
         self._set(state, reason)
 
@@ -303,7 +336,14 @@ def read_status(folder: Path, silent: float = SILENT) -> dict[str, Any]:
 
 
 def sentences(found: dict[str, Any]) -> list[str]:
-    """A status in words, a line each."""
+    """Describe a status in words.
+
+    Args:
+        found: The status.
+
+    Returns:
+        A line each.
+    """
     state = found["state"] if found["running"] or found["state"] in ("stopped", "failed") else ""
     head = f"{found['site']}: {state or 'not running'}"
     if not state:
