@@ -2,15 +2,20 @@
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from focoop import __version__
 from focoop.config.loading import RunConfig
+from focoop.errors import MissingExtra
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -25,6 +30,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cwd=ROOT,
         capture_output=True,
         text=True,
+        timeout=200,
     )
     assert built.returncode == 0, built.stderr
     (wheel,) = folder.glob("focoop-*.whl")
@@ -44,6 +50,77 @@ def focoop(installed: Path, folder: Path, *words: str) -> "subprocess.CompletedP
         text=True,
         timeout=200,
     )
+
+
+class Environment:
+    """A new virtual environment that holds the wheel and, if told, this one's other packages."""
+
+    def __init__(self, folder: Path, installed: Path, *, packages: bool) -> None:
+        command = [sys.executable, "-m", "venv", "--without-pip", str(folder)]
+        subprocess.run(command, check=True, timeout=100)
+        (site,) = folder.glob("lib/python*/site-packages")
+        shutil.copytree(installed, site, dirs_exist_ok=True)
+        if packages:  # a path in a .pth file is searched last, and without its own .pth files
+            (site / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        self.python, self.site = folder / "bin" / "python", site
+
+    def run(self, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run Python in a folder, apart from this process's environment and user's packages."""
+        hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+        environment = {k: v for k, v in os.environ.items() if k not in hidden}
+        environment |= {"PYTHONNOUSERSITE": "1", "FOCOOP_CACHE": str(folder / "cache")}
+        environment |= {"HF_HUB_OFFLINE": "1"}
+        return subprocess.run(
+            [str(self.python), *arguments],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+
+@pytest.fixture(scope="module")
+def alone(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """The wheel and no other package."""
+    return Environment(tmp_path_factory.mktemp("alone") / "venv", installed, packages=False)
+
+
+@pytest.fixture(scope="module")
+def complete(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """The wheel and what it depends on."""
+    return Environment(tmp_path_factory.mktemp("complete") / "venv", installed, packages=True)
+
+
+@pytest.mark.slow
+def test_the_wheel_alone_says_what_it_lacks(alone: Environment, tmp_path: Path) -> None:
+    told = alone.run(tmp_path, "-c", "import focoop; print(focoop.__version__, focoop.__file__)")
+    version, file = told.stdout.split()
+    assert version == __version__ and alone.site in Path(file).parents, told.stderr
+    told = alone.run(tmp_path, "-m", "focoop", "methods")
+    assert told.returncode == MissingExtra.exit_code and "pip install" in told.stderr
+
+
+@pytest.mark.slow
+def test_help_shows_the_public_names(complete: Environment, tmp_path: Path) -> None:
+    told = complete.run(tmp_path, "-c", "import focoop; help(focoop)")
+    assert told.returncode == 0, told.stderr
+    assert str(complete.site) in told.stdout and str(ROOT) not in told.stdout
+    script = "import focoop, sys; print(*focoop.__all__); print('torch' in sys.modules)"
+    listed, torch = complete.run(tmp_path, "-c", script).stdout.splitlines()
+    names = set(listed.split()) - {"__version__"}
+    assert torch == "False" and {"run", "open_run", "compare", "Method"} <= names
+    shown = {name for name in names if re.search(rf"\b{name}\b", told.stdout)}
+    assert shown == names and f"VERSION\n    {__version__}" in told.stdout
+
+
+@pytest.mark.slow
+def test_the_readmes_python_runs_outside_a_checkout(complete: Environment, tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    snippets = re.findall(r"^```python\n(.*?)^```", readme, flags=re.M | re.S)
+    assert any("import focoop" in snippet for snippet in snippets)
+    told = complete.run(tmp_path, "-c", "\n".join(snippets))
+    assert told.returncode == 0, told.stderr
 
 
 @pytest.mark.slow
