@@ -300,7 +300,9 @@ def compare_folders(
         if name == "config.toml":
             before = _renamed(before, to_new or {})
             added = {name for name, other in (to_old or {}).items() if other == DROPPED}
-            after = {k: v for k, v in after.items() if k.partition("[")[0] not in added}
+            after = {
+                k: v for k, v in after.items() if k in before or k.partition("[")[0] not in added
+            }
         if name == "metrics.jsonl":
             after = {k: v for k, v in after.items() if k in before or not _is_of(k, measured)}
         keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]

@@ -106,6 +106,10 @@ def test_other_names_of_settings_must_be_said(pair: tuple[Path, Path]) -> None:
     assert told == ("config.toml: +defence.kind",)
 
 
+def test_a_setting_may_be_new_for_some_methods_alone(pair: tuple[Path, Path]) -> None:
+    assert compare_commits.compare_folders(*pair, {"robust.rule": ""})[1] == ()
+
+
 def test_new_metrics_must_be_said(pair: tuple[Path, Path]) -> None:
     lines = '{"round": 1, "loss": 0.5}\n{"round": 2, "loss": 0.25, "clients": [{"margin": 1}]}\n'
     (pair[1] / "metrics.jsonl").write_text(lines)
