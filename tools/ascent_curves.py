@@ -18,7 +18,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from focoop.experiments.grid import tuned
-from focoop.federation import MemoryStore, simulate
+from focoop.federation import simulate
+from focoop.federation.simulator import MemoryStore
 from focoop.methods import Batch, Params
 from focoop.methods._bos import Ascent, Separation, Side, row_norms
 from focoop.scenario import build_scenario, schedule_of
