@@ -59,8 +59,20 @@ def settings() -> str:
     for name in available():
         own = list(dataclasses.fields(lookup(name).Config))
         parts += [f"### {name}", sentence(lookup(name))]
-        parts.append(table(rows(own, "method.")) if own else "It has no settings of its own.")
+        parts += by_group(own) if own else ["It has no settings of its own."]
     return "\n\n".join(parts)
+
+
+def by_group(own: list[Any]) -> Iterator[str]:
+    """Yield a method's settings: those of its paper, then engineering, then ablation."""
+    from focoop import fields
+
+    groups: dict[str, str] = {"": "", **getattr(fields, "GROUPS", {})}
+    for group, meaning in groups.items():
+        members = [one for one in own if one.metadata.get("group", "") == group]
+        if members:
+            yield f"**{group.capitalize()}**: {meaning}." if group else ""
+            yield table(rows(members, "method."))
 
 
 def rows(fields: Any, prefix: str) -> Iterator[tuple[str, str, str]]:
