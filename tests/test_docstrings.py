@@ -39,21 +39,33 @@ CORRUPTIONS = {("pixels", "strength"), ("pixels", "strength", "generators")}
 
 
 @cache
-def methods_of_classes() -> dict[str, set[str]]:
-    """Methods of every class of the package, by the class's name."""
-    found: dict[str, set[str]] = {}
+def classes() -> dict[str, list[tuple[set[str], list[str]]]]:
+    """Methods and bases of every class of the package, by the class's name."""
+    found: dict[str, list[tuple[set[str], list[str]]]] = {}
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
                 names = {one.name for one in node.body if isinstance(one, Function)}
-                found.setdefault(node.name, set()).update(names)
+                found.setdefault(node.name, []).append((names, bases(node)))
     return found
+
+
+def bases(owner: ast.ClassDef) -> list[str]:
+    """Names of a class's bases, without what stands before a dot or in brackets."""
+    return [ast.unparse(base).partition("[")[0].split(".")[-1] for base in owner.bases]
+
+
+def documented(name: str, base: str) -> bool:
+    """Whether a class or one of its bases has a method of this name."""
+    return any(
+        name in names or any(documented(name, above) for above in further if above != base)
+        for names, further in classes().get(base, [])
+    )
 
 
 def overrides(name: str, owner: ast.ClassDef | None) -> bool:
     """Whether a base class documents this method for all classes derived from it."""
-    bases = [ast.unparse(base).split(".")[-1] for base in owner.bases] if owner else []
-    return any(name in methods_of_classes().get(base, ()) for base in bases)
+    return owner is not None and any(documented(name, base) for base in bases(owner))
 
 
 def lacking(name: str, node: Function, owner: ast.ClassDef | None) -> Iterator[str]:
