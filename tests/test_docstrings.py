@@ -12,9 +12,13 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "focoop"
-DONE = ("functional", "data", "clip", "features", "config", "scenario", "runs", "flower", "")
+NOT_YET = ("api", "cli", "experiments")  # rooms whose sections are not complete
+# A module with a leading underscore is private, but for the one that finds methods.
 FILES = sorted(
-    path for room in DONE for path in (PACKAGE / room).glob("**/*.py" if room else "*.py")
+    path
+    for path in PACKAGE.rglob("*.py")
+    if path.relative_to(PACKAGE).parts[0] not in NOT_YET
+    and (not path.stem.startswith("_") or path.stem == "_registry")
 )
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Found = tuple[str, Function, ast.ClassDef | None]

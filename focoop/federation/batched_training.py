@@ -211,13 +211,27 @@ class BatchedTrainer:
 
 
 def untrained(inputs: Params) -> Params:
-    """What nobody trains, one for all clients: whole numbers such as words, and fixed tensors."""
+    """Pick the tensors that nobody trains, one for all clients: whole numbers such as words.
+
+    Args:
+        inputs: What a step reads, by `part/name`.
+
+    Returns:
+        Those of them that are the same for all clients.
+    """
     return {**part(inputs, "common"), **part(inputs, "fixed")}
 
 
 @contextmanager
 def rewound(generators: Sequence[torch.Generator]) -> Iterator[None]:
-    """Set the generators back to where they were before, if the block fails."""
+    """Set generators back to where they were before, if the block fails.
+
+    Args:
+        generators: The generators.
+
+    Yields:
+        Nothing.
+    """
     before = [generator.get_state() for generator in generators]
     try:
         yield
@@ -228,7 +242,14 @@ def rewound(generators: Sequence[torch.Generator]) -> Iterator[None]:
 
 
 def on_host(losses: Sequence[Tensor | float]) -> list[float]:
-    """Losses () as numbers; the host waits for the device once."""
+    """Return losses as numbers; the host waits for the device once.
+
+    Args:
+        losses: Scalars.
+
+    Returns:
+        Numbers.
+    """
     given = [loss for loss in losses if isinstance(loss, Tensor)]
     numbers = iter(torch.stack(given).tolist() if given else [])
     return [next(numbers) if isinstance(loss, Tensor) else loss for loss in losses]

@@ -35,9 +35,20 @@ def train(
     settings: LocalSettings,
     generator: torch.Generator,
 ) -> tuple[State, float]:
-    """Train all floating tensors of `state` on `data`; returns the new state and the mean loss.
+    """Train all floating tensors of a client's state on its images.
 
-    The optimiser starts anew each round: nothing but `state` survives between rounds.
+    The optimiser starts anew each round: nothing but the state survives between rounds.
+
+    Args:
+        method: The method.
+        state: Shared and private tensors.
+        data: The client's images.
+        task: The task.
+        settings: Learning rate, epochs and batch size.
+        generator: Draws the order of the images and the method's noise.
+
+    Returns:
+        The new state and the mean loss.
     """
     if len(data) == 0:
         return state, math.nan
@@ -79,7 +90,18 @@ def train(
 def mean_loss(
     method: Method, params: Params, data: LabelledFeatures, task: Task, generator: torch.Generator
 ) -> float:
-    """The loss of a model on all of a client's images, where nothing is trained."""
+    """Compute the loss of a model on all of a client's images, where nothing is trained.
+
+    Args:
+        method: The method.
+        params: The model's tensors.
+        data: The client's images.
+        task: The task.
+        generator: Draws the method's noise.
+
+    Returns:
+        The mean loss.
+    """
     noise = method.noise(len(data), task, generator)
     noise = {name: value.to(task.device) for name, value in noise.items()}
     batch = data.rows(torch.arange(len(data)), task.device)
@@ -87,34 +109,85 @@ def mean_loss(
 
 
 def batches(count: int, settings: LocalSettings, generator: torch.Generator) -> Iterator[Tensor]:
-    """Row numbers of every step: each epoch a new order, the last batch of one may be smaller."""
+    """Draw the row numbers of every step: each epoch a new order; its last batch may be smaller.
+
+    Args:
+        count: Number of images.
+        settings: Epochs and batch size.
+        generator: Draws the order.
+
+    Yields:
+        Row numbers of a step.
+    """
     for _ in range(settings.epochs):
         order = torch.randperm(count, generator=generator)
         yield from torch.split(order, settings.batch_size)
 
 
 def distance(params: Params, received: Params) -> Tensor:
-    """Scalar |shared - received|^2, FedProx's pull towards what the server sent."""
+    """Return |shared - received|^2, FedProx's pull towards what the server sent.
+
+    Args:
+        params: The model's tensors.
+        received: What the server sent.
+
+    Returns:
+        A scalar.
+    """
     parts = [(params[name] - value).square().sum() for name, value in received.items()]
     return torch.stack(parts).sum() if parts else torch.zeros(())
 
 
 def check_loss(loss: float, lr: float) -> float:
-    """The loss itself, or a refusal to go on with prompts that are not numbers."""
+    """Refuse to go on with prompts that are not numbers.
+
+    Args:
+        loss: The loss.
+        lr: The learning rate, for the message.
+
+    Returns:
+        The loss.
+
+    Raises:
+        MethodError: It is not a number.
+    """
     if not math.isfinite(loss):
         raise MethodError(f"training diverged (loss {loss}): lower federation.lr (now {lr:g})")
     return loss
 
 
 def trains(method: Method, name: str, value: Tensor) -> bool:
-    """Whether SGD moves a tensor: not whole numbers, nor what is measured or the server's own."""
+    """Say whether SGD moves a tensor: not whole numbers, nor what is measured or the server's own.
+
+    Args:
+        method: The method.
+        name: The tensor's name.
+        value: The tensor.
+
+    Returns:
+        Whether it does.
+    """
     return value.is_floating_point() and name not in method.untrained
 
 
 def make_update(
     method: Method, client: int, state: State, data: LabelledFeatures, task: Task, loss: float
 ) -> ClientUpdate:
-    """What leaves the client after training: shared tensors, measured ones among them, counts."""
+    """Make what leaves the client after training.
+
+    Shared tensors, measured ones among them, and counts.
+
+    Args:
+        method: The method.
+        client: The client's number.
+        state: Its state after training.
+        data: Its images.
+        task: The task.
+        loss: Its mean loss.
+
+    Returns:
+        The update.
+    """
     measured: Params = {}
     if method.untrained and len(data):
         # Views are no other images: what is measured of them would tell more of each.
@@ -130,7 +203,19 @@ def make_update(
 
 
 def learning_rate(base: float, schedule: str, round_index: int, rounds: int) -> float:
-    """Rate of round `round_index` of `rounds` (from 1): constant, or a half cosine to zero.
+    """Return the learning rate of a round: constant, or a half cosine to zero.
+
+    Args:
+        base: The first round's rate.
+        schedule: `constant` or `cosine`.
+        round_index: The round's number, from 1.
+        rounds: Rounds of the run.
+
+    Returns:
+        The rate.
+
+    Raises:
+        ConfigError: There is no such schedule.
 
     >>> learning_rate(2.0, "cosine", 1, 10)
     2.0

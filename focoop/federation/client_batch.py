@@ -40,7 +40,11 @@ class Draws:
                 self.pending.append(by.submit(self.draw, row))
 
     def draw(self, row: int) -> None:
-        """One client's numbers, straight into the memory that a GPU copies from."""
+        """Draw one client's numbers, straight into the memory that a GPU copies from.
+
+        Args:
+            row: The client's row.
+        """
         found = self.method.noise(self.size, self.task, self.generators[row])
         pinned = self.task.device.type == "cuda"
         for name, value in found.items():
@@ -51,7 +55,7 @@ class Draws:
             self.rows[name][row] = value
 
     def ready(self) -> Params:
-        """All of it, once it is there."""
+        """Return all numbers, once they are there."""
         for one in self.pending:
             one.result()
         return self.rows
@@ -95,7 +99,14 @@ class ClientBatch:
         self.in_step = len({len(images) for images in self.data}) == 1
 
     def next_steps(self, by: Executor | None) -> list[Step]:
-        """The next step of every client that is not through, those of equal size together."""
+        """Return the next step of every client that is not through, those of equal size together.
+
+        Args:
+            by: Draws numbers in its threads; None: here.
+
+        Returns:
+            The steps.
+        """
         found = [(row, index) for row, order in enumerate(self.orders) for index in _next(order)]
         steps = []
         for size in sorted({len(index) for _, index in found}):
@@ -137,13 +148,27 @@ class ClientBatch:
         self.everywhere: dict[tuple[int, ...], Tensor] = {}
 
     def padded(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Clients' rows as one tensor; padding is never looked up."""
+        """Join clients' rows to one tensor; padding is never looked up.
+
+        Args:
+            tensors: One tensor per client.
+
+        Returns:
+            The joined tensor.
+        """
         equal = len({len(one) for one in tensors}) == 1
         rows = torch.stack([*tensors]) if equal else pad_sequence([*tensors], batch_first=True)
         return sent(rows, self.device)
 
     def inputs(self, step: Step) -> Params:
-        """What a step reads, by `part/name`: the clients' rows (k, ...); what all share, once."""
+        """Collect what a step reads.
+
+        Args:
+            step: The step.
+
+        Returns:
+            Tensors by `part/name`: the clients' rows (k, ...); what all share, once.
+        """
         where, index = self.where(step.rows), sent(step.index, self.device)
         every = len(step.rows) == len(self.states)
         found = {"rate": self.rates if every else self.rates[where]}
@@ -156,7 +181,14 @@ class ClientBatch:
         return found | {f"noise/{n}": sent(v, self.device) for n, v in noise.items()}
 
     def where(self, rows: Sequence[int]) -> Tensor:
-        """The rows as a tensor on the device."""
+        """Return row numbers as a tensor on the device.
+
+        Args:
+            rows: The rows.
+
+        Returns:
+            The tensor.
+        """
         key = tuple(rows)
         if key not in self.everywhere:
             self.everywhere[key] = sent(torch.tensor(rows), self.device)
@@ -167,6 +199,10 @@ class ClientBatch:
 
         Another recorded step may write over them. Where all clients take every step, the next step
         reads all of them first: then they need not be copied.
+
+        Args:
+            step: The step.
+            outputs: Its results by name.
         """
         where, every = self.where(step.rows), len(step.rows) == len(self.states)
         loss = outputs["loss"]
@@ -181,7 +217,7 @@ class ClientBatch:
                     params[name] = params[name].index_copy(0, where, value)
 
     def results(self) -> list[tuple[int, State, Tensor]]:
-        """Each client's number, its new state and its mean loss, all still on the device."""
+        """Return each client's number, its new state and its mean loss, all still on the device."""
         means = (self.losses / sent(torch.tensor(self.taken), self.device)).unbind()
         params = {name: value.clone().unbind() for name, value in self.params.items()}
         found = []
@@ -193,7 +229,15 @@ class ClientBatch:
 
 
 def part(tensors: Params, name: str) -> Params:
-    """The tensors named `name/...`, without it."""
+    """Pick the tensors of one part.
+
+    Args:
+        tensors: Tensors by `part/name`.
+        name: The part.
+
+    Returns:
+        Tensors by name.
+    """
     start = f"{name}/"
     return {n.removeprefix(start): v for n, v in tensors.items() if n.startswith(start)}
 

@@ -107,9 +107,16 @@ class Graphs:
 
 
 def branches(jobs: Sequence[Callable[[], Found]], device: torch.device) -> list[Found]:
-    """The jobs' results; on a GPU each job has a stream, so that one fills what others leave idle.
+    """Run jobs; on a GPU each has a stream, so that one fills what others leave idle.
 
     Jobs do not read each other's tensors. Gradients take the same streams as what they belong to.
+
+    Args:
+        jobs: The jobs.
+        device: Where they compute.
+
+    Returns:
+        Their results.
     """
     if device.type != "cuda" or len(jobs) < 2:
         return [job() for job in jobs]
@@ -126,7 +133,15 @@ def branches(jobs: Sequence[Callable[[], Found]], device: torch.device) -> list[
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on the device: it travels beside what the device does, unwaited for."""
+    """Send a tensor of the host to the device, beside what the device does.
+
+    Args:
+        tensor: The tensor.
+        device: The device.
+
+    Returns:
+        The tensor there.
+    """
     if device.type != "cuda":
         return tensor.to(device)
     there = tensor if tensor.is_pinned() else tensor.pin_memory()

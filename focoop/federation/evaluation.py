@@ -76,8 +76,18 @@ def answers(
     """Predict and score a set in chunks; predictions run over all C classes.
 
     Of an image only its class and score are kept, on the device until the set is done, and its
-    margin for each client of `own_classes`, which holds some classes of these clients and not all.
-    A chunk has at most `most` images.
+    margin for each client of `own_classes`.
+
+    Args:
+        method: The method.
+        text: A client's text side.
+        images: The images.
+        task: The task.
+        own_classes: Classes of clients that have some and not all.
+        most: Images in a chunk at most.
+
+    Returns:
+        Classes, scores and margins.
     """
     count, device = len(images), task.device
     predicted = torch.empty(count, dtype=torch.int32, device=device)
@@ -117,7 +127,17 @@ class Side:
 
     @classmethod
     def of(cls, own: np.ndarray, labels: np.ndarray, classes: int, device: torch.device) -> "Side":
-        """Room for the margins of all images, for a client with the classes `own`."""
+        """Make room for the margins of all images.
+
+        Args:
+            own: The client's classes.
+            labels: Classes of the images (N,).
+            classes: Number of classes.
+            device: Where margins are kept.
+
+        Returns:
+            The room.
+        """
         held = np.zeros(classes, dtype=bool)
         held[own] = True
 
@@ -135,7 +155,12 @@ class Side:
         )
 
     def keep(self, rows: slice, logits: Tensor) -> None:
-        """Margins of a chunk's images, whose logits are (n, C)."""
+        """Keep the margins of a chunk's images.
+
+        Args:
+            rows: Which images they are.
+            logits: Their logits (n, C).
+        """
         mine = logits.index_select(1, self.own).max(dim=1)
         theirs = logits.index_select(1, self.others).max(dim=1)
         self.margin[rows] = theirs.values - mine.values
@@ -143,12 +168,20 @@ class Side:
         self.right[rows] = answer == self.labels[rows]
 
     def found(self) -> tuple[np.ndarray, np.ndarray]:
-        """All margins and whether each image is answered rightly on its side."""
+        """Return all margins and whether each image is answered rightly on its side."""
         return self.margin.cpu().numpy(), self.right.cpu().numpy()
 
 
 def classes_of(sets: EvaluationSets, num_classes: int) -> dict[int, np.ndarray]:
-    """Own classes of every client that has some and not all: those of its own test images."""
+    """Find the own classes of every client that has some and not all: those of its own test images.
+
+    Args:
+        sets: The sets to evaluate on.
+        num_classes: Number of classes.
+
+    Returns:
+        Classes by client.
+    """
     labels = sets.test.images.labels.numpy()
     found = {client: np.unique(labels[own]) for client, own in enumerate(sets.test.index)}
     present = np.unique(labels)
@@ -160,9 +193,15 @@ def classes_of(sets: EvaluationSets, num_classes: int) -> dict[int, np.ndarray]:
 
 
 def chunk_size(text: Text, images: LabelledFeatures, most: int = CHUNK) -> int:
-    """Images whose cosines with all prompts, and with all their patches, stay within ``CELLS``.
+    """Return how many images are answered at a time, so that cosines stay within `CELLS`.
 
-    At most `most` of them.
+    Args:
+        text: A client's text side.
+        images: The images.
+        most: Images at most.
+
+    Returns:
+        Their number.
     """
     sides = (text.id, *text.parts.values())
     prompts = sum(side.numel() // max(1, side.shape[-1]) for side in sides if side.dim() > 1)
@@ -182,11 +221,22 @@ def evaluate(
     most: int = CHUNK,
     bias: float = 0.0,
 ) -> Evaluation:
-    """Evaluate all clients; `params(k)` gives client k's model.
+    """Evaluate all clients' models.
 
-    `same_for_all` says that clients have no private tensors, so one pass answers for all. `most`
-    images are answered at a time. `bias` is added to a client's own classes for the harmonic mean
-    of its frontier, and for nothing else.
+    Args:
+        method: The method.
+        task: The task.
+        params: Gives a client's model.
+        sets: The sets to evaluate on.
+        same_for_all: Clients have no private tensors, so that one pass answers for all.
+        most: Images answered at a time.
+        bias: Is added to a client's own classes for the harmonic mean of its frontier alone.
+
+    Returns:
+        Summary and rows of clients.
+
+    Raises:
+        DataError: There is nothing to evaluate on.
     """
     rows: list[dict[str, Any]] = []
     own_scores: list[np.ndarray] = []
@@ -242,7 +292,16 @@ def _per_client(
 
 
 def encoded(method: Method, models: Sequence[Params], task: Task) -> list[Text]:
-    """The text side of several clients' models."""
+    """Encode the text side of several clients' models.
+
+    Args:
+        method: The method.
+        models: The models.
+        task: The task.
+
+    Returns:
+        Their text sides.
+    """
 
     @torch.no_grad()
     def encode(place: int) -> Text:
@@ -289,7 +348,18 @@ def _client_row(
 def frontier_of(
     client: int, own: np.ndarray, test: Outputs, labels: np.ndarray, bias: float = 0.0
 ) -> dict[str, Any] | None:
-    """The client's frontier; None where it holds all classes, or all that are tested."""
+    """Compute a client's frontier.
+
+    Args:
+        client: The client's number.
+        own: Its classes.
+        test: Answers to the test images.
+        labels: Classes of the test images.
+        bias: The bias of the harmonic mean.
+
+    Returns:
+        The frontier; None where it holds all classes, or all that are tested.
+    """
     if client not in test.sides:
         return None
     margin, right = test.sides[client]
@@ -302,7 +372,14 @@ def frontier_of(
 
 
 def mean_frontier(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The plain mean of clients' frontiers, curve by curve; None where nobody has one."""
+    """Average clients' frontiers, curve by curve.
+
+    Args:
+        rows: Rows of clients.
+
+    Returns:
+        The mean; None where nobody has a frontier.
+    """
     found = [row["frontier"] for row in rows if row.get("frontier")]
     if not found:
         return None
@@ -318,7 +395,16 @@ def summary_of(
     pooled: Mapping[str, Mapping[str, float]],
     sets: EvaluationSets,
 ) -> dict[str, Any]:
-    """Own-class accuracies weighted by samples; everything else the plain mean over clients."""
+    """Average clients' rows: own-class accuracies weighted by images, everything else plainly.
+
+    Args:
+        rows: Rows of clients.
+        pooled: Detection metrics over all clients' scores, by OOD set.
+        sets: The sets that were evaluated on.
+
+    Returns:
+        The summary.
+    """
     weights = [float(row["num_test"]) for row in rows]
     corrupted = {
         name: metrics.average(

@@ -17,7 +17,14 @@ AHEAD = 4
 
 
 def group_size(task: Task) -> int:
-    """How many clients `train_each` should be given at a time."""
+    """Return how many clients `train_each` should be given at a time.
+
+    Args:
+        task: The task.
+
+    Returns:
+        Their number.
+    """
     threads = torch.get_num_threads() if task.device.type == "cpu" else 1
     return AHEAD * threads if threads > 1 else 1
 
@@ -30,7 +37,19 @@ def train_each(
     settings: LocalSettings,
     generators: Sequence[torch.Generator],
 ) -> list[tuple[State, float]]:
-    """`client.train` for each client, as many at once as torch may use threads."""
+    """Train clients by `client.train`, as many at once as torch may use threads.
+
+    Args:
+        method: The method.
+        states: State of each client.
+        data: Images of each client.
+        task: The task.
+        settings: Learning rate, epochs and batch size.
+        generators: Generator of each client.
+
+    Returns:
+        New state and mean loss of each client.
+    """
 
     def job(client: int) -> tuple[State, float]:
         return train(method, states[client], data[client], task, settings, generators[client])

@@ -42,10 +42,23 @@ class PrivateStore(Protocol):
     """Where private tensors live between rounds; on disk in a run, in memory in a test."""
 
     def load(self, client: int) -> Params | None:
-        """The client's private tensors, or None if it has not trained yet."""
+        """Return a client's private tensors, or None if it has not trained yet.
+
+        Args:
+            client: The client's number.
+
+        Returns:
+            Tensors by name, or None.
+        """
 
     def save(self, client: int, round_index: int, params: Params) -> None:
-        """Keep the client's private tensors of this round."""
+        """Keep a client's private tensors of a round.
+
+        Args:
+            client: The client's number.
+            round_index: The round's number.
+            params: Tensors by name.
+        """
 
 
 @dataclass(frozen=True)
@@ -81,21 +94,32 @@ class RoundSetup:
 
     @cached_property
     def initial(self) -> State:
-        """The state that every client and the server begin with."""
+        """Return the state that every client and the server begin with."""
         return start(self.method, self.task, self.seed)
 
     @cached_property
     def trainer(self) -> BatchedTrainer:
-        """Trains many clients as one batch; it keeps its recorded steps between rounds."""
+        """Return what trains many clients as one batch.
+
+        It keeps its recorded steps between rounds.
+        """
         return BatchedTrainer(self.method, self.task, self.schedule.local)
 
     @property
     def batched(self) -> bool:
-        """Whether clients train as one batch, which changes results by rounding."""
+        """Return whether clients train as one batch, which changes results by rounding."""
         return self.method.together and self.schedule.together > 1
 
     def coins(self, round_index: int, client: int) -> torch.Generator:
-        """Draws how a client's update is rounded when it is written in fewer bytes."""
+        """Return what draws how a client's update is rounded when it is written in fewer bytes.
+
+        Args:
+            round_index: The round's number.
+            client: The client's number.
+
+        Returns:
+            The generator.
+        """
         return torch_generator(self.seed, "payload", round_index, client)
 
 
@@ -113,7 +137,16 @@ class ClientResult:
 
 
 def start(method: Method, task: Task, seed: int) -> State:
-    """The state every client and the server begin with."""
+    """Draw the state every client and the server begin with.
+
+    Args:
+        method: The method.
+        task: The task.
+        seed: The run's seed.
+
+    Returns:
+        The state.
+    """
     return method.init(task, torch_generator(seed, "init"))
 
 
@@ -125,10 +158,18 @@ def client_state(
     private: Params | None,
     class_counts: Callable[[], Tensor],
 ) -> State:
-    """A client's model now: the server's shared tensors and its own private ones.
+    """Make a client's model now: the server's shared tensors and its own private ones.
 
-    `private` is what it kept of earlier rounds; None before its first, when its class counts may
-    shape what it starts from.
+    Args:
+        method: The method.
+        task: The task.
+        initial: The state everybody began with.
+        server: The server.
+        private: What the client kept of earlier rounds; None before its first round.
+        class_counts: Gives its class counts (C,), which may shape what it starts from.
+
+    Returns:
+        The state.
     """
     if not initial.private:
         return State(server.shared)
@@ -204,9 +245,19 @@ def client_round(
 def seeded_release(
     privacy: Privacy, seed: int, round_index: int, update: ClientUpdate, received: Params
 ) -> ClientUpdate:
-    """The update as it may leave its client, under noise that the run's seed decides.
+    """Return an update as it may leave its client, under noise that the run's seed decides.
 
     Such noise is for study: whoever knows the seed can take it away again.
+
+    Args:
+        privacy: Clipping and noise.
+        seed: The run's seed.
+        round_index: The round's number.
+        update: The update.
+        received: What the server sent.
+
+    Returns:
+        The update.
     """
     noise = torch_generator(seed, "privacy", round_index, update.client)
     return privacy.release(update, received, noise, torch_generator(seed, "counts", update.client))
@@ -275,7 +326,19 @@ def server_round(
 def sample_clients(
     num_clients: int, participation: float, seed: int, round_index: int
 ) -> list[int]:
-    """Clients of a round, sorted: max(1, round(K * participation)) without replacement.
+    """Draw the clients of a round: max(1, round(K * participation)) without replacement.
+
+    Args:
+        num_clients: Number K of clients.
+        participation: Share of clients in a round.
+        seed: The run's seed.
+        round_index: The round's number.
+
+    Returns:
+        Their numbers, sorted.
+
+    Raises:
+        ConfigError: The share is not above 0 and at most 1.
 
     >>> sample_clients(4, 1.0, seed=0, round_index=1)
     [0, 1, 2, 3]
@@ -290,7 +353,14 @@ def sample_clients(
 
 
 def num_sampled(num_clients: int, participation: float) -> int:
-    """How many clients take part in a round.
+    """Return how many clients take part in a round.
+
+    Args:
+        num_clients: Number of clients.
+        participation: Share of clients in a round.
+
+    Returns:
+        Their number.
 
     >>> num_sampled(10, 0.05), num_sampled(10, 0.55)
     (1, 6)
@@ -305,10 +375,23 @@ def aggregate(
     task: Task,
     screen: Screen | None = None,
 ) -> Server:
-    """The method's server step over updates sorted by client; empty clients do not count.
+    """Take the method's server step over updates sorted by client; empty clients do not count.
 
-    `screen` may refuse, change or sum the updates first (`updates/screening.py`,
-    `updates/secure_sum.py`). A round in which nobody held an image leaves the server as it was.
+    A round in which nobody held an image leaves the server as it was.
+
+    Args:
+        method: The method.
+        server: The server.
+        updates: The updates.
+        task: The task.
+        screen: May refuse, change or sum the updates first (`updates/screening.py`,
+            `updates/secure_sum.py`).
+
+    Returns:
+        The server after the step.
+
+    Raises:
+        MethodError: The step gives numbers that are not finite.
     """
     present = sorted((u for u in updates if u.num_examples > 0), key=lambda u: u.client)
     clients = [update.client for update in present]
@@ -347,14 +430,28 @@ def round_bytes(
 
 
 def local_settings(schedule: Schedule, round_index: int) -> LocalSettings:
-    """What clients train with in a round: its learning rate."""
+    """Return what clients train with in a round: its learning rate.
+
+    Args:
+        schedule: How the federation runs.
+        round_index: The round's number.
+
+    Returns:
+        Learning rate, epochs and batch size.
+    """
     local = schedule.local
     rate = learning_rate(local.lr, schedule.lr_schedule, round_index, schedule.rounds)
     return replace(local, lr=rate)
 
 
 def num_bytes(params: Params) -> int:
-    """Bytes of named tensors on the wire.
+    """Count the bytes of named tensors on the wire.
+
+    Args:
+        params: Tensors by name.
+
+    Returns:
+        Their number.
 
     >>> import torch
     >>> num_bytes({"a": torch.zeros(2, 3)})

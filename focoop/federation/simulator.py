@@ -32,11 +32,24 @@ class MemoryStore:
         self.params: dict[int, Params] = {}
 
     def load(self, client: int) -> Params | None:
-        """The client's private tensors, or None."""
+        """Return a client's private tensors, or None.
+
+        Args:
+            client: The client's number.
+
+        Returns:
+            Tensors by name, or None.
+        """
         return self.params.get(client)
 
     def save(self, client: int, round_index: int, params: Params) -> None:
-        """Keep them."""
+        """Keep a client's private tensors.
+
+        Args:
+            client: The client's number.
+            round_index: Not used.
+            params: Tensors by name.
+        """
         self.params[client] = params
 
 
@@ -133,7 +146,17 @@ def _updates(
 
 
 def traffic(schedule: Schedule, shared: Params, clients: int, classes: int) -> tuple[int, int]:
-    """Bytes up and down of a round all of whose clients answer: tensors, class counts, keys."""
+    """Count the bytes of a round all of whose clients answer: tensors, class counts, keys.
+
+    Args:
+        schedule: How the federation runs.
+        shared: The shared tensors.
+        clients: Clients of the round.
+        classes: Number of classes.
+
+    Returns:
+        Bytes up and bytes down.
+    """
     if schedule.secure:
         down = num_bytes(Payload(schedule.down).form(shared))
         words = num_words(shared, classes)

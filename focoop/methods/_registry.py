@@ -35,7 +35,7 @@ SPELLINGS = {
 
 @cache
 def available() -> Mapping[str, type[Method]]:
-    """Name -> class, one per file: the directory is the registry."""
+    """Return all methods by name, one per file: the directory is the registry."""
     found: dict[str, type[Method]] = {}
     for module_info in pkgutil.iter_modules(import_module("focoop.methods").__path__):
         if module_info.name.startswith("_") or module_info.name == "base":
@@ -56,7 +56,17 @@ def available() -> Mapping[str, type[Method]]:
 
 
 def lookup(name: str) -> type[Method]:
-    """The class of a method, or a refusal that names the nearest."""
+    """Find the class of a method.
+
+    Args:
+        name: The method's name.
+
+    Returns:
+        The class.
+
+    Raises:
+        ConfigError: There is none; the message names the nearest.
+    """
     methods = available()
     if name not in methods:
         hint = nearest(name, methods, spellings=SPELLINGS)
@@ -66,5 +76,13 @@ def lookup(name: str) -> type[Method]:
 
 
 def create(name: str, settings: object | None = None) -> Method:
-    """A method with its settings (an instance of its `Config`), defaults where None."""
+    """Make a method with its settings.
+
+    Args:
+        name: The method's name.
+        settings: An instance of its `Config`; None: the defaults.
+
+    Returns:
+        The method.
+    """
     return lookup(name)(settings)

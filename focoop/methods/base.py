@@ -58,7 +58,7 @@ class Task:
 
     @property
     def device(self) -> torch.device:
-        """Where the tower and all prompts live."""
+        """Return where the tower and all prompts live."""
         return self.anchors.device
 
 
@@ -173,57 +173,174 @@ class Method(ABC):
 
     @abstractmethod
     def init(self, task: Task, generator: torch.Generator) -> State:
-        """Draw the starting prompts; every client starts from the same draw."""
+        """Draw the starting prompts; every client starts from the same draw.
+
+        Args:
+            task: Class names, negative words and the text tower.
+            generator: Draws the numbers, on the CPU.
+
+        Returns:
+            Shared and private tensors.
+        """
 
     @abstractmethod
     def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
-        """What goes through the text tower, by name; `text` finds the features there."""
+        """Return what goes through the text tower; `text` gets the features.
+
+        Args:
+            params: Shared and private tensors.
+            task: The task.
+
+        Returns:
+            Prompts by name.
+        """
 
     @abstractmethod
     def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
-        """Cosines of images (N, D) with all prompts."""
+        """Compare images with all prompts.
+
+        Args:
+            text: The text side of the model.
+            pooled: Image features (N, D), unit vectors.
+            patches: Patch features (N, P, D), or None.
+
+        Returns:
+            Cosines with class prompts (N, C) and, where there are some, OOD prompts (N, U).
+        """
 
     @abstractmethod
     def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
-        """Scalar training loss, differentiable in all floating `params` but the untrained."""
+        """Compute the training loss, differentiable in all floating `params` but the untrained.
+
+        Args:
+            params: Shared and private tensors.
+            text: The text side of the model.
+            batch: Images with labels.
+            task: The task.
+            noise: What `noise` drew for this step.
+
+        Returns:
+            A scalar.
+        """
 
     @abstractmethod
     def score(self, logits: Logits, task: Task) -> Tensor:
-        """(N,) scores in fp32; a higher score always means more OOD."""
+        """Score images; a higher score always means more OOD.
+
+        Args:
+            logits: What `logits` gave.
+            task: The task.
+
+        Returns:
+            Scores (N,) in float32 or float64.
+        """
 
     @abstractmethod
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
-        """Server step over updates sorted by client; clients without images are not among them."""
+        """Take the server's step over updates sorted by client.
+
+        Clients without images are not among them.
+
+        Args:
+            server: Shared tensors and the server's memory.
+            updates: The updates.
+            task: The task.
+
+        Returns:
+            The server after the step.
+        """
 
     def prepare(self, task: Task) -> Params:
-        """Tensors made once from the task and then found in `task.frozen`, such as text banks."""
+        """Make tensors once from the task, such as text banks.
+
+        They are then found in `task.frozen`.
+
+        Args:
+            task: The task.
+
+        Returns:
+            Tensors by name.
+        """
         return {}
 
     def personalise(self, private: Params, class_counts: Tensor, task: Task) -> Params:
-        """A client's first private tensors, once it knows its own (C,) class counts."""
+        """Make a client's first private tensors, once it knows its own class counts.
+
+        Args:
+            private: The private tensors of `init`.
+            class_counts: Images of each class (C,).
+            task: The task.
+
+        Returns:
+            Private tensors by name.
+        """
         return private
 
     def measure(self, params: Params, images: Batch, task: Task) -> Params:
-        """Shared tensors that a client measures on all its images instead of training them."""
+        """Measure shared tensors on all of a client's images, instead of training them.
+
+        Args:
+            params: Shared and private tensors.
+            images: All of the client's images.
+            task: The task.
+
+        Returns:
+            Shared tensors by name; none where a method measures nothing.
+        """
         return {}
 
     def noise(self, batch_size: int, task: Task, generator: torch.Generator) -> Params:
-        """All random numbers of one step, drawn on the CPU: `loss` itself draws none."""
+        """Draw all random numbers of one step on the CPU: `loss` itself draws none.
+
+        Args:
+            batch_size: Images of the step.
+            task: The task.
+            generator: Draws the numbers.
+
+        Returns:
+            Numbers by name.
+        """
         return {}
 
     def text(self, params: Params, features: Params, task: Task) -> Text:
-        """Text side of the model, from the tower's (N, D) features of `prompts`."""
+        """Make the text side of the model from the tower's features.
+
+        Args:
+            params: Shared and private tensors.
+            features: Features (N, D) of `prompts`, by name.
+            task: The task.
+
+        Returns:
+            The text side.
+        """
         return Text(features["id"], features.get("ood"))
 
     def encode(self, params: Params, task: Task) -> Text:
-        """`prompts` through the tower, then `text`: a client's model, ready for `logits`."""
+        """Run `prompts` through the tower and then `text`: a client's model, ready for `logits`.
+
+        Args:
+            params: Shared and private tensors.
+            task: The task.
+
+        Returns:
+            The text side.
+        """
         prompts = self.prompts(params, task)
         features = {name: task.encode(p.contexts, p.names) for name, p in prompts.items()}
         return self.text(params, features, task)
 
 
 def draw_context(shape: Sequence[int], task: Task, generator: torch.Generator) -> Tensor:
-    """Contexts from N(0, 0.02^2), drawn on the CPU so that every device starts alike."""
+    """Draw contexts from N(0, 0.02^2), on the CPU so that every device starts alike.
+
+    Args:
+        shape: Their shape.
+        task: The task, which knows the device.
+        generator: Draws the numbers.
+
+    Returns:
+        The contexts.
+    """
     return (torch.randn(*shape, generator=generator) * 0.02).to(task.device)
 
 
@@ -254,13 +371,29 @@ def first_context(
 
 
 def cosines(text: Text, pooled: Tensor) -> Logits:
-    """Cosines of unit image features (N, D) with unit text features."""
+    """Compute cosines of images with all prompts.
+
+    Args:
+        text: The text side of a model, unit vectors.
+        pooled: Image features (N, D), unit vectors.
+
+    Returns:
+        Cosines.
+    """
     ood = None if text.ood is None else pooled @ text.ood.T
     return Logits(pooled @ text.id.T, ood)
 
 
 def weighted_mean(updates: Sequence[ClientUpdate], name: str) -> Tensor:
-    """sum_k n_k t_k / sum_k n_k over samples (FedAvg), summed in float64."""
+    """Average a tensor over clients by their images (FedAvg), summed in float64.
+
+    Args:
+        updates: The updates.
+        name: The tensor's name.
+
+    Returns:
+        sum_k n_k t_k / sum_k n_k.
+    """
     stacked = torch.stack([update.shared[name] for update in updates])  # (K, ...)
     weights = torch.tensor([float(u.num_examples) for u in updates], dtype=torch.float64)
     weights = (weights / weights.sum()).to(stacked.device)
@@ -269,7 +402,16 @@ def weighted_mean(updates: Sequence[ClientUpdate], name: str) -> Tensor:
 
 
 def class_weighted_mean(updates: Sequence[ClientUpdate], name: str, previous: Tensor) -> Tensor:
-    """t_c = sum_k |D_kc| t_kc / sum_k |D_kc|; a class nobody holds keeps its `previous` row."""
+    """Average the rows of a tensor over clients by their images of each class.
+
+    Args:
+        updates: The updates.
+        name: The tensor's name.
+        previous: What a class that nobody holds keeps.
+
+    Returns:
+        t_c = sum_k |D_kc| t_kc / sum_k |D_kc|.
+    """
     stacked = torch.stack([update.shared[name] for update in updates])  # (K, C, ...)
     counts = torch.stack([u.class_counts for u in updates]).double().to(stacked.device)  # (K, C)
     total = counts.sum(dim=0)

@@ -100,7 +100,16 @@ class FedBayes(ClosedForm):
         return {**found, "losses": (UNIT * losses).to(params["losses"])}
 
     def losses(self, totals: Totals, images: Batch, task: Task) -> Tensor:
-        """(k, s) mean cross-entropy of images left out, at every shrinkage and scale."""
+        """Compute the mean cross-entropy of images left out, at every shrinkage and scale.
+
+        Args:
+            totals: What is known of all images.
+            images: The images.
+            task: The task.
+
+        Returns:
+            Losses (k, s).
+        """
         basis, labels = Basis.of(totals), images.labels.cpu()
         rows = []
         for shrinkage in (oas(totals.scatter, totals.freedom), *SHRINKAGES):
@@ -119,7 +128,17 @@ class FedBayes(ClosedForm):
         return torch.stack(rows)
 
     def means(self, totals: Totals, texts: Tensor, basis: Basis, shrinkage: float) -> Posterior:
-        """Posterior class means at a shrinkage, or those of the images alone."""
+        """Return posterior class means at a shrinkage, or those of the images alone.
+
+        Args:
+            totals: What is known of all images.
+            texts: Text features of the classes (C, D).
+            basis: Of the covariance within classes.
+            shrinkage: The shrinkage.
+
+        Returns:
+            The means.
+        """
         if self.config.names:
             return posterior(totals, texts, basis, shrinkage, totals.centre)
         known = (totals.images.cpu() > 0).double()
@@ -173,7 +192,14 @@ class FedBayes(ClosedForm):
 
 
 def received(params: Params) -> Totals:
-    """What is known of all images, from the tensors that a client received."""
+    """Read what is known of all images from the tensors that a client received.
+
+    Args:
+        params: The shared tensors.
+
+    Returns:
+        The sums.
+    """
     means, moment = params["means"].double(), params["moment"].double()
     told = float(params["spread_told"])
     return Totals(means.cpu(), params["images"].double().cpu(), moment.cpu(), told)

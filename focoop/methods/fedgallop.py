@@ -125,7 +125,15 @@ class FedGalLoP(Method):
         return Logits((whole + best) / 2, patches=everywhere, parts={"pooled": whole})
 
     def best_patches(self, local: Tensor, projected: Tensor) -> list[Tensor]:
-        """l_j (N, C) of each local prompt (C, D): per class the mean of its k_j largest cosines."""
+        """Return for each local prompt and class the mean of its k_j largest patch cosines.
+
+        Args:
+            local: Local prompts (J, C, D).
+            projected: Patches (N, P, D).
+
+        Returns:
+            l_j (N, C) of each local prompt.
+        """
         most = projected.shape[1]
         return [
             (projected @ features.T).topk(min(k, most), dim=1).values.mean(dim=1)
@@ -162,7 +170,18 @@ class FedGalLoP(Method):
 
 
 def project(text: Text, patches: Tensor | None) -> Tensor:
-    """Patches (N, P, D') -> (N, P, D) of unit length in the joint space."""
+    """Bring patches into the joint space.
+
+    Args:
+        text: The text side, which holds the matrices.
+        patches: Patches (N, P, D').
+
+    Returns:
+        Unit patches (N, P, D).
+
+    Raises:
+        MethodError: There are no patch features.
+    """
     if patches is None:
         raise MethodError("fedgallop needs patch features: set data.with_patches to true")
     return F.normalize(patches @ text.parts["projection"], dim=-1)

@@ -113,7 +113,7 @@ class FedLAPT(Method):
 
     @property
     def by_class(self) -> tuple[str, ...]:  # type: ignore[override]
-        """A class's own context is averaged by the images of the class."""
+        """Return what is averaged class by class: a class's own context."""
         return ("id",) if self.config.contexts == "class_specific" else ()
 
     def init(self, task: Task, generator: torch.Generator) -> State:
@@ -175,7 +175,16 @@ class FedLAPT(Method):
         return self.config.loss_weight * F.cross_entropy(logits, labels)
 
     def mix(self, batch: Batch, task: Task, noise: Params) -> Tensor:
-        """(B, D) unit features, each mixed within its class."""
+        """Mix each image's features within its class.
+
+        Args:
+            batch: Images with labels.
+            task: The task.
+            noise: The random numbers of the step.
+
+        Returns:
+            Unit features (B, D).
+        """
         if self.config.mixing == "none":
             return batch.pooled
         if self.config.mixing == "cross_modal":
@@ -204,11 +213,19 @@ class FedLAPT(Method):
 
 
 def symmetric_beta(alpha: float, shape: Sequence[int], generator: torch.Generator) -> Tensor:
-    """Beta(alpha, alpha) in float64, exact for every alpha > 0, by two uniforms a number.
+    """Draw Beta(alpha, alpha) in float64, exactly for every alpha > 0, by two uniforms a number.
 
     Bailey's polar method gives T = sqrt(2a (u^(-1/a) - 1)) cos(2 pi v), Student's t with 2a degrees
     of freedom, and 1/2 + T / (2 sqrt(2a + T^2)) is Beta(a, a). Nothing is rejected, so that the
     generator moves by the same amount whatever is drawn.
+
+    Args:
+        alpha: The parameter a.
+        shape: Shape of the draws.
+        generator: Draws the numbers.
+
+    Returns:
+        The draws.
     """
     u, v = torch.rand((2, *shape), generator=generator, dtype=torch.float64)
     # t = T / sqrt(2a); 1 - u is as uniform as u and never 0, and no cosine of a float is 0.
@@ -220,13 +237,30 @@ def symmetric_beta(alpha: float, shape: Sequence[int], generator: torch.Generato
 
 
 def class_centres(batch: Batch) -> Tensor:
-    """(B, D) unit mean of the batch's features with the same label as each image."""
+    """Return for each image the unit mean of the batch's features of its class.
+
+    Args:
+        batch: Images with labels.
+
+    Returns:
+        Unit features (B, D).
+    """
     same = (batch.labels[:, None] == batch.labels).to(batch.pooled.dtype)  # (B, B)
     return F.normalize(same @ batch.pooled, dim=-1)
 
 
 def words_of(task: Task) -> Names:
-    """The negative words, or a refusal that says where they come from."""
+    """Return the negative words.
+
+    Args:
+        task: The task.
+
+    Returns:
+        The words.
+
+    Raises:
+        MethodError: There are none; the message says where they come from.
+    """
     if task.ood_names is None:
         raise MethodError("fedlapt needs negative words: set negatives.count above 0")
     return task.ood_names

@@ -76,7 +76,7 @@ class FedLoCoOp(Method):
 
     @property
     def by_class(self) -> tuple[str, ...]:  # type: ignore[override]
-        """A class's own context is averaged by the images of the class."""
+        """Return what is averaged class by class: a class's own context."""
         return ("context",) if self.config.class_specific else ()
 
     def init(self, task: Task, generator: torch.Generator) -> State:
@@ -111,7 +111,14 @@ class FedLoCoOp(Method):
         return image + self.config.ood_weight * ood_loss(patches, batch.labels, self.rank(task))
 
     def rank(self, task: Task) -> int:
-        """K_t: the number asked for, or LoCoOp's share of 200 in 1000."""
+        """Return K_t: the number asked for, or LoCoOp's share of 200 in 1000.
+
+        Args:
+            task: The task.
+
+        Returns:
+            The number.
+        """
         return self.config.top_k or max(1, round(len(task.classes) / 5))
 
     def score(self, logits: Logits, task: Task) -> Tensor:
@@ -132,7 +139,16 @@ class FedLoCoOp(Method):
 
 
 def ood_loss(logits: Tensor, labels: Tensor, top_k: int) -> Tensor:
-    """Minus the mean entropy of the patches (B, P, C) whose label (B,) is not in their top K."""
+    """Return minus the mean entropy of the patches whose label is not in their top K.
+
+    Args:
+        logits: Logits of patches (B, P, C).
+        labels: Labels (B,).
+        top_k: K.
+
+    Returns:
+        A scalar.
+    """
     own = logits.gather(2, labels[:, None, None].expand(-1, logits.shape[1], 1))  # (B, P, 1)
     # As many classes above the label as K: no index is sorted, and which of two equals wins is
     # the same on every device.

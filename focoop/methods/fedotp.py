@@ -99,9 +99,19 @@ class FedOTP(Method):
     def transported(
         self, text: Text, patches: Tensor | None, *, early: bool, cells: int = CELLS
     ) -> Tensor:
-        """(N, C) sum_pr T_pr S_pr of patches (N, P, D); `early` as in `partial_transport`.
+        """Return sum_pr T_pr S_pr of patches and prompts, for each image and class.
 
-        Plans of at most `cells` entries are held at a time.
+        Args:
+            text: The text side.
+            patches: Patches (N, P, D).
+            early: As in `transport.partial`.
+            cells: Entries of plans held at a time.
+
+        Returns:
+            Similarities (N, C).
+
+        Raises:
+            MethodError: There are no patch features.
         """
         if patches is None:
             raise MethodError("fedotp reads patch features: set data.with_patches=true")
@@ -115,7 +125,15 @@ class FedOTP(Method):
         return torch.cat(found)
 
     def plan(self, cost: Tensor, *, early: bool) -> Tensor:
-        """Plans (N, C, P, 2) without gradient."""
+        """Solve the transport of patches to prompts, without gradient.
+
+        Args:
+            cost: Costs (N, C, P, 2).
+            early: As in `transport.partial`.
+
+        Returns:
+            Plans (N, C, P, 2).
+        """
         config = self.config
         if config.transport == "sinkhorn":
             return transport.balanced(

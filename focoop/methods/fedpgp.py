@@ -123,7 +123,15 @@ class FedPGP(Method):
         return loss
 
     def contrast(self, text: Text, task: Task) -> Tensor:
-        """Scalar L_con: -log of the two-way softmax is softplus((neg - pos) / t)."""
+        """Return the contrastive loss: -log of the two-way softmax is softplus((neg - pos) / t).
+
+        Args:
+            text: The text side.
+            task: The task.
+
+        Returns:
+            A scalar.
+        """
         shared = text.parts["global"]  # (C, D), unit vectors as all of them
         near = (task.frozen["anchors"] * shared).sum(dim=-1)
         far = (shared * text.id).sum(dim=-1)

@@ -132,7 +132,10 @@ class FOCoOp(Method):
 
     @property
     def together(self) -> bool:  # type: ignore[override]
-        """In prompt space the ascent itself runs the tower, client by client."""
+        """Return whether clients may train as one batch.
+
+        In prompt space the ascent itself runs the tower.
+        """
         return self.config.space == "feature" or not self.config.bos
 
     def init(self, task: Task, generator: torch.Generator) -> State:
@@ -166,7 +169,15 @@ class FOCoOp(Method):
         }
 
     def fuse(self, local: Tensor, shared: Tensor) -> Tensor:
-        """t_c = (1 - rho) t^l_c + rho t^g_c."""
+        """Fuse local and global class features: t_c = (1 - rho) t^l_c + rho t^g_c.
+
+        Args:
+            local: Local features (C, D).
+            shared: Global features (C, D).
+
+        Returns:
+            Fused features (C, D).
+        """
         rho = self.config.global_share
         return (1.0 - rho) * local + rho * shared
 
@@ -203,7 +214,20 @@ class FOCoOp(Method):
     def worst_case(
         self, text: Text, params: Params, batch: Batch, task: Task, noise: Params
     ) -> Text:
-        """Text features where the worst perturbations move prompts: eps^g, then eps^o given it."""
+        """Return text features where the worst perturbations move prompts.
+
+        Eps^g, then eps^o given it.
+
+        Args:
+            text: The text side.
+            params: Shared and private tensors.
+            batch: Images with labels.
+            task: The task.
+            noise: The random numbers of the step.
+
+        Returns:
+            The moved text side.
+        """
         config = self.config
         assert text.ood is not None
         still_ood = text.ood.detach()
@@ -232,11 +256,29 @@ class FOCoOp(Method):
         return Text(worst, self.move_ood(params, moved, task))
 
     def move_id(self, params: Params, noise: Tensor, task: Task) -> Tensor:
-        """(C, D) class features where eps^g moves the global prompts."""
+        """Return class features where eps^g moves the global prompts.
+
+        Args:
+            params: Shared and private tensors.
+            noise: The perturbation eps^g.
+            task: The task.
+
+        Returns:
+            Features (C, D).
+        """
         return task.encode(self.fuse(params["local"], params["global"] + noise), task.id_names)
 
     def move_ood(self, params: Params, noise: Tensor, task: Task) -> Tensor:
-        """(U, D) OOD features where eps^o moves the OOD prompts."""
+        """Return OOD features where eps^o moves the OOD prompts.
+
+        Args:
+            params: Shared and private tensors.
+            noise: The perturbation eps^o.
+            task: The task.
+
+        Returns:
+            Features (U, D).
+        """
         return task.encode(params["ood"] + noise, words_of(params, task))
 
     def score(self, logits: Logits, task: Task) -> Tensor:
@@ -261,6 +303,14 @@ class FOCoOp(Method):
 
 
 def words_of(params: Params, task: Task) -> Names:
-    """The OOD names in the order of the prompts' slots."""
+    """Return the OOD names in the order of the prompts' slots.
+
+    Args:
+        params: The shared tensors.
+        task: The task.
+
+    Returns:
+        The names.
+    """
     assert task.ood_names is not None
     return task.ood_names.select(params["ood_words"])

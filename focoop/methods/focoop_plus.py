@@ -210,11 +210,27 @@ class FOCoOpPlus(Method):
         return Text(ids, oods, {"prior": prior, **view})
 
     def view(self, text: Text) -> Params:
-        """How images are seen: `centre` (D,), `metric` (D, D) and `along` (D,)."""
+        """Return how images are seen: `centre` (D,), `metric` (D, D) and `along` (D,).
+
+        Args:
+            text: The text side.
+
+        Returns:
+            Tensors by name.
+        """
         return {name: text.parts[name] for name in ("centre", "metric", "along")}
 
     def seen_text(self, features: Tensor, view: Params, task: Task) -> Tensor:
-        """Text features (N, D) as the metric sees them."""
+        """Return text features as the metric sees them.
+
+        Args:
+            features: Text features (N, D).
+            view: What `view` gives.
+            task: The task.
+
+        Returns:
+            Features (N, D).
+        """
         return seen(features, **{**view, "centre": task.frozen["middle"]})[0]
 
     def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
@@ -270,11 +286,18 @@ class FOCoOpPlus(Method):
         return Server({**shared, **chosen.shared}, {**memory, **chosen.memory}, chosen.report)
 
     def learn(self, server: Server, updates: Sequence[ClientUpdate]) -> tuple[Params, Params]:
-        """Means of what clients measured in all rounds so far, and the metric they make.
+        """Average what clients measured in all rounds so far, and make the metric of it.
 
         A round weighs as many images as were measured in it, so that rounds with few clients add
         up. Rows that clients left as they were take no part: the change is divided by the share of
         images whose clients did measure, which noise cannot make too small (`LEAST_SHARE`).
+
+        Args:
+            server: The server.
+            updates: The updates.
+
+        Returns:
+            The measured tensors and those made of them.
         """
         old, shared = server.shared, {}
         counts = torch.stack([update.class_counts for update in updates]).sum(dim=0)

@@ -60,7 +60,7 @@ class PromptFL(Method):
 
     @property
     def by_class(self) -> tuple[str, ...]:  # type: ignore[override]
-        """A class's own context is averaged by the images of the class."""
+        """Return what is averaged class by class: a class's own context."""
         return ("context",) if self.config.class_specific else ()
 
     def init(self, task: Task, generator: torch.Generator) -> State:

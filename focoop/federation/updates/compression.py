@@ -1,14 +1,4 @@
-"""Fewer bytes on the way: how a client's change of the shared tensors is written down and read.
-
-What is coded is the change from the tensors the client received, which both ends hold to the bit,
-so that the error is a share of the change and not of the prompt. `fp16` and `bf16` round to the
-nearest; `int8` has one float32 scale a row (all of the last axis), s = max |x| / 127, and rounds at
-random: q = floor(x / s + u), u uniform in [0, 1), so that E[s q] = x and |s q - x| < s. The draws
-are named by (seed, round, client) and known to all: they protect nothing, and whatever privacy asks
-for has happened before. Whole-number tensors travel as they are.
-
-Downward the server keeps what it sends: its tensors are rounded once, after its step (`rounded`).
-"""
+"""Write a client's change of the shared tensors in fewer bytes, and read it back."""
 
 from dataclasses import dataclass
 
@@ -32,7 +22,16 @@ class Payload:
     kind: str = "fp32"
 
     def encode(self, shared: Params, received: Params, generator: torch.Generator) -> Params:
-        """What is sent for `shared` by a client that received `received`."""
+        """Write an update in fewer bytes.
+
+        Args:
+            shared: The client's shared tensors.
+            received: What the server sent.
+            generator: Draws how numbers are rounded.
+
+        Returns:
+            What is sent.
+        """
         coded: Params = {}
         for name in sorted(shared):
             value = shared[name]
@@ -47,7 +46,15 @@ class Payload:
         return coded
 
     def decode(self, coded: Params, received: Params) -> Params:
-        """The shared tensors that `coded` stands for, in the order and types of `received`."""
+        """Read an update that was written in fewer bytes.
+
+        Args:
+            coded: What was sent.
+            received: What the server had sent.
+
+        Returns:
+            The shared tensors, in the order and types of `received`.
+        """
         if self.kind == "fp32":
             return coded
         shared: Params = {}
@@ -65,13 +72,29 @@ class Payload:
         return shared
 
     def through(self, shared: Params, received: Params, generator: torch.Generator) -> Params:
-        """`shared` as the server reads it at the other end."""
+        """Return the client's tensors as the server reads them at the other end.
+
+        Args:
+            shared: The client's shared tensors.
+            received: What the server sent.
+            generator: Draws how numbers are rounded.
+
+        Returns:
+            The tensors.
+        """
         if self.kind == "fp32":
             return shared
         return self.decode(self.encode(shared, received, generator), received)
 
     def form(self, received: Params) -> Params:
-        """Names, shapes and types of a coded update, without data (on the meta device)."""
+        """Return names, shapes and types of a coded update, without data (on the meta device).
+
+        Args:
+            received: What the server sent.
+
+        Returns:
+            Tensors without data.
+        """
         found: Params = {}
         for name, value in received.items():
             found[name] = torch.empty(value.shape, dtype=value.dtype, device="meta")
@@ -89,7 +112,15 @@ UNCODED = Payload()
 
 
 def rounded(shared: Params, kind: str) -> Params:
-    """The server's tensors as clients will read them; the same again changes nothing."""
+    """Round the server's tensors as clients will read them; the same again changes nothing.
+
+    Args:
+        shared: The shared tensors.
+        kind: The setting `federation.payload_down`.
+
+    Returns:
+        The rounded tensors.
+    """
     if kind == "fp32":
         return shared
     return {
@@ -99,7 +130,15 @@ def rounded(shared: Params, kind: str) -> Params:
 
 
 def narrow(shared: Params, kind: str) -> Params:
-    """Rounded tensors as they travel down."""
+    """Return rounded tensors as they travel down.
+
+    Args:
+        shared: The rounded tensors.
+        kind: The setting `federation.payload_down`.
+
+    Returns:
+        Tensors of a smaller type.
+    """
     if kind == "fp32":
         return shared
     return {
@@ -109,7 +148,16 @@ def narrow(shared: Params, kind: str) -> Params:
 
 
 def widen(sent: Params, kind: str, like: Params) -> Params:
-    """The inverse of `narrow`; `like` has the shared tensors' types."""
+    """Return what travelled down in its own types, the inverse of `narrow`.
+
+    Args:
+        sent: What travelled.
+        kind: The setting `federation.payload_down`.
+        like: Tensors of the right types.
+
+    Returns:
+        The tensors.
+    """
     if kind == "fp32":
         return sent
     return {
@@ -121,7 +169,15 @@ def widen(sent: Params, kind: str, like: Params) -> Params:
 
 
 def quantised(change: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """int8 of the same shape and float32 scales (rows,), rounded at random without bias."""
+    """Write numbers in eight bits, rounded at random without bias.
+
+    Args:
+        change: A tensor.
+        generator: Draws how numbers are rounded.
+
+    Returns:
+        Whole numbers int8 of the same shape, and scales (rows,) float32.
+    """
     rows = _rows(change)
     top = rows.abs().amax(dim=1) if rows.numel() else rows.new_zeros(len(rows))
     scale = (top / LEVELS).float()

@@ -54,7 +54,7 @@ class Privacy:
 
     @property
     def draws(self) -> bool:
-        """Whether a release holds random numbers, so that two of them can be compared."""
+        """Return whether a release holds random numbers, so that two of them can be compared."""
         return self.noise > 0 or self.counts == "noised"
 
     def release(
@@ -92,7 +92,15 @@ class Privacy:
         )
 
     def release_counts(self, counts: Tensor, noise: "Normal") -> Tensor:
-        """(C,) class counts as they may leave the client."""
+        """Return class counts as they may leave the client.
+
+        Args:
+            counts: Class counts (C,).
+            noise: Draws the noise.
+
+        Returns:
+            Counts (C,).
+        """
         if self.counts == "rounded":
             return (counts + self.count_step - 1) // self.count_step * self.count_step
         if self.counts == "noised":
@@ -118,6 +126,9 @@ class Privacy:
             busiest: how often the client took part that did so most often.
             rounds: rounds so far.
             share: the true share of clients asked in a round, their number over all clients.
+
+        Returns:
+            Epsilons by name.
         """
         found = {}
         if self.noise:
@@ -150,7 +161,14 @@ class SecretNormal:
         self._key, self._drawn = key, 0
 
     def draw(self, shape: Sequence[int]) -> Tensor:
-        """Float64 normal numbers of this shape, other ones at each call."""
+        """Draw normal numbers, other ones at each call.
+
+        Args:
+            shape: Their shape.
+
+        Returns:
+            Numbers in float64.
+        """
         count = math.prod(shape)
         name = self._key + self._drawn.to_bytes(8, "big")
         self._drawn += 1
@@ -168,14 +186,30 @@ Normal = torch.Generator | SecretNormal
 
 
 def normal(source: Normal, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Standard normal numbers of a shape and type, drawn on the CPU."""
+    """Draw standard normal numbers on the CPU.
+
+    Args:
+        source: Draws them.
+        shape: Their shape.
+        dtype: Their type.
+
+    Returns:
+        The numbers.
+    """
     if isinstance(source, SecretNormal):
         return source.draw(shape).to(dtype)
     return torch.randn(shape, generator=source, dtype=dtype)
 
 
 def composed(noises: Iterable[float], delta: float) -> float:
-    """Epsilon of releases of one client, one for each of `noises` (z, in units of the clip).
+    """Return the epsilon of a client's releases.
+
+    Args:
+        noises: Noise of each release, in units of the clip.
+        delta: The delta of the guarantee.
+
+    Returns:
+        Epsilon.
 
     >>> composed([], 1e-5)
     0.0
@@ -189,7 +223,16 @@ def composed(noises: Iterable[float], delta: float) -> float:
 
 
 def clip_change(shared: Params, received: Params, bound: float) -> Params:
-    """Shared tensors whose change from `received`, as one vector, is at most `bound` long."""
+    """Shorten the change of the shared tensors, as one vector, to a bound.
+
+    Args:
+        shared: The client's tensors.
+        received: What the server sent.
+        bound: The longest change.
+
+    Returns:
+        The clipped tensors.
+    """
     names = [name for name in sorted(shared) if shared[name].is_floating_point()]
     changes = {name: shared[name].double() - received[name].double() for name in names}
     length = math.sqrt(math.fsum(float(c.square().sum()) for c in changes.values()))
@@ -204,7 +247,16 @@ def clip_change(shared: Params, received: Params, bound: float) -> Params:
 
 
 def add_noise(shared: Params, deviation: float, source: Normal) -> Params:
-    """Independent N(0, deviation^2) on every number, drawn on the CPU in the order of names."""
+    """Add independent N(0, deviation^2) to every number, drawn on the CPU in the order of names.
+
+    Args:
+        shared: The tensors.
+        deviation: The noise's deviation.
+        source: Draws the noise.
+
+    Returns:
+        The noised tensors.
+    """
     noised = dict(shared)
     for name in sorted(shared):
         value = shared[name]
@@ -215,7 +267,14 @@ def add_noise(shared: Params, deviation: float, source: Normal) -> Params:
 
 
 def gaussian_rdp(order: float, multiplier: float) -> float:
-    """Renyi divergence of N(1, z^2) from N(0, z^2): a / (2 z^2).
+    """Return the Renyi divergence of N(1, z^2) from N(0, z^2): a / (2 z^2).
+
+    Args:
+        order: a.
+        multiplier: z.
+
+    Returns:
+        The divergence.
 
     >>> gaussian_rdp(2, 1.0)
     1.0
@@ -224,11 +283,19 @@ def gaussian_rdp(order: float, multiplier: float) -> float:
 
 
 def drawn_rdp(order: int, share: float, rdp: Callable[[float], float]) -> float:
-    """Bound for a share q of clients drawn without replacement, whole a > 1.
+    """Bound the divergence where a share of clients is drawn without replacement.
 
     Wang, Balle and Kasiviswanathan 2019, Theorem 9, for any mechanism of divergence e(a) without
-    bound on its ratio: log(1 + q^2 (a over 2) min(4 (e^e(2) - 1), 2 e^e(2))
-    + sum_{j=3}^a q^j (a over j) 2 e^((j-1) e(j))) / (a - 1); never more than without drawing.
+    bound on its ratio: log(1 + q^2 (a over 2) min(4 (e^e(2) - 1), 2 e^e(2)) + sum_{j=3}^a q^j (a
+    over j) 2 e^((j-1) e(j))) / (a - 1); never more than without drawing.
+
+    Args:
+        order: a, a whole number above 1.
+        share: The share q of clients.
+        rdp: Divergence of the mechanism by order.
+
+    Returns:
+        The bound.
     """
     if share >= 1:
         return rdp(order)
@@ -243,9 +310,16 @@ def drawn_rdp(order: int, share: float, rdp: Callable[[float], float]) -> float:
 
 
 def epsilon(rdp: dict[float, float], delta: float) -> float:
-    """The least epsilon at `delta` that divergences by order give (Canonne et al. 2020, Prop. 12).
+    """Return the least epsilon that divergences by order give (Canonne et al. 2020, Prop. 12).
 
-    min_a e(a) + log((a - 1) / a) - (log delta + log a) / (a - 1).
+    It is min_a e(a) + log((a - 1) / a) - (log delta + log a) / (a - 1).
+
+    Args:
+        rdp: Divergences by order.
+        delta: The delta of the guarantee.
+
+    Returns:
+        Epsilon.
     """
     bounds = (
         cost + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
@@ -255,17 +329,39 @@ def epsilon(rdp: dict[float, float], delta: float) -> float:
 
 
 def log_binomial(total: int, chosen: int) -> float:
-    """Log of (total over chosen)."""
+    """Return the logarithm of (total over chosen).
+
+    Args:
+        total: The upper number.
+        chosen: The lower number.
+
+    Returns:
+        The logarithm.
+    """
     return math.lgamma(total + 1) - math.lgamma(chosen + 1) - math.lgamma(total - chosen + 1)
 
 
 def log_expm1(value: float) -> float:
-    """log(e^value - 1) for value > 0, without overflow."""
+    """Return log(e^value - 1) without overflow.
+
+    Args:
+        value: A positive number.
+
+    Returns:
+        The logarithm.
+    """
     return value + math.log(-math.expm1(-value))
 
 
 def log_sum_exp(terms: Iterable[float]) -> float:
-    """Log of a sum of exponentials, without overflow."""
+    """Return the logarithm of a sum of exponentials, without overflow.
+
+    Args:
+        terms: The exponents.
+
+    Returns:
+        The logarithm.
+    """
     given = list(terms)
     top = max(given)
     return top + math.log(math.fsum(math.exp(term - top) for term in given))

@@ -35,7 +35,17 @@ class Edges:
     def screen(
         self, method: Method, server: Server, updates: Sequence[ClientUpdate], task: Task
     ) -> tuple[list[ClientUpdate], dict[str, float]]:
-        """One update per edge that has any, numbered by edge, and what reaches the root."""
+        """Sum updates at edge servers, of which each sends the root one update.
+
+        Args:
+            method: The method.
+            server: The root.
+            updates: The clients' updates.
+            task: The task.
+
+        Returns:
+            One update per edge that has any, numbered by edge, and what reaches the root.
+        """
         combined: list[ClientUpdate] = []
         report: dict[str, float] = {}
         for edge in range(self.count):
@@ -52,7 +62,17 @@ class Edges:
 def combine(
     edge: int, updates: Sequence[ClientUpdate], received: Params, by_class: Sequence[str]
 ) -> ClientUpdate:
-    """Updates as one: means of their tensors, sums of their counts."""
+    """Join updates to one: means of their tensors, sums of their counts.
+
+    Args:
+        edge: The edge's number.
+        updates: The updates.
+        received: What the server sent.
+        by_class: Names of tensors with one row per class.
+
+    Returns:
+        The joined update.
+    """
     shared: Params = {}
     for name, value in received.items():
         if not value.is_floating_point():

@@ -38,7 +38,17 @@ class Defence:
     def screen(
         self, method: Method, server: Server, updates: Sequence[ClientUpdate], task: Task
     ) -> Screened:
-        """The updates a method may see, and what was done to them for the round's report."""
+        """Screen updates before the method's server step.
+
+        Args:
+            method: The method.
+            server: The server.
+            updates: The clients' updates.
+            task: The task.
+
+        Returns:
+            The updates a method may see, and what was done to them for the round's report.
+        """
         if self.rule == "none":
             return list(updates), {}
         usable = [u for u in updates if refusal(u, server.shared, len(task.classes)) is None]
@@ -95,7 +105,16 @@ class Defence:
 
 
 def refusal(update: ClientUpdate, received: Params, num_classes: int) -> str | None:
-    """Why an update cannot be used, or None: names, shapes, kinds, numbers and counts."""
+    """Say why an update cannot be used: names, shapes, kinds, numbers and counts.
+
+    Args:
+        update: The update.
+        received: What the server sent.
+        num_classes: Number of classes.
+
+    Returns:
+        The reason, or None where it can be used.
+    """
     if set(update.shared) != set(received):
         names = sorted(set(update.shared) ^ set(received))
         return f"tensors missing or not asked for: {', '.join(names)}"
@@ -117,7 +136,15 @@ def refusal(update: ClientUpdate, received: Params, num_classes: int) -> str | N
 
 
 def cap_counts(updates: Sequence[ClientUpdate], factor: float) -> list[ClientUpdate]:
-    """Counts cut at `factor` times their median, so that no client outweighs all by a claim."""
+    """Cut counts at some times their median, so that no client outweighs all by a claim.
+
+    Args:
+        updates: The updates.
+        factor: How many times the median.
+
+    Returns:
+        The updates.
+    """
     held = torch.cat([u.class_counts[u.class_counts > 0] for u in updates])
     class_limit = _limit(held, factor)
     limit = _limit(torch.tensor([u.num_examples for u in updates]), factor)
@@ -138,9 +165,15 @@ def _limit(counts: Tensor, factor: float) -> int:
 def clip_changes(
     updates: Sequence[ClientUpdate], received: Params, factor: float
 ) -> tuple[list[ClientUpdate], int]:
-    """Changes longer than `factor` medians are shortened to that, tensor by tensor.
+    """Shorten changes that are longer than some medians, tensor by tensor.
 
-    Returns the updates and how many of them were shortened.
+    Args:
+        updates: The updates.
+        received: What the server sent.
+        factor: How many medians.
+
+    Returns:
+        The updates, and how many of them were shortened.
     """
     changed: list[Params] = [dict(u.shared) for u in updates]
     shortened: set[int] = set()
@@ -161,7 +194,13 @@ def clip_changes(
 
 
 def median(votes: Tensor) -> Tensor:
-    """Coordinate-wise median of (h, ...); of an even number the mean of the middle two.
+    """Return the coordinate-wise median; of an even number the mean of the middle two.
+
+    Args:
+        votes: Tensors (h, ...).
+
+    Returns:
+        The median (...).
 
     >>> median(torch.tensor([[1.0], [9.0], [2.0], [4.0]]))
     tensor([3.])
@@ -170,21 +209,44 @@ def median(votes: Tensor) -> Tensor:
 
 
 def trimmed_mean(votes: Tensor, share: float) -> Tensor:
-    """Coordinate-wise mean of (h, ...) without the least and largest `share` of values."""
+    """Return the coordinate-wise mean without a share of the least and largest values.
+
+    Args:
+        votes: Tensors (h, ...).
+        share: The share at each end.
+
+    Returns:
+        The mean (...).
+    """
     return trimmed(votes, outvoted(len(votes), share))
 
 
 def trimmed(votes: Tensor, cut: int) -> Tensor:
-    """Coordinate-wise mean of (h, ...) without the `cut` least and the `cut` largest values."""
+    """Return the coordinate-wise mean without some of the least and largest values.
+
+    Args:
+        votes: Tensors (h, ...).
+        cut: How many at each end.
+
+    Returns:
+        The mean (...).
+    """
     kept = votes.double().sort(dim=0).values[cut : len(votes) - cut]
     return kept.mean(dim=0).to(votes.dtype)
 
 
 def krum(votes: Tensor, share: float) -> list[int]:
-    """Multi-Krum (Blanchard et al. 2017): the h - f of (h, ...) that lie closest to others.
+    """Choose the votes that lie closest to others, by Multi-Krum (Blanchard et al. 2017).
 
     A vote's score is the sum of its h - f - 2 least squared distances. The paper's guarantee asks
     for h >= 2f + 3; with fewer voters f is the largest minority and at least one distance counts.
+
+    Args:
+        votes: Tensors (h, ...).
+        share: Share of voters taken to be hostile.
+
+    Returns:
+        The h - f chosen votes.
     """
     count = len(votes)
     hostile = outvoted(count, share)
@@ -200,7 +262,14 @@ def krum(votes: Tensor, share: float) -> list[int]:
 
 
 def outvoted(count: int, share: float) -> int:
-    """How many of `count` voters are taken to be hostile: `share` rounded up, never a majority.
+    """Return how many voters are taken to be hostile: a share rounded up, never a majority.
+
+    Args:
+        count: Number of voters.
+        share: The share.
+
+    Returns:
+        Their number.
 
     >>> [outvoted(h, 0.2) for h in (1, 2, 3, 5, 10)]
     [0, 0, 1, 1, 2]
@@ -209,10 +278,17 @@ def outvoted(count: int, share: float) -> int:
 
 
 def weighted(votes: Tensor, weights: Sequence[float]) -> Tensor:
-    """Mean of (h, ...) by weights (h,), in float64.
+    """Return the weighted mean of votes, in float64.
 
     Put into the updates that were left out, it makes the method's weighted mean over all clients
     the weighted mean over those that were kept.
+
+    Args:
+        votes: Tensors (h, ...).
+        weights: Weights (h,).
+
+    Returns:
+        The mean (...).
     """
     share = torch.tensor(weights, dtype=torch.float64, device=votes.device)
     mean: Tensor = torch.einsum("k,k...->...", share / share.sum(), votes.double())

@@ -29,9 +29,17 @@ EXTRA = 3  # words after the class counts: images, images whose loss is told, su
 
 
 def pack(update: ClientUpdate, by_class: Sequence[str], parties: int) -> Words:
-    """A client's summands (uint64): n_kc t_kc of class rows, n_k t_k of the rest, n_kc, n_k.
+    """Write a client's summands: n_kc t_kc of class rows, n_k t_k of the rest, n_kc, n_k.
 
     Then n_k and n_k times the mean loss, both 0 where the loss is not told.
+
+    Args:
+        update: The update.
+        by_class: Names of tensors with one row per class.
+        parties: Number of clients, for which the sum must have room.
+
+    Returns:
+        The summands (uint64).
     """
     parts = []
     for name in sorted(update.shared):
@@ -48,7 +56,20 @@ def pack(update: ClientUpdate, by_class: Sequence[str], parties: int) -> Words:
 
 
 def unpack(total: Words, received: Params, by_class: Sequence[str], classes: int) -> ClientUpdate:
-    """The sum of packed updates as one update that holds the means; nobody's classes stay."""
+    """Read the sum of packed updates as one update that holds the means; nobody's classes stay.
+
+    Args:
+        total: The sum.
+        received: What the server sent.
+        by_class: Names of tensors with one row per class.
+        classes: Number of classes.
+
+    Returns:
+        The update.
+
+    Raises:
+        MethodError: The sum is none of such updates.
+    """
     whole = total.view(np.int64)
     counts = torch.from_numpy(whole[-EXTRA - classes : -EXTRA].copy())
     images, told, losses = (int(word) for word in whole[-EXTRA:])
@@ -76,14 +97,31 @@ def unpack(total: Words, received: Params, by_class: Sequence[str], classes: int
 def summed(
     method: Method, server: Server, updates: Sequence[ClientUpdate], task: Task
 ) -> tuple[list[ClientUpdate], dict[str, float]]:
-    """All a server learns under secure sums: one update with the means, and how many sent one."""
+    """Return all a server learns under secure sums: one update with the means.
+
+    Args:
+        method: The method.
+        server: The server.
+        updates: The clients' updates.
+        task: The task.
+
+    Returns:
+        The update, and how many clients sent one.
+    """
     total = np.add.reduce([pack(update, method.by_class, len(updates)) for update in updates])
     mean = unpack(total, server.shared, method.by_class, len(task.classes))
     return [mean], {"summed": float(len(updates))}
 
 
 def threshold_of(clients: int, share: float) -> int:
-    """Clients that must stay for a sum of `clients` to open: more than this share of them.
+    """Return how many clients must stay for a sum to open: more than a share of them.
+
+    Args:
+        clients: Clients of the sum.
+        share: The share.
+
+    Returns:
+        Their number.
 
     >>> threshold_of(4, 2 / 3), threshold_of(6, 2 / 3), threshold_of(3, 1.0)
     (3, 5, 3)
@@ -92,17 +130,35 @@ def threshold_of(clients: int, share: float) -> int:
 
 
 def num_words(shared: Params, classes: int) -> int:
-    """Length of a packed update."""
+    """Return the length of a packed update.
+
+    Args:
+        shared: The shared tensors.
+        classes: Number of classes.
+
+    Returns:
+        Its length.
+    """
     return sum(v.numel() for v in shared.values() if v.is_floating_point()) + classes + EXTRA
 
 
 def sum_bytes(
     keys: int, shares: int, masked: int, opened: int, words: int, down: int
 ) -> tuple[int, int]:
-    """Bytes up and down of one sum, by how many clients answered each of the four messages.
+    """Count the bytes of one sum, by how many clients answered each of the four messages.
 
-    `words` is the length of a vector, `down` are the bytes of the shared tensors. Keys are counted
-    as those of sites that sign them.
+    Keys are counted as those of sites that sign them.
+
+    Args:
+        keys: Clients that sent keys.
+        shares: Clients that sent shares.
+        masked: Clients that sent a vector.
+        opened: Clients that opened shares.
+        words: Length of a vector.
+        down: Bytes of the shared tensors.
+
+    Returns:
+        Bytes up and bytes down.
     """
     told = 2 * KEY_BYTES + HASH_BYTES + SIGNATURE_BYTES
     up = keys * told + shares * (keys - 1) * PACKAGE_BYTES
