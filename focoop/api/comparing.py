@@ -31,7 +31,10 @@ class Table:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One row per setting and method: means in percent, and `NAME_std` of several seeds."""
+        """Return one row per setting and method.
+
+        Means in percent, and `NAME_std` of several seeds.
+        """
         found = []
         for setting, groups in comparison.grouped(self.outcomes).items():
             for label, outcomes in groups.items():
@@ -47,13 +50,16 @@ class Table:
 
     @property
     def runs(self) -> list[dict[str, Any]]:
-        """One row per run: setting, method, seed, folder, status, error and its last evaluation."""
+        """Return one row per run.
+
+        Setting, method, seed, folder, status, error and its last evaluation.
+        """
         cells: list[dict[str, Any]] = comparison.document(self.outcomes)["cells"]
         return cells
 
     @property
     def failures(self) -> dict[str, str]:
-        """Folder of each run that failed -> why."""
+        """Return why runs failed, by their folder."""
         failed = [outcome for outcome in self.outcomes if outcome.status == "failed"]
         return {str(outcome.cell.folder): outcome.error for outcome in failed}
 
@@ -63,6 +69,9 @@ class Table:
         Args:
             of: `rows`, a row per setting and method; or `runs`, a row per run, with nested values
                 as columns such as `summary.accuracy_own`.
+
+        Returns:
+            The DataFrame.
 
         Raises:
             MissingExtra: pandas is not installed.
@@ -229,17 +238,39 @@ def run_comparison(
 
 
 def as_settings(given: Settings) -> GridSettings:
-    """A file's path, or the values themselves."""
+    """Return a file's path, or the values themselves.
+
+    Args:
+        given: What a user gave.
+
+    Returns:
+        What a grid takes.
+    """
     return Path(given) if isinstance(given, str) else given
 
 
 def joined(methods: str | Sequence[str] | None) -> str | None:
-    """Names of methods as one text."""
+    """Return names of methods as one text.
+
+    Args:
+        methods: The names, one text or many.
+
+    Returns:
+        The text.
+    """
     return methods if methods is None or isinstance(methods, str) else ",".join(methods)
 
 
 def on_device(overrides: Overrides, device: str | None) -> list[Override]:
-    """Overrides as a list, with the device among them."""
+    """Return overrides as a list, with the device among them.
+
+    Args:
+        overrides: The overrides.
+        device: The device, or None.
+
+    Returns:
+        The list.
+    """
     return [*listed(overrides), *([{"backbone.device": device}] if device else [])]
 
 

@@ -45,47 +45,50 @@ class Run:
 
     @property
     def path(self) -> Path:
-        """The run folder."""
+        """Return the run folder."""
         return self._folder.path
 
     @property
     def config(self) -> RunConfig:
-        """The resolved settings; `run.config.method.settings` are the method's own."""
+        """Return the resolved settings; `run.config.method.settings` are the method's own."""
         return self._folder.config
 
     @property
     def status(self) -> str:
-        """`finished`, `failed`, `interrupted`, `running` or `killed`."""
+        """Return `finished`, `failed`, `interrupted`, `running` or `killed`."""
         return self._folder.status
 
     @property
     def last_round(self) -> int:
-        """The last committed round; 0 is the state before training, -1 nothing at all."""
+        """Return the last committed round; 0 is the state before training, -1 nothing at all."""
         return self._folder.last_round()
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Class names in the order of the labels."""
+        """Return the class names in the order of the labels."""
         return self._folder.class_names
 
     @property
     def client_names(self) -> tuple[str, ...]:
-        """Names of the clients in the order of their numbers; empty in folders of focoop < 0.1."""
+        """Return the names of the clients in the order of their numbers.
+
+        Empty in folders of focoop < 0.1.
+        """
         return () if self._folder.names is None else self._folder.client_names
 
     @property
     def negative_words(self) -> tuple[str, ...]:
-        """The words of the OOD prompts; empty for methods that use none."""
+        """Return the words of the OOD prompts; empty for methods that use none."""
         return self._folder.negative_words
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """Every evaluated round in order: its number, the summary, and a row per client."""
+        """Return every evaluated round in order: its number, the summary, and a row per client."""
         return self._folder.metrics()
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The last evaluation, over all clients.
+        """Return the last evaluation, over all clients.
 
         Raises:
             RunError: No round is evaluated yet.
@@ -94,7 +97,7 @@ class Run:
 
     @property
     def clients(self) -> list[dict[str, Any]]:
-        """The last evaluation, client by client, each with its `name`.
+        """Return the last evaluation, client by client, each with its `name`.
 
         Raises:
             RunError: No round is evaluated yet.
@@ -104,7 +107,10 @@ class Run:
 
     @property
     def rounds(self) -> list[dict[str, Any]]:
-        """Every trained round: participants, bytes, seconds, and the loss where it is known."""
+        """Return every trained round.
+
+        Participants, bytes, seconds, and the loss where it is known.
+        """
         losses = {line["round"]: line.get("loss") for line in self.metrics}
         trained = [entry for entry in self._folder.manifest.get("rounds", []) if entry["round"]]
         return [{**entry, "loss": losses.get(entry["round"])} for entry in trained]
@@ -198,6 +204,9 @@ class Run:
         Args:
             images: As in `logits`.
             client: As in `logits`.
+
+        Returns:
+            Indices (N,).
         """
         parts = [_array(logits.id.argmax(dim=1)) for logits in self._answers(images, client)]
         return np.concatenate(parts)
@@ -253,6 +262,9 @@ class Run:
 
         Args:
             client: Number or name of a client.
+
+        Returns:
+            Row numbers.
         """
         return self._state().scenario.sets.test.index[self._client(client)]
 

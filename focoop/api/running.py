@@ -103,7 +103,14 @@ def configure(
 
 
 def listed(overrides: Overrides) -> list[Override]:
-    """Overrides as a list, whatever form they were given in."""
+    """Return overrides as a list, whatever form they were given in.
+
+    Args:
+        overrides: The overrides.
+
+    Returns:
+        The list.
+    """
     if overrides is None:
         return []
     return [overrides] if isinstance(overrides, Mapping) else list(overrides)
@@ -125,12 +132,12 @@ class PreparedRun:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to do."""
+        """Return whether nothing is left to do."""
         return self.folder.status == "finished"
 
     @property
     def rounds(self) -> int:
-        """Rounds until it is finished."""
+        """Return the rounds until it is finished."""
         return self.config.federation.rounds if lookup(self.config.method.name).trains else 0
 
     def train(self, on_round: OnRound | None = None) -> Run:

@@ -32,12 +32,18 @@ class Tuning:
 
     @property
     def presets(self) -> dict[str, str]:
-        """Method -> its chosen settings as TOML; methods whose trials all failed are left out."""
+        """Return each method's chosen settings as TOML.
+
+        Methods whose trials all failed are left out.
+        """
         return {one.study.label: one.preset for one in self.choices if one.preset}
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One row per trial, best first within a method: objective, status, folder, its point."""
+        """Return one row per trial, best first within a method.
+
+        Objective, status, folder, its point.
+        """
         return [
             {
                 "method": choice.study.label,

@@ -226,7 +226,14 @@ def _board(cells: "list[Cell]", draw: Draw) -> "Iterator[Callable[[Outcome], Non
 
 
 def live_comparison(outcomes: "list[Outcome]") -> RenderableType:
-    """One table per setting that is under way; means over the seeds that are finished."""
+    """Draw one table per setting that is under way; means over the seeds that are finished.
+
+    Args:
+        outcomes: The outcomes so far.
+
+    Returns:
+        What is shown.
+    """
     from focoop.experiments import grouped, row
 
     parts: list[RenderableType] = [_progress(outcomes)]
@@ -265,7 +272,15 @@ def _print_tables(outcomes: "Sequence[Outcome]") -> None:
 
 
 def comparison(setting: str, rows: "list[tuple[str, Row, str]]") -> Sheet:
-    """One row per (label, columns, number of runs), the best of a column in bold."""
+    """Draw one row per method, the best of a column in bold.
+
+    Args:
+        setting: The setting's name.
+        rows: Label, columns and number of runs of each line.
+
+    Returns:
+        The table.
+    """
     from focoop.experiments import best
 
     names = list(dict.fromkeys(name for _, row, _ in rows for name in row))
@@ -283,7 +298,15 @@ def comparison(setting: str, rows: "list[tuple[str, Row, str]]") -> Sheet:
 
 
 def live_tuning(found: "list[Study]", weights: dict[str, float]) -> Draw:
-    """One row per method: trials, and the objective of the defaults and of the best so far."""
+    """Draw one row per method: trials, and the objective of the defaults and of the best so far.
+
+    Args:
+        found: The studies.
+        weights: The objective.
+
+    Returns:
+        A function that draws the outcomes so far.
+    """
     from focoop.experiments import choose
 
     def draw(outcomes: "list[Outcome]") -> RenderableType:

@@ -22,7 +22,15 @@ VARIABLE = "_FOCOOP_COMPLETE"
 
 
 def override(ctx: click.Context, incomplete: str) -> list[str]:
-    """Offer what may follow `--set`: keys, then values."""
+    """Offer what may follow `--set`: keys, then values.
+
+    Args:
+        ctx: The command.
+        incomplete: What was typed.
+
+    Returns:
+        Words to offer.
+    """
     known = settings(_method(ctx))
     key, equals, start = incomplete.partition("=")
     if equals:
@@ -36,7 +44,14 @@ def override(ctx: click.Context, incomplete: str) -> list[str]:
 
 
 def method_list(incomplete: str) -> list[str]:
-    """Offer names for `--methods promptfl,focoop`."""
+    """Offer names for `--methods promptfl,focoop`.
+
+    Args:
+        incomplete: What was typed.
+
+    Returns:
+        Words to offer.
+    """
     before, comma, last = incomplete.rpartition(",")
     names = [*methods(), *([] if comma else ["all"])]
     return offered(
@@ -45,23 +60,44 @@ def method_list(incomplete: str) -> list[str]:
 
 
 def dataset(incomplete: str) -> list[str]:
-    """Offer datasets as `data.id` takes them."""
+    """Offer datasets as `data.id` takes them.
+
+    Args:
+        incomplete: What was typed.
+
+    Returns:
+        Words to offer.
+    """
     return offered(_datasets(incomplete), incomplete)
 
 
 def public_dataset(incomplete: str) -> list[str]:
-    """Offer datasets that can be fetched."""
+    """Offer datasets that can be fetched.
+
+    Args:
+        incomplete: What was typed.
+
+    Returns:
+        Words to offer.
+    """
     return offered(datasets(), incomplete)
 
 
 def configuration(incomplete: str) -> list[str]:
-    """Offer settings that come with focoop, and files of the current folder."""
+    """Offer settings that come with focoop, and files of the current folder.
+
+    Args:
+        incomplete: What was typed.
+
+    Returns:
+        Words to offer.
+    """
     beside = [path.name for path in Path().glob("*.toml")]
     return offered([*beside, *config_names()], incomplete)
 
 
 def config_names() -> list[str]:
-    """Names that stand for files of `configs`, as `focoop run` takes them."""
+    """Return the names that stand for files of `configs`, as `focoop run` takes them."""
     found = [
         path.relative_to(folder).as_posix().removesuffix(".toml")
         for folder in CONFIGS
@@ -71,7 +107,14 @@ def config_names() -> list[str]:
 
 
 def run_folder(incomplete: str) -> list[str]:
-    """Offer folders of runs."""
+    """Offer folders of runs.
+
+    Args:
+        incomplete: What was typed.
+
+    Returns:
+        Words to offer.
+    """
     start = incomplete.rpartition("/")[0]
     # A folder inside a run is no run, and behind the last slash of a path there are few.
     roots = [start or "runs", *([] if start else ["."])]
@@ -85,18 +128,40 @@ def run_folder(incomplete: str) -> list[str]:
 
 
 def device(incomplete: str) -> list[str]:
-    """Offer usual torch devices."""
+    """Offer usual torch devices.
+
+    Args:
+        incomplete: What was typed.
+
+    Returns:
+        Words to offer.
+    """
     return offered(("cpu", "cuda"), incomplete)
 
 
 def backbone(incomplete: str) -> list[str]:
-    """Offer the backbones of the paper."""
+    """Offer the backbones of the paper.
+
+    Args:
+        incomplete: What was typed.
+
+    Returns:
+        Words to offer.
+    """
     names = ("mini", "openclip:RN50:openai", "openclip:ViT-B-16:openai")
     return offered(names, incomplete)
 
 
 def offered(values: Iterable[str], incomplete: str) -> list[str]:
-    """The values that go on from what was typed, each once."""
+    """Return the values that go on from what was typed, each once.
+
+    Args:
+        values: The values.
+        incomplete: What was typed.
+
+    Returns:
+        Words to offer.
+    """
     return list(dict.fromkeys(value for value in values if value.startswith(incomplete)))
 
 
@@ -108,7 +173,10 @@ def bash_words(environment: MutableMapping[str, str]) -> Iterator[None]:
     words are whole; what is printed inside is given to bash without what it keeps.
 
     Args:
-        environment: variables of the process, changed where bash asks for completions.
+        environment: Variables of the process, changed where bash asks for completions.
+
+    Yields:
+        Nothing.
     """
     if environment.get(VARIABLE) != "complete_bash":
         yield

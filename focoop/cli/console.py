@@ -27,7 +27,13 @@ class Screen(Console):
             self.width = UNBROKEN
 
     def print(self, *objects: Any, hang: int = 0, **options: Any) -> None:
-        """Print as rich does; `hang` spaces stand before the further lines of a broken text."""
+        """Print as rich does.
+
+        Args:
+            *objects: What to print.
+            hang: Spaces before the further lines of a broken text.
+            **options: Options of rich.
+        """
         if objects and all(isinstance(one, str) for one in objects):
             text = str(options.pop("sep", " ")).join(objects)
             super().print(wrapped(text, self.width, hang), **{**options, "soft_wrap": True})
@@ -36,12 +42,12 @@ class Screen(Console):
 
 
 def out() -> Screen:
-    """Standard output."""
+    """Return the console of standard output."""
     return Screen()
 
 
 def messages() -> Screen:
-    """Standard error; the console with a live bar where there is one on the same terminal.
+    """Return the console of standard error, or the one with a live bar on the same terminal.
 
     A line that is written past a live bar would begin behind it.
     """
@@ -51,7 +57,14 @@ def messages() -> Screen:
 
 @contextmanager
 def showing(console: Console) -> Iterator[None]:
-    """Let messages appear above the bar or table that a console shows live inside."""
+    """Let messages appear above the bar or table that a console shows live inside.
+
+    Args:
+        console: The console.
+
+    Yields:
+        Nothing.
+    """
     ours = [console] if isinstance(console, Screen) and console.is_terminal else []
     _live.extend(ours)
     try:

@@ -68,14 +68,17 @@ def coordinator(
 def study_settings(
     config: "RunConfig", keys: Path, classes: str, path: Path, **server: float | bool
 ) -> dict[str, bool | int | float | str]:
-    """All settings of a run for Flower; refuses what cannot be used before anything is started.
+    """Make all settings of a run for Flower; what cannot be used is refused before anything starts.
 
     Args:
         config: The study's settings.
         keys: The federation's keys.
         classes: Its class names, as `cat; dog`.
         path: The run folder.
-        server: How the server deals with its sites (`focoop.flower.settings`).
+        **server: How the server deals with its sites (`focoop.flower.settings`).
+
+    Returns:
+        Settings by name.
     """
     from focoop.config import to_flat
     from focoop.flower import numbered, server_settings
@@ -130,7 +133,14 @@ def serve(
 
 
 def run_status(path: Path) -> str:
-    """The status of the run in a folder; `absent` where there is none."""
+    """Return the status of the run in a folder.
+
+    Args:
+        path: The folder.
+
+    Returns:
+        The status; `absent` where there is no run.
+    """
     from focoop.runs import RunFolder
 
     try:

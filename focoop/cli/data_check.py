@@ -12,7 +12,14 @@ SHOWN = 3  # files named per reason
 
 
 def as_document(report: "Report") -> dict[str, Any]:
-    """A report as JSON, with every file."""
+    """Return a report as JSON can write it, with every file.
+
+    Args:
+        report: The report.
+
+    Returns:
+        Plain values.
+    """
     return {
         "images": len(report.images),
         "classes": len(report.images.classes),
@@ -31,7 +38,12 @@ def as_document(report: "Report") -> dict[str, Any]:
 
 
 def show_report(report: "Report", console: Screen) -> None:
-    """Print a report: what is wrong first, and the counts as the last line."""
+    """Print a report: what is wrong first, and the counts as the last line.
+
+    Args:
+        report: The report.
+        console: Where to print.
+    """
     repeated = {
         text: [" = ".join(f"{row.file} ({_place(row)})" for row in same) for same in groups]
         for text, groups in report.repeated.items()

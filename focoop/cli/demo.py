@@ -55,7 +55,16 @@ def demo(
 def demo_config(
     method: str, overrides: list[str] | None = None, device: str | None = None
 ) -> "RunConfig":
-    """Load the settings of one of the demo's runs, `configs/demo/METHOD.toml`."""
+    """Load the settings of one of the demo's runs, `configs/demo/METHOD.toml`.
+
+    Args:
+        method: The method's name.
+        overrides: Texts such as `federation.rounds=3`.
+        device: The device, or None.
+
+    Returns:
+        The settings.
+    """
     from focoop.config import shipped
 
     return load_config(shipped("demo") / f"{method}.toml", overrides, device)

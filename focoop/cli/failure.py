@@ -54,7 +54,14 @@ def report(error: BaseException, arguments: Sequence[str]) -> None:
 
 
 def exit_code(error: BaseException) -> int:
-    """The exit code that an error ends a command with."""
+    """Return the exit code that an error ends a command with.
+
+    Args:
+        error: The error.
+
+    Returns:
+        The code.
+    """
     if isinstance(error, FocoopError | click.ClickException):
         return error.exit_code
     return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1

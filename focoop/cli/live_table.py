@@ -47,7 +47,11 @@ class Sites:
     accuracy: float | None = None
 
     def take(self, event: dict[str, Any]) -> None:
-        """Change what the event changes."""
+        """Take in an event.
+
+        Args:
+            event: The event.
+        """
         kind, site = event["event"], event.get("site")
         if "round" in event:
             self.round = int(event["round"])
@@ -63,7 +67,7 @@ class Sites:
             row.state, row.reason = STATES[kind], str(event.get("reason", ""))
 
     def table(self) -> Sheet:
-        """One row per site."""
+        """Return a table with one row per site."""
         shown = "" if self.accuracy is None else f", accuracy {self.accuracy:.3f}"
         return Sheet(
             [
@@ -109,7 +113,11 @@ class Watch:
             self._live.stop()
 
     def show(self, new: Iterable[dict[str, Any]]) -> None:
-        """Take events in; trouble stays on the screen as a line of its own."""
+        """Take events in; trouble stays on the screen as a line of its own.
+
+        Args:
+            new: The events.
+        """
         from focoop.flower import TROUBLE, sentence
 
         for event in new:

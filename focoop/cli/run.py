@@ -100,7 +100,12 @@ def evaluate(
 
 
 def fetch(name: str, config: "RunConfig") -> None:
-    """Download a public dataset of a run that is not here, with its licence shown."""
+    """Download a public dataset of a run that is not here, with its licence shown.
+
+    Args:
+        name: The dataset's name.
+        config: The run's settings.
+    """
     from focoop.data import download, registry
 
     console = messages()
@@ -112,7 +117,11 @@ def fetch(name: str, config: "RunConfig") -> None:
 
 
 def say(note: str) -> None:
-    """Print what a person should know of a run before it begins."""
+    """Print what a person should know of a run before it begins.
+
+    Args:
+        note: The note.
+    """
     messages().print(f"note: {note}", markup=False)
 
 
@@ -177,7 +186,12 @@ def train(
 
 
 def print_results(rows: list[tuple[str, dict[str, Any]]], paths: list[Path]) -> None:
-    """Print the table of results, one column per run, and where the runs lie."""
+    """Print the table of results, one column per run, and where the runs lie.
+
+    Args:
+        rows: Label and evaluation summary of each run.
+        paths: The run folders.
+    """
     from focoop.cli.display import NOTE, results_table
 
     console = out()

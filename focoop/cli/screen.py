@@ -77,7 +77,14 @@ class Commands(TyperGroup):
     """Turns errors a user can mend into a message and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command."""
+        """Run a command.
+
+        Args:
+            ctx: The command's context.
+
+        Returns:
+            What the command returns.
+        """
         # Click empties both before a command runs.
         given = [*getattr(ctx, "_protected_args", ()), *ctx.args]
         try:
@@ -90,16 +97,27 @@ class Commands(TyperGroup):
 
 
 def print_json(document: Any) -> None:
-    """The one JSON document of a command."""
+    """Print the one JSON document of a command.
+
+    Args:
+        document: Plain values.
+    """
     sys.stdout.write(json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
 def load_config(
     path: Path | None, overrides: list[str] | None, device: str | None, *, own: bool = False
 ) -> "RunConfig":
-    """The configuration of a command's file, `--set` and `--device`.
+    """Load the configuration of a command's file, `--set` and `--device`.
 
-    With `own`, sites bring images of their own, whatever `data.id` says.
+    Args:
+        path: The file.
+        overrides: Texts such as `federation.rounds=3`.
+        device: The device.
+        own: Sites bring images of their own, whatever `data.id` says.
+
+    Returns:
+        The configuration.
     """
     from focoop.config import load
     from focoop.processor import restart_with_limit
@@ -157,7 +175,7 @@ class Rounds:
         return self
 
     def images(self) -> "ImageWork":
-        """What shows work on images beside the rounds; lines go to standard error."""
+        """Return what shows work on images beside the rounds; lines go to standard error."""
         return ImageWork(messages(), self._bar if self.console.is_terminal else None)
 
     def __exit__(
@@ -173,7 +191,13 @@ class Rounds:
             self.console.print("(a round's auroc and fpr95: means over the OOD sets)")
 
     def show(self, round_index: int, loss: float | None, summary: Mapping[str, Any] | None) -> None:
-        """Report a finished round; `summary` where it was evaluated."""
+        """Report a finished round.
+
+        Args:
+            round_index: The round's number.
+            loss: Its mean loss.
+            summary: Its evaluation, where it was evaluated.
+        """
         parts = [] if loss is None or loss != loss else [f"loss {loss:.3f}"]
         self._bar.update(self._task, completed=round_index, shown=" ".join(parts))
         if summary is not None or not self.console.is_terminal:
@@ -240,7 +264,14 @@ class ImageWork:
 
 @contextmanager
 def image_work(console: Console) -> Iterator[None]:
-    """Shows what happens to images inside, where nothing else is live."""
+    """Show what happens to images inside, where nothing else is live.
+
+    Args:
+        console: Where to show it.
+
+    Yields:
+        Nothing.
+    """
     bar = _bar(console) if console.is_terminal else None
     with showing(console), bar or nullcontext(), watched(ImageWork(console, bar)):
         yield
@@ -263,7 +294,14 @@ def _bar(console: Console) -> Progress:
 
 @contextmanager
 def download_progress(console: Console) -> Iterator[Any]:
-    """A callback (file, bytes so far, bytes in all or 0): a bar on a terminal, else one line."""
+    """Show downloads inside: a bar on a terminal, else one line.
+
+    Args:
+        console: Where to show them.
+
+    Yields:
+        A callback of file, bytes so far, and bytes in all or 0.
+    """
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),

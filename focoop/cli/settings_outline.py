@@ -28,12 +28,12 @@ class Outline:
 
 
 def methods() -> list[str]:
-    """Names of the methods: the files of focoop/methods."""
+    """Return the names of the methods: the files of focoop/methods."""
     return [name for name in _modules(PACKAGE / "methods") if name != "base"]
 
 
 def datasets() -> list[str]:
-    """Names of the public datasets: the files of focoop/data/datasets that declare one."""
+    """Return the names of the public datasets: files of focoop/data/datasets that declare one."""
     folder = PACKAGE / "data" / "datasets"
     return [
         name
@@ -43,7 +43,14 @@ def datasets() -> list[str]:
 
 
 def settings(method: str) -> dict[str, Outline]:
-    """Key -> what is known of it, for a run with this method; without the method's if unknown."""
+    """Return what is known of the settings of a run.
+
+    Args:
+        method: Its method; unknown: without the method's settings.
+
+    Returns:
+        Outlines by key.
+    """
     found = []
     for node in _tree("config.schema").body:
         if isinstance(node, ast.ClassDef):

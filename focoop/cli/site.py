@@ -23,7 +23,14 @@ STATE, BUNDLE = Path("focoop-site"), ".focoop"
 
 
 def class_names(given: str | None) -> str | None:
-    """The names as settings have them, from a file where `given` is one."""
+    """Return class names as settings have them, from a file where one is given.
+
+    Args:
+        given: The names or a file.
+
+    Returns:
+        The names.
+    """
     if given is not None and os.path.isfile(
         given
     ):  # Path's own raises where the names are too long for a path

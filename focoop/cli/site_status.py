@@ -35,7 +35,15 @@ def site_status(state: State = Path("focoop-site"), as_json: AsJson = False) -> 
 
 
 def speaker(name: str, log_json: bool) -> Callable[[dict[str, Any], str], None]:
-    """How a site's events are shown: a line for people, or JSON for programs."""
+    """Return how a site's events are shown: a line for people, or JSON for programs.
+
+    Args:
+        name: The site's name.
+        log_json: JSON for programs.
+
+    Returns:
+        A function of event and line.
+    """
     console = messages()
 
     def say(event: dict[str, Any], text: str) -> None:

@@ -31,10 +31,13 @@ def shown_page(port: int, journal: Path, rounds: int, sites: Iterable[str]) -> I
     """Serve the status page as long as the context lasts, and say where it is.
 
     Args:
-        port: to listen on, at 127.0.0.1; 0: no page.
-        journal: the federation's journal, which the page is made of.
-        rounds: of the run.
-        sites: names of all sites that have keys.
+        port: To listen on, at 127.0.0.1; 0: no page.
+        journal: The federation's journal, which the page is made of.
+        rounds: Rounds of the run.
+        sites: Names of all sites that have keys.
+
+    Yields:
+        Nothing.
     """
     if not port:
         yield

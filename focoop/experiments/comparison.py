@@ -31,7 +31,14 @@ Watch = Callable[[Outcome], None]
 
 
 def refuse_changed(cells: Sequence[Cell]) -> None:
-    """Refuse folders that hold runs of other settings, before anything is run."""
+    """Refuse folders that hold runs of other settings, before anything is run.
+
+    Args:
+        cells: The cells of a grid.
+
+    Raises:
+        RunError: A folder holds another run.
+    """
     for cell in cells:
         if not (cell.folder / CONFIG).exists():
             continue
@@ -52,9 +59,15 @@ def run(
     *,
     jobs: int = 1,
 ) -> list[Outcome]:
-    """Run what is not finished, `jobs` at a time; `watch` is told of every change.
+    """Run what is not finished; failed cells keep their error, and the others go on.
 
-    Failed cells keep their error; the others go on.
+    Args:
+        cells: The cells of a grid.
+        watch: Is told of every change.
+        jobs: Runs at a time.
+
+    Returns:
+        What became of each cell.
     """
     refuse_changed(cells)
     outcomes = [found(cell) for cell in cells]
@@ -79,7 +92,14 @@ def run(
 
 
 def found(cell: Cell) -> Outcome:
-    """What a cell's folder holds: finished or waiting, with the rounds that are done."""
+    """Read what a cell's folder holds: finished or waiting, with the rounds that are done.
+
+    Args:
+        cell: The cell.
+
+    Returns:
+        What became of it.
+    """
     if not (cell.folder / CONFIG).exists():
         return Outcome(cell)
     folder = RunFolder.open(cell.folder)
@@ -90,14 +110,28 @@ def found(cell: Cell) -> Outcome:
 
 
 def row(outcomes: Sequence[Outcome]) -> tuple[dict[str, tables.Stat], str]:
-    """Columns of a table's row over its finished seeds, and how many of them there are."""
+    """Make a table's row over the finished seeds.
+
+    Args:
+        outcomes: The runs of one method on one setting.
+
+    Returns:
+        Columns, and how many runs there are.
+    """
     done = [o.summary for o in outcomes if o.status == "finished" and o.summary is not None]
     count = f"{len(done)}" if len(done) == len(outcomes) else f"{len(done)} of {len(outcomes)}"
     return tables.over_seeds(done), count
 
 
 def grouped(outcomes: Sequence[Outcome]) -> dict[str, dict[str, list[Outcome]]]:
-    """Setting -> label -> outcomes, in the order given."""
+    """Group outcomes by setting and label, in the order given.
+
+    Args:
+        outcomes: The outcomes.
+
+    Returns:
+        Setting -> label -> outcomes.
+    """
     groups: dict[str, dict[str, list[Outcome]]] = {}
     for outcome in outcomes:
         rows = groups.setdefault(outcome.cell.setting, {})
@@ -106,7 +140,15 @@ def grouped(outcomes: Sequence[Outcome]) -> dict[str, dict[str, list[Outcome]]]:
 
 
 def markdown(setting: str, rows: Mapping[str, Sequence[Outcome]]) -> str:
-    """The tables of one setting, with the errors of what failed."""
+    """Write the tables of one setting, with the errors of what failed.
+
+    Args:
+        setting: The setting's name.
+        rows: Outcomes by label.
+
+    Returns:
+        Markdown.
+    """
     seeds = dict.fromkeys(o.cell.config.seed for outcomes in rows.values() for o in outcomes)
     parts = [
         f"## {setting}",
@@ -120,14 +162,28 @@ def markdown(setting: str, rows: Mapping[str, Sequence[Outcome]]) -> str:
 
 
 def failure(outcome: Outcome) -> str:
-    """One line about a failed cell; the last line of a stack trace is what went wrong."""
+    """Describe a failed cell in one line; the last line of a stack trace is what went wrong.
+
+    Args:
+        outcome: The outcome.
+
+    Returns:
+        The line.
+    """
     lines = outcome.error.splitlines() or ["unknown error"]
     reason = lines[-1] if lines[0].startswith("Traceback") else " ".join(lines)
     return f"{outcome.cell.folder} failed: {reason}"
 
 
 def document(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Every cell as plain values, for `results.json` and `--json`."""
+    """Return every cell as plain values, for `results.json` and `--json`.
+
+    Args:
+        outcomes: The outcomes.
+
+    Returns:
+        Plain values.
+    """
     cells = [
         {
             "setting": outcome.cell.setting,
@@ -146,7 +202,15 @@ def document(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def write_results(out: Path, outcomes: Sequence[Outcome]) -> list[Path]:
-    """OUT/SETTING.md for every setting and OUT/results.json; the files written."""
+    """Write OUT/SETTING.md for every setting and OUT/results.json.
+
+    Args:
+        out: The folder.
+        outcomes: The outcomes.
+
+    Returns:
+        The files written.
+    """
     texts = {f"{safe(name)}.md": markdown(name, rows) for name, rows in grouped(outcomes).items()}
     texts["results.json"] = json.dumps(document(outcomes), indent=1, allow_nan=False) + "\n"
     for name, text in texts.items():
@@ -155,7 +219,14 @@ def write_results(out: Path, outcomes: Sequence[Outcome]) -> list[Path]:
 
 
 def line(outcome: Outcome) -> str:
-    """Progress as one line of text, for logs and pipes."""
+    """Describe progress as one line of text, for logs and pipes.
+
+    Args:
+        outcome: The outcome.
+
+    Returns:
+        The line.
+    """
     where = f"{outcome.cell.setting} {outcome.cell.label} seed {outcome.cell.config.seed}"
     if outcome.status == "failed":
         return f"{where}: {failure(outcome)}"

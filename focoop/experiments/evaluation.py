@@ -46,12 +46,19 @@ class OpenedRun:
     counts: "Counts | None" = None
 
     def params(self, client: int) -> Params:
-        """All tensors of a client's model, shared and private."""
+        """Return all tensors of a client's model, shared and private.
+
+        Args:
+            client: The client's number.
+
+        Returns:
+            Tensors by name.
+        """
         return _model(self.scenario, self.server, self.store, self.seed, self.counts)[0](client)
 
     @property
     def same_for_all(self) -> bool:
-        """Whether all clients have the same model, because the method keeps nothing private."""
+        """Return whether all clients have the same model: the method keeps nothing private."""
         return not start(self.scenario.method, self.scenario.task, self.seed).private
 
     def evaluate(self, method: Method | None = None) -> Evaluation:
@@ -191,12 +198,29 @@ def _served(folder: RunFolder, scenario: Scenario) -> str:
 
 
 def placed(config: RunConfig, folder: RunFolder) -> RunConfig:
-    """The configuration with paths that lead where they led when the run was started."""
+    """Return a configuration with paths that lead where they led when the run was started.
+
+    Args:
+        config: The run's settings.
+        folder: The run folder.
+
+    Returns:
+        The settings.
+    """
     return config if folder.base == Path.cwd() else anchored(config, folder.base)
 
 
 def as_written(facts: Mapping[str, Fact], config: RunConfig, folder: RunFolder) -> dict[str, Fact]:
-    """Facts about datasets under the names that the configuration gives these."""
+    """Return facts about datasets under the names that the configuration gives these.
+
+    Args:
+        facts: Facts by the names that were opened.
+        config: The run's settings.
+        folder: The run folder.
+
+    Returns:
+        Facts by name.
+    """
     written = {anchored_spec(spec, folder.base): spec for spec in _specs(config)}
     found = {}
     for name, value in facts.items():
@@ -231,6 +255,9 @@ def evaluate_state(
         counts: gives (C,) training images of each class at a client; by default counted.
         bias: added to own classes for the harmonic mean of the frontier, such as one that was
             chosen on validation images.
+
+    Returns:
+        The evaluation of all clients.
     """
     params, same_for_all = _model(scenario, server, store, seed, counts)
     return evaluate(
@@ -275,5 +302,13 @@ def _model(
 
 
 def on_device(params: Params, scenario: Scenario) -> Params:
-    """The same tensors on the scenario's device."""
+    """Move tensors to the scenario's device.
+
+    Args:
+        params: Tensors by name.
+        scenario: The scenario.
+
+    Returns:
+        The tensors there.
+    """
     return {name: value.to(scenario.task.device) for name, value in params.items()}

@@ -64,12 +64,22 @@ class Cell:
 
     @property
     def rounds(self) -> int:
-        """Rounds until it is finished."""
+        """Return the rounds until it is finished."""
         return self.config.federation.rounds if lookup(self.config.method.name).trains else 0
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """`0,1,2` as numbers."""
+    """Read seeds such as `0,1,2`.
+
+    Args:
+        text: The text.
+
+    Returns:
+        The seeds.
+
+    Raises:
+        ConfigError: A part is no number.
+    """
     try:
         seeds = tuple(int(part) for part in re.split(r"[,\s]+", text.strip()))
     except ValueError:
@@ -80,7 +90,17 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def parse_methods(text: str) -> list[Variant] | None:
-    """`promptfl,focoop:bos=false,goc=false` as two variants; None for `all`."""
+    """Read methods such as `promptfl,focoop:bos=false,goc=false`, which are two variants.
+
+    Args:
+        text: The text.
+
+    Returns:
+        The variants; None for `all`.
+
+    Raises:
+        ConfigError: A method is unknown, or one is named twice.
+    """
     if text.strip() == "all":
         return None
     found: list[list[str]] = []
@@ -106,7 +126,15 @@ def parse_methods(text: str) -> list[Variant] | None:
 
 
 def variants_for(given: list[Variant] | None, setting: Mapping[str, Any]) -> list[Variant]:
-    """The variants asked for; `all` leaves out methods whose patch features a setting lacks."""
+    """Return the variants asked for; `all` leaves out methods whose patch features a setting lacks.
+
+    Args:
+        given: The variants; None: all.
+        setting: The setting's values.
+
+    Returns:
+        The variants.
+    """
     if given is not None:
         return given
     patches = setting.get("data", {}).get("with_patches", False)
@@ -123,10 +151,24 @@ def plan(
     presets: Path | None = None,
     overrides: Sequence[Override] = (),
 ) -> list[Cell]:
-    """All cells, those of a setting together, so that workers share its features.
+    """Plan all runs of a grid, those of a setting together, so that workers share its features.
 
     Without `methods` every file is a run of its own, as `focoop run` makes it, and a row of one
     table, `runs`.
+
+    Args:
+        files: The settings.
+        methods: The methods, as `parse_methods` reads them.
+        seeds: The seeds.
+        out: The folder of all runs.
+        presets: A folder of tuned presets; None: those that came with focoop.
+        overrides: Settings over all others.
+
+    Returns:
+        The cells.
+
+    Raises:
+        ConfigError: Settings cannot be used, or two runs would have one folder.
     """
     if not files:
         raise ConfigError("name at least one settings file, as settings/cifar100")
@@ -154,12 +196,26 @@ def plan(
 
 
 def read_settings(given: Settings) -> Tree:
-    """The values of a settings file, or those given in Python."""
+    """Return the values of a settings file, or those given in Python.
+
+    Args:
+        given: The file or the values.
+
+    Returns:
+        Nested values.
+    """
     return tree_of(given) if isinstance(given, Mapping) else read_toml(locate(given))
 
 
 def name_of(given: Settings) -> str:
-    """What a setting is called in tables and folders: its file, or its setting `name`."""
+    """Return what a setting is called in tables and folders: its file, or its setting `name`.
+
+    Args:
+        given: The file or the values.
+
+    Returns:
+        The name.
+    """
     if isinstance(given, Mapping):
         return str(given.get("name") or "settings")
     return locate(given).stem
@@ -168,7 +224,20 @@ def name_of(given: Settings) -> str:
 def configured(
     setting: Mapping[str, Any], setting_name: str, variant: Variant, presets: Path | None
 ) -> Tree:
-    """A setting changed by a variant's presets and its own settings."""
+    """Change a setting by a variant's presets and its own settings.
+
+    Args:
+        setting: The setting's values.
+        setting_name: Its name.
+        variant: The method and its settings.
+        presets: A folder of tuned presets.
+
+    Returns:
+        Nested values.
+
+    Raises:
+        ConfigError: A preset cannot be used.
+    """
     layers = []
     for name in (variant.name, f"{variant.name}@{setting_name}"):
         path = None if presets is None else presets / f"{name}.toml"
@@ -250,7 +319,18 @@ def _all_defaults(layer: Tree) -> bool:
 
 
 def check_preset(path: Path, tree: Tree) -> Tree:
-    """Refuse a preset that changes what methods are compared on."""
+    """Refuse a preset that changes what methods are compared on.
+
+    Args:
+        path: The preset's file.
+        tree: Its values.
+
+    Returns:
+        The values.
+
+    Raises:
+        ConfigError: It does.
+    """
     for section, values in tree.items():
         if section == "method":
             continue
@@ -266,7 +346,13 @@ def check_preset(path: Path, tree: Tree) -> Tree:
 
 
 def safe(label: str) -> str:
-    """A label as a folder's name.
+    """Return a label as a folder's name.
+
+    Args:
+        label: The label.
+
+    Returns:
+        The name.
 
     >>> safe("focoop:bos=false,goc=false")
     'focoop-bos=false-goc=false'

@@ -1,4 +1,4 @@
-"""What a run's data is called and who holds how much of it."""
+"""Name a run's data: classes, clients, and who holds how much."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,14 @@ class PartitionView:
 
 
 def describe_partition(config: RunConfig) -> PartitionView:
-    """The label-by-client picture of a run with these settings."""
+    """Count the images of each class at each client for a run with these settings.
+
+    Args:
+        config: The run's settings.
+
+    Returns:
+        The label-by-client picture.
+    """
     split = make_split(config)
     return PartitionView(
         split.counts(),
@@ -63,6 +70,9 @@ def names_of(config: RunConfig, split: Split, words: Sequence[str] = ()) -> Name
         config: the run's settings.
         split: its images, divided among the clients; their features are not looked at.
         words: its mined words.
+
+    Returns:
+        The names.
     """
     train = _counts(split.train.labels, split.classes, split.train_index, 1 + split.views)
     test = _counts(split.test.labels, split.classes, split.test_index)
@@ -73,13 +83,16 @@ def names_of(config: RunConfig, split: Split, words: Sequence[str] = ()) -> Name
 
 
 def checked(folder: RunFolder, divide: Divide, of: tuple[str, ...], hint: str = "") -> Divide:
-    """`divide`, which refuses other images than those of a run, before any image is encoded.
+    """Return a division of images that refuses other images than a run's, before any is encoded.
 
     Args:
-        folder: the run.
-        divide: divides images among clients.
-        of: the images that it opens, of `train` and `test`.
-        hint: what else the user may do where nothing but training images differ.
+        folder: The run.
+        divide: Divides images among clients.
+        of: The images that it opens, of `train` and `test`.
+        hint: What else the user may do where nothing but training images differ.
+
+    Returns:
+        The checked division.
     """
 
     def found(config: RunConfig, backbone: Backbone | None, cache_dir: Path | None) -> Split:
@@ -105,7 +118,15 @@ def refuse_other_data(folder: RunFolder, config: RunConfig) -> None:
 
 
 def train_counts(names: Names, client: int) -> torch.Tensor:
-    """(C,) training images of each class at a client, as the run folder has them."""
+    """Return the training images of each class at a client, as the run folder has them.
+
+    Args:
+        names: The run's names.
+        client: The client's number.
+
+    Returns:
+        Counts (C,).
+    """
     held = names.clients[client].train
     return torch.tensor([held.get(name, 0) for name in names.classes])
 

@@ -33,7 +33,14 @@ Row = Mapping[str, Stat]
 
 
 def columns(summary: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a result in percent, by column; what was not measured is left out."""
+    """Return the numbers of a result in percent; what was not measured is left out.
+
+    Args:
+        summary: The summary of an evaluation.
+
+    Returns:
+        Numbers by column.
+    """
     row = {
         "own": summary.get("accuracy_own"),
         "all": summary.get("accuracy_all"),
@@ -48,7 +55,13 @@ def columns(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 def stat(values: Sequence[float]) -> Stat:
-    """Mean and sample deviation.
+    """Return mean and sample deviation.
+
+    Args:
+        values: The values.
+
+    Returns:
+        Both.
 
     >>> str(stat([1.0, 2.0, 3.0])), str(stat([4.0]))
     ('2.0 ± 1.0', '4.0')
@@ -61,7 +74,14 @@ def stat(values: Sequence[float]) -> Stat:
 
 
 def over_seeds(summaries: Iterable[Mapping[str, Any]]) -> dict[str, Stat]:
-    """Column -> mean and spread over the runs that have it."""
+    """Average results over runs.
+
+    Args:
+        summaries: Summaries of evaluations.
+
+    Returns:
+        Mean and spread by column, over the runs that have it.
+    """
     found: dict[str, list[float]] = {}
     for summary in summaries:
         for name, value in columns(summary).items():
@@ -70,12 +90,27 @@ def over_seeds(summaries: Iterable[Mapping[str, Any]]) -> dict[str, Stat]:
 
 
 def lower_is_better(column: str) -> bool:
-    """The direction of a column, such as `fpr95 dtd`."""
+    """Say whether less of a column, such as `fpr95 dtd`, is better.
+
+    Args:
+        column: The column's name.
+
+    Returns:
+        Whether it is.
+    """
     return column.split(" ", 1)[0] in LOWER_IS_BETTER
 
 
 def best(column: str, rows: Iterable[Row]) -> str | None:
-    """The best mean of a column as it is shown, so that what looks equal is equally best."""
+    """Return the best mean of a column as it is shown, so that what looks equal is equally best.
+
+    Args:
+        column: The column's name.
+        rows: The rows.
+
+    Returns:
+        The number as text, or None where no row has one.
+    """
     means = [row[column].mean for row in rows if column in row]
     if len(means) < 2:
         return None
@@ -83,7 +118,14 @@ def best(column: str, rows: Iterable[Row]) -> str | None:
 
 
 def markdown(rows: Sequence[tuple[str, Row, str]]) -> str:
-    """Narrow tables, one line per (label, columns, number of runs): accuracy, then detection."""
+    """Write narrow tables: accuracy, then detection.
+
+    Args:
+        rows: Label, columns and number of runs of each line.
+
+    Returns:
+        Markdown.
+    """
     present = dict.fromkeys(name for _, row, _ in rows for name in row)
     sets = list(dict.fromkeys(name.split(" ", 1)[1] for name in present if " " in name))
     tables = [[name for name in present if " " not in name]]

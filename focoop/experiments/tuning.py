@@ -43,7 +43,15 @@ VALIDATION = 30  # images per class
 
 
 def space(config: RunConfig, fixed: Sequence[str] = ()) -> dict[str, tuple[Any, ...]]:
-    """Dotted key -> grid of what varies for a configuration's method, less what is `fixed`."""
+    """Return what varies for a configuration's method.
+
+    Args:
+        config: The configuration.
+        fixed: Keys that do not vary.
+
+    Returns:
+        Values to try by dotted key.
+    """
     kind = lookup(config.method.name)
     found: dict[str, tuple[Any, ...]] = {}
     if kind.trains and not kind.closed_form:
@@ -64,7 +72,24 @@ def studies(
     overrides: Sequence[Override] = (),
     seed: int = 0,
 ) -> list[Study]:
-    """The trials of every method on one setting."""
+    """Plan the trials of every method on one setting.
+
+    Args:
+        setting: The setting.
+        methods: The methods, as `parse_methods` reads them.
+        budget: Trials of each method.
+        out: The folder of all trials.
+        validation: Validation images per class; None: as the setting says.
+        ood: OOD sets to validate on.
+        overrides: Settings over all others.
+        seed: Seed of the draw of trials.
+
+    Returns:
+        One study per method.
+
+    Raises:
+        ConfigError: Test images or test OOD sets would be looked at.
+    """
     if budget < 1:
         raise ConfigError(f"--budget {budget} is not allowed: the least is 1")
     stem = name_of(setting)
@@ -83,7 +108,20 @@ def studies(
 def validated(
     tree: dict[str, Any], path: str, validation: int | None, ood: Sequence[str]
 ) -> dict[str, Any]:
-    """A setting with validation images and OOD sets in the place of those of the test."""
+    """Return a setting with validation images and OOD sets in the place of those of the test.
+
+    Args:
+        tree: The setting's values.
+        path: Its name, for messages.
+        validation: Validation images per class.
+        ood: OOD sets to validate on.
+
+    Returns:
+        Nested values.
+
+    Raises:
+        ConfigError: There is nothing to validate on.
+    """
     data = from_dict(tree).data
     # A file that is about validation images itself names no test sets.
     sets = tuple(ood) or data.validation_ood or (data.ood if data.validation else ())
@@ -144,7 +182,15 @@ def _keys(over: Override) -> list[str]:
 
 
 def decode(index: int, grid: Mapping[str, Sequence[Any]]) -> Point:
-    """Point number `index` of the product, the last key varying fastest."""
+    """Return a point of a product of grids, the last key varying fastest.
+
+    Args:
+        index: The point's number.
+        grid: Values by key.
+
+    Returns:
+        A value by key.
+    """
     point = {}
     for key in reversed(list(grid)):
         index, place = divmod(index, len(grid[key]))
@@ -153,7 +199,15 @@ def decode(index: int, grid: Mapping[str, Sequence[Any]]) -> Point:
 
 
 def placed(base: Mapping[str, Any], point: Point) -> dict[str, Any]:
-    """A configuration tree at a point."""
+    """Return a configuration tree at a point.
+
+    Args:
+        base: The tree.
+        point: Values by dotted key.
+
+    Returns:
+        The changed tree.
+    """
     tree = dict(base)
     for key, value in point.items():
         section, _, name = key.partition(".")
@@ -179,7 +233,17 @@ def tune(
     jobs: int,
     watch: Watch,
 ) -> list[Choice]:
-    """Run all trials of all methods in one pool, then choose."""
+    """Run all trials of all methods in one pool, then choose.
+
+    Args:
+        found: The studies.
+        weights: The objective.
+        jobs: Runs at a time.
+        watch: Is told of every change.
+
+    Returns:
+        One choice per study.
+    """
     cells = [cell for study in found for cell in study.cells]
     outcomes = run(cells, watch, jobs=jobs)
     by_cell = {outcome.cell.folder: outcome for outcome in outcomes}

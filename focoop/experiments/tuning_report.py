@@ -60,12 +60,21 @@ class Choice:
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the largest value, the earliest of equals."""
+        """Return the trial with the largest value, the earliest of equals."""
         return self.trials[0] if self.trials and self.trials[0].value is not None else None
 
 
 def parse_objective(text: str) -> dict[str, float]:
-    """`own=1,auroc=1` as weights.
+    """Read an objective such as `own=1,auroc=1`.
+
+    Args:
+        text: The text.
+
+    Returns:
+        Weights by measure.
+
+    Raises:
+        ConfigError: A measure is unknown, or a weight is no number.
 
     >>> parse_objective("own=1, alarm=-0.5")
     {'own': 1.0, 'alarm': -0.5}
@@ -85,7 +94,15 @@ def parse_objective(text: str) -> dict[str, float]:
 
 
 def objective(summary: Mapping[str, Any], weights: Mapping[str, float]) -> float | None:
-    """Weighted mean of measures, sum_i w_i v_i / sum_i |w_i|; None where a measure is missing."""
+    """Return the weighted mean of measures, sum_i w_i v_i / sum_i |w_i|.
+
+    Args:
+        summary: The summary of an evaluation.
+        weights: Weights by measure.
+
+    Returns:
+        The mean; None where a measure is missing.
+    """
     values = {name: MEASURES[name](summary) for name in weights}
     if any(value is None or not math.isfinite(value) for value in values.values()):
         return None
@@ -94,7 +111,16 @@ def objective(summary: Mapping[str, Any], weights: Mapping[str, float]) -> float
 
 
 def choose(study: Study, outcomes: Sequence[Outcome], weights: Mapping[str, float]) -> Choice:
-    """Trials sorted by value, and the preset of the best."""
+    """Sort trials by value and make the preset of the best.
+
+    Args:
+        study: The study.
+        outcomes: Its runs.
+        weights: The objective.
+
+    Returns:
+        The choice.
+    """
     trials = []
     for number, outcome in enumerate(outcomes):
         done = outcome.status == "finished" and outcome.summary is not None
@@ -107,7 +133,15 @@ def choose(study: Study, outcomes: Sequence[Outcome], weights: Mapping[str, floa
 
 
 def point_of(config: RunConfig, keys: Sequence[str]) -> Point:
-    """The values of `keys` in a configuration."""
+    """Return the values of some keys in a configuration.
+
+    Args:
+        config: The configuration.
+        keys: Dotted keys.
+
+    Returns:
+        Values by key.
+    """
     tree = to_dict(config)
     return {key: tree[key.partition(".")[0]][key.partition(".")[2]] for key in keys}
 
@@ -115,7 +149,17 @@ def point_of(config: RunConfig, keys: Sequence[str]) -> Point:
 def preset_text(
     study: Study, trials: Sequence[Trial], best: Trial, weights: Mapping[str, float]
 ) -> str:
-    """The chosen settings as a preset; its head says how they were chosen."""
+    """Write the chosen settings as a preset; its head says how they were chosen.
+
+    Args:
+        study: The study.
+        trials: All trials.
+        best: The chosen one.
+        weights: The objective.
+
+    Returns:
+        TOML text.
+    """
     config = best.outcome.cell.config
     tree, defaults = to_dict(config), to_dict(from_dict({"method": {"name": config.method.name}}))
     data = ", ".join([config.data.id, *config.data.validation_ood])
@@ -145,14 +189,32 @@ def preset_text(
 
 
 def told(weights: Mapping[str, float]) -> str:
-    """The objective in words."""
+    """Describe the objective in words.
+
+    Args:
+        weights: Weights by measure.
+
+    Returns:
+        Words.
+    """
     return "objective " + ", ".join(f"{name}={weight:g}" for name, weight in weights.items())
 
 
 def write_choice(
     choice: Choice, weights: Mapping[str, float], out: Path, presets: Path | None, suffix: str = ""
 ) -> list[Path]:
-    """OUT/NAME.md, NAME.csv and NAME.toml; the preset also in `presets`. The files written."""
+    """Write OUT/NAME.md, NAME.csv and NAME.toml.
+
+    Args:
+        choice: The choice.
+        weights: The objective.
+        out: The folder.
+        presets: A folder where the preset goes too.
+        suffix: What stands behind the names.
+
+    Returns:
+        The files written.
+    """
     name = safe(choice.study.label)
     texts = {
         out / f"{name}.md": evidence(choice, weights),
@@ -168,7 +230,15 @@ def write_choice(
 
 
 def evidence(choice: Choice, weights: Mapping[str, float]) -> str:
-    """All trials as a markdown table, best first, and what failed."""
+    """Write all trials as a markdown table, best first, and what failed.
+
+    Args:
+        choice: The choice.
+        weights: The objective.
+
+    Returns:
+        Markdown.
+    """
     rows = [list(map(str, row)) for row in _rows(choice)]
     rows.insert(1, ["---:"] * len(rows[0]))
     lines = [
@@ -184,7 +254,14 @@ def evidence(choice: Choice, weights: Mapping[str, float]) -> str:
 
 
 def evidence_csv(choice: Choice) -> str:
-    """All trials as CSV, best first."""
+    """Write all trials as CSV, best first.
+
+    Args:
+        choice: The choice.
+
+    Returns:
+        CSV text.
+    """
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(_rows(choice))
     return text.getvalue()

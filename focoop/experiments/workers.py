@@ -61,12 +61,19 @@ Numbered = tuple[int, Job]
 
 
 def cores() -> int:
-    """CPU cores this process may use."""
+    """Return the number of CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def default_jobs(devices: Sequence[str]) -> int:
-    """Runs at a time: one per core on the CPU, a few on a GPU."""
+    """Return how many runs go on at a time: one per core on the CPU, a few on a GPU.
+
+    Args:
+        devices: Devices of the runs.
+
+    Returns:
+        Their number.
+    """
     return cores() if all(one == "cpu" for one in devices) else min(GPU_JOBS, cores())
 
 
@@ -99,7 +106,16 @@ def run_jobs(jobs: Sequence[Job], report: Report, *, workers: int) -> None:
 
 
 def execute(number: int, job: Job, report: Report) -> News:
-    """Make, resume or find finished one run; what goes wrong becomes news, not an error."""
+    """Make, resume or find finished one run; what goes wrong becomes news, not an error.
+
+    Args:
+        number: The job's number.
+        job: The job.
+        report: Is told how it goes.
+
+    Returns:
+        The last news.
+    """
 
     def committed(round_index: int, loss: float | None, line: dict[str, Any] | None) -> None:
         report(News(number, "round", round_index, short(line)))
@@ -117,7 +133,14 @@ def execute(number: int, job: Job, report: Report) -> News:
 
 
 def short(line: dict[str, Any] | None) -> dict[str, Any] | None:
-    """An evaluation without its rows per client, which may be many."""
+    """Return an evaluation without its rows per client, which may be many.
+
+    Args:
+        line: The evaluation.
+
+    Returns:
+        The shortened evaluation.
+    """
     return None if line is None else {key: line[key] for key in line if key != "clients"}
 
 
@@ -247,7 +270,11 @@ def _serve(connection: Connection, size: int) -> None:
 
 
 def keep_open(limit: int) -> None:
-    """Let all runs of this process share feature files (up to `limit` bytes) and the backbone."""
+    """Let all runs of this process share feature files and the backbone.
+
+    Args:
+        limit: Bytes of feature files to keep.
+    """
     caching.FEATURES.limit = limit
     caching.BACKBONES.limit = 1
 

@@ -14,12 +14,26 @@ NOTE = (
 
 
 def percent(value: float | None) -> str:
-    """A share as a percentage with one decimal; a dash where there is none."""
+    """Write a share as a percentage with one decimal; a dash where there is none.
+
+    Args:
+        value: The share, or None.
+
+    Returns:
+        Text.
+    """
     return "-" if value is None or value != value else f"{100 * value:.1f}"
 
 
 def headline(summary: Mapping[str, Any]) -> dict[str, str]:
-    """The columns of a result, in the order of the tables, as text."""
+    """Return the columns of a result as text, in the order of the tables.
+
+    Args:
+        summary: The summary of an evaluation.
+
+    Returns:
+        Texts by column.
+    """
     columns = {
         "own classes": percent(summary.get("accuracy_own")),
         "all classes": percent(summary.get("accuracy_all")),
@@ -58,9 +72,16 @@ def brief(summary: Mapping[str, Any]) -> dict[str, str]:
 
 
 def results_table(rows: Sequence[tuple[str, Mapping[str, Any]]], title: str = "") -> Sheet:
-    """One line per metric and one column per (label, evaluation summary), in percent.
+    """Draw one line per metric and one column per run, in percent.
 
     Metrics outnumber the runs that are compared: this way up the table fits 80 columns.
+
+    Args:
+        rows: Label and evaluation summary of each run.
+        title: The table's title.
+
+    Returns:
+        The table.
     """
     found = [headline(summary) for _, summary in rows]
     names = dict.fromkeys(name for one in found for name in one)
@@ -72,13 +93,28 @@ def results_table(rows: Sequence[tuple[str, Mapping[str, Any]]], title: str = ""
 
 
 def dataset_of(name: str) -> str:
-    """The OOD set of a column such as `fpr95 dtd`; empty for other columns."""
+    """Return the OOD set of a column such as `fpr95 dtd`.
+
+    Args:
+        name: The column's name.
+
+    Returns:
+        The set; empty for other columns.
+    """
     metric, _, dataset = name.partition(" ")
     return dataset if metric in DETECTION else ""
 
 
 def clients_table(clients: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> Sheet:
-    """One row per client of an evaluation, under its name where `names` has one."""
+    """Draw one row per client of an evaluation.
+
+    Args:
+        clients: Rows of the evaluation.
+        names: Names of the clients.
+
+    Returns:
+        The table.
+    """
     rows = []
     for row in clients:
         corrupted = [entry["accuracy"] for entry in row.get("corrupted", {}).values()]

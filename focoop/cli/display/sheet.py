@@ -62,7 +62,16 @@ def wrapped(text: str, width: int, hang: int = 0) -> str:
 
 
 def joined(items: Sequence[str], width: int, indent: int = 0) -> str:
-    """Set items side by side, two spaces apart, breaking lines between items alone."""
+    """Set items side by side, two spaces apart, breaking lines between items alone.
+
+    Args:
+        items: The items.
+        width: Columns of the screen.
+        indent: Spaces before further lines.
+
+    Returns:
+        Text.
+    """
     inside = max(1, width - indent)
     return "\n".join(" " * indent + line for line in _lines(items, " " * GAP, inside, 0))
 
@@ -89,7 +98,7 @@ class Sheet:
 
     @property
     def width(self) -> int:
-        """The columns of a screen on which nothing is broken."""
+        """Return the columns of a screen on which nothing is broken."""
         full = [self._full(i) for i in range(len(self.columns))]
         return sum(full) + GAP * (len(full) - 1)
 

@@ -19,7 +19,15 @@ class Check:
 
 
 def guarded(check: Callable[[], Check], topic: str = "") -> Check:
-    """A finding even where looking for it fails."""
+    """Return a finding even where looking for it fails.
+
+    Args:
+        check: Looks for it.
+        topic: What it is about.
+
+    Returns:
+        The finding.
+    """
     topic = topic or check.__name__.replace("_", " ")
     try:
         return check()

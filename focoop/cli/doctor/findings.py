@@ -38,7 +38,14 @@ NEEDED_SPACE = 2**30
 
 
 def examine(config: "RunConfig | None" = None) -> Iterator[Check]:
-    """All findings, each as soon as it is known; with a configuration, also what its run lacks."""
+    """Go through all findings, each as soon as it is known.
+
+    Args:
+        config: A run's settings; then also what that run lacks.
+
+    Yields:
+        Findings.
+    """
     yield Check("focoop", OK, f"{__version__} in {Path(__file__).resolve().parents[2]}")
     yield python()
     yield from packages()
@@ -66,14 +73,14 @@ def examine(config: "RunConfig | None" = None) -> Iterator[Check]:
 
 
 def python() -> Check:
-    """The interpreter."""
+    """Return the finding about the interpreter."""
     found = f"{sys.version.split()[0]} ({sys.executable})"
     fits = sys.version_info >= (3, 11)
     return Check("python", OK if fits else FAIL, found, "" if fits else "use Python 3.11 or newer")
 
 
 def packages() -> Iterator[Check]:
-    """Installed packages, needed and optional."""
+    """Yield a finding for each package, needed and optional."""
     for name, module in (CORE | COMMAND_LINE).items():
         here = util.find_spec(module) is not None
         advice = "" if here else f"pip install {name}"
@@ -85,7 +92,7 @@ def packages() -> Iterator[Check]:
 
 
 def device() -> Check:
-    """What torch can compute on."""
+    """Return what torch can compute on."""
     import torch
 
     found = f"cpu with {torch.get_num_threads()} threads"
@@ -96,7 +103,7 @@ def device() -> Check:
 
 
 def processor() -> Check:
-    """Whether the CPU can multiply in bfloat16, tried in a child process the first time."""
+    """Return whether the CPU can multiply in bfloat16, tried in a child process the first time."""
     from focoop.processor import bfloat16_on_cpu
 
     found = bfloat16_on_cpu()
@@ -109,7 +116,7 @@ def processor() -> Check:
 
 
 def backbone_mini() -> Check:
-    """The packaged backbone, really loaded."""
+    """Return whether the packaged backbone loads."""
     from focoop.clip import load_backbone
 
     backbone = load_backbone("mini")
@@ -117,7 +124,7 @@ def backbone_mini() -> Check:
 
 
 def backbone_openclip() -> Check:
-    """Whether open_clip models can be named, and which of the paper's weights are here."""
+    """Return whether open_clip models can be named, and which of the paper's weights are here."""
     topic = "backbone openclip"
     if util.find_spec("open_clip") is None:
         return Check(topic, NOTE, "absent", "pip install 'focoop[openclip]'")
@@ -139,7 +146,7 @@ def backbone_openclip() -> Check:
 
 
 def datasets() -> Check:
-    """Which public datasets lie in the data folder."""
+    """Return which public datasets lie in the data folder."""
     from focoop.data import available, data_root
 
     root = data_root()
@@ -150,7 +157,7 @@ def datasets() -> Check:
 
 
 def demo_pack() -> Check:
-    """The packaged features, all hashes compared."""
+    """Return whether the packaged features are sound, all hashes compared."""
     from focoop.features import demo
 
     problems = demo.verify()
@@ -160,7 +167,14 @@ def demo_pack() -> Check:
 
 
 def cache(needed: int = NEEDED_SPACE) -> Check:
-    """The folder of encoded features and words."""
+    """Look at the folder of encoded features and words.
+
+    Args:
+        needed: Bytes that should be free.
+
+    Returns:
+        The finding.
+    """
     from focoop.caching import cache_folder
 
     folder = cache_folder()
@@ -170,7 +184,14 @@ def cache(needed: int = NEEDED_SPACE) -> Check:
 
 
 def runs_folder(needed: int = NEEDED_SPACE) -> Check:
-    """Where runs go unless --out says otherwise."""
+    """Look at the folder where runs go unless --out says otherwise.
+
+    Args:
+        needed: Bytes that should be free.
+
+    Returns:
+        The finding.
+    """
     from focoop.runs import list_runs
 
     folder = Path("runs")

@@ -12,7 +12,14 @@ if TYPE_CHECKING:
 
 
 def run_backbone(config: "RunConfig") -> Check:
-    """Whether the weights of a run are here, or can be had."""
+    """Say whether the weights of a run are here, or can be had.
+
+    Args:
+        config: The run's settings.
+
+    Returns:
+        The finding.
+    """
     topic, name = "this run's backbone", config.backbone.name
     if name == "mini":
         return Check(topic, OK, "mini, packaged")
@@ -33,7 +40,14 @@ def run_backbone(config: "RunConfig") -> Check:
 
 
 def run_method(config: "RunConfig") -> Check:
-    """Whether a run loads the patch features its method reads."""
+    """Say whether a run loads the patch features its method reads.
+
+    Args:
+        config: The run's settings.
+
+    Returns:
+        The finding.
+    """
     from focoop.methods import lookup
 
     topic, kind = "this run's method", lookup(config.method.name).patch_kind
@@ -44,7 +58,14 @@ def run_method(config: "RunConfig") -> Check:
 
 
 def run_clients(config: "RunConfig") -> Check:
-    """Whether a run uses the clients that its images come divided into."""
+    """Say whether a run uses the clients that its images come divided into.
+
+    Args:
+        config: The run's settings.
+
+    Returns:
+        The finding.
+    """
     from focoop.api import notes_on_clients
 
     topic = "this run's clients"
@@ -54,7 +75,15 @@ def run_clients(config: "RunConfig") -> Check:
 
 
 def run_dataset(spec: str, config: "RunConfig") -> Check:
-    """Whether a dataset of a run is here, or how it can be had."""
+    """Say whether a dataset of a run is here, or how it can be had.
+
+    Args:
+        spec: The dataset's name.
+        config: The run's settings.
+
+    Returns:
+        The finding.
+    """
     from focoop.data import NAMED, Source, ready_features, registry
     from focoop.features import demo
 
@@ -85,14 +114,28 @@ def run_dataset(spec: str, config: "RunConfig") -> Check:
 
 
 def datasets_of(config: "RunConfig") -> list[str]:
-    """Names of all datasets a run opens, each once; corrupted ones by their clean images."""
+    """List all datasets a run opens, each once; corrupted ones by their clean images.
+
+    Args:
+        config: The run's settings.
+
+    Returns:
+        Names.
+    """
     from focoop.scenario import datasets_of as datasets_named
 
     return list(dict.fromkeys(spec.partition("#")[0] for spec in datasets_named(config)))
 
 
 def run_data(config: "RunConfig") -> Check:
-    """Whether all datasets of a run are here, corrupted ones among them."""
+    """Say whether all datasets of a run are here, corrupted ones among them.
+
+    Args:
+        config: The run's settings.
+
+    Returns:
+        The finding.
+    """
     from focoop.api import missing_datasets
     from focoop.scenario import require_data
 
