@@ -33,6 +33,7 @@ from tests.flower.dishonest import EVALUATE_EVERY, LYING_ROUNDS, SELF, Hand
 from tools.flower_hosts import Federation, Network
 
 CLASSES, PORT = 8, 8000
+START = 300.0  # seconds that processes may take to start on a machine that has other work
 NAMES = ("ghent", "lille", "mallory")
 PATIENT = "jane_doe"  # in the name of ghent's file of images
 STUDY = (
@@ -101,13 +102,13 @@ class Besieged(Federation):
             *("federation", "create", "fed", "--host", self.address, "--sites", ",".join(NAMES)),
             *("--classes", self.classes, "--config", "run.toml", "--untuned"),
         )
-        assert made.wait(120) == 0, (self.folder / "create.log").read_text()
-        file = self.folder / "fed" / "federation.toml"
-        text = file.read_text()
+        assert made.wait(START) == 0, (self.folder / "create.log").read_text()
+        settings = self.folder / "fed" / "federation.toml"
+        text = settings.read_text()
         for key, (usual, short) in WAITS.items():
             assert f"{key} = {usual}" in text
             text = text.replace(f"{key} = {usual}", f"{key} = {short}")
-        file.write_text(text)
+        settings.write_text(text)
         for name in NAMES:
             bundle = self.folder / "fed" / "bundles" / f"{name}.focoop"
             shutil.copy(bundle, self.folder / name)
@@ -158,7 +159,7 @@ class Besieged(Federation):
 
     def hand(self) -> Hand:
         """The hand of the run that began last."""
-        self.listener.settimeout(120)
+        self.listener.settimeout(START)
         made = Hand(Connection(self.listener.accept()[0].detach()))
         self.hands[made.run] = made
         return made

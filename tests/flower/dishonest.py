@@ -12,7 +12,7 @@ lead it.
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -108,7 +108,8 @@ def obey(link: "Connection[Any, Any]", grid: Grid, context: Context, control: Co
 def ask(grid: Grid, node: int, messages: Sequence[Told], seconds: float) -> list[Answer]:
     """Send all messages to a node at once, and wait for the answers."""
     orders = [Message(content, node, kind, ttl=seconds) for kind, content in messages]
-    ids, found = list(grid.push_messages(orders)), {}
+    ids: list[str] = list(grid.push_messages(orders))
+    found: dict[str, Answer] = {}
     until = time.monotonic() + seconds
     while len(found) < len(ids) and time.monotonic() < until:
         for reply in grid.pull_messages([one for one in ids if one not in found]):
@@ -248,7 +249,7 @@ def site(bundle: str, data: str, state: str) -> None:
     """Join by a bundle as `focoop site join` does, and answer with lies."""
     keys = settle(Path(bundle), Path(state)).resolve()
     server = invitation_of(keys).server
-    processes.await_server(server, keys / "ca.crt", 120)
+    processes.await_server(server, keys / "ca.crt", 300)
     send_key(keys)
     node = {"partition-id": 2, "name": "mallory", "keys": str(keys), "data": data, "state": state}
     LightNode(keys, server, node, lying).run()
@@ -256,7 +257,11 @@ def site(bundle: str, data: str, state: str) -> None:
 
 def main() -> None:
     """Be one of the parties."""
-    parties = {"coordinator": coordinator, "worker": hand_worker, "site": site}
+    parties: dict[str, Callable[..., None]] = {
+        "coordinator": coordinator,
+        "worker": hand_worker,
+        "site": site,
+    }
     parties[sys.argv[1]](*sys.argv[2:])
 
 
