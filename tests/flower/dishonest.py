@@ -20,13 +20,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.serverapp import Grid, ServerApp
 
 from focoop.flower import settings
 from focoop.flower.deploy import processes, worker
 from focoop.flower.deploy.control import Control
 from focoop.flower.deploy.join_bundle import invitation_of, send_key, settle
+from focoop.flower.parcel import BYTES, PARCEL
 from focoop.flower.records import METRICS, STATS, UPDATE
 from focoop.flower.server import server_app
 from focoop.flower.site import client_app
@@ -234,7 +243,7 @@ def _lying_row(reply: Message, metrics: MetricRecord, number: int) -> Message:
     elif number == 4:
         metrics["round"] = 3
     else:
-        reply.content[METRICS] = Undecodable({"client": 2, "round": number})
+        reply.content = RecordDict({PARCEL: ConfigRecord({BYTES: b"torn"})})
     return reply
 
 

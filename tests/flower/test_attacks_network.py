@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from torch import Tensor
 
 from focoop.config.loading import RunConfig
@@ -28,6 +28,7 @@ from focoop.flower.deploy.keys import make_site_key
 from focoop.flower.identity import registered, sign
 from focoop.flower.journal import events
 from focoop.flower.masking import Keys, Masker
+from focoop.flower.parcel import BYTES, PARCEL
 from focoop.flower.records import UPDATE, Order, to_tensor
 from focoop.flower.server.spares import Draw
 from focoop.flower.site import client_app
@@ -390,6 +391,9 @@ def test_row_8_no_name_of_a_file_or_a_class_reaches_the_coordinator(fed: Besiege
             found = fed.study.ask_all("ghent", messages)
         told = "images: its images cannot be used; its log says why"
         assert [one.error for one in found] == [told] * len(kinds)
+    parcel = RecordDict({PARCEL: ConfigRecord({BYTES: b"torn"})})
+    torn = fed.study.ask("ghent", TRAIN, parcel)
+    assert torn.error == "the message holds no order"
     reasons = str(fed.noted("ghent", "failed"))
     assert PATIENT in reasons and "tumour" in reasons  # the site's own people can read it
     for path in (fed.folder / "fed").rglob("*"):

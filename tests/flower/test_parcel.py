@@ -95,6 +95,15 @@ def test_a_site_answers_the_way_it_was_asked() -> None:
         assert parcel.opened(sent[0])["a"] == {"round": 3}
 
 
+def test_a_damaged_order_reaches_the_app_which_refuses_it() -> None:
+    """The process that takes it must not die of it: nobody would be answered."""
+    torn = RecordDict({parcel.PARCEL: ConfigRecord({parcel.BYTES: b"torn"})})
+    wrapping = parcel.Wrapping(lambda client: (message(torn),), lambda *given: None)
+    (asked,) = wrapping.pull(None)
+    with pytest.raises(FederationError, match="holds no order"):
+        Order.read(asked.content)
+
+
 def test_an_error_reply_has_nothing_to_pack() -> None:
     from flwr.app import Error
 
