@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from focoop.errors import FederationError
 from focoop.flower import parcel
 from focoop.flower.in_process import identify
-from focoop.flower.records import to_arrays
+from focoop.flower.records import Order, to_arrays
 
 QUIET = settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
 numbers = st.one_of(st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False))
