@@ -47,6 +47,7 @@ coverage: $(SETUP) ## how much of each room the quick tests run; report in build
 check: $(SETUP) docs ## lint, format, types and the documentation site, as CI does
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/pydoclint --quiet focoop
 	$(BIN)/mypy
 
 # Strict: a broken link, a page outside the menu or an unknown name of the API fails.

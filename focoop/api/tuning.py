@@ -60,6 +60,9 @@ class Tuning:
     def frame(self) -> "DataFrame":
         """Return the trials as a pandas DataFrame.
 
+        Returns:
+            The DataFrame.
+
         Raises:
             MissingExtra: pandas is not installed.
         """

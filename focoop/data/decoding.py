@@ -42,9 +42,10 @@ _ERRORS: tuple[type[Exception], ...] = (
 class UnreadableImageError(DataError):
     """An image file that cannot be read.
 
-    Attributes:
-        reason: why, without the file's name: equal for files that fail alike.
-        mendable: whether the file may be sound and a package is missing to read it.
+    Args:
+        path: The file.
+        reason: Why, without the file's name: equal for files that fail alike.
+        mendable: Whether the file may be sound and a package is missing to read it.
     """
 
     def __init__(self, path: Path, reason: str, *, mendable: bool = False) -> None:

@@ -46,7 +46,7 @@ def altered(
         augmented: Number of the random view; 0: the image itself.
         side: Pixels of a view's side.
 
-    Yields:
+    Returns:
         The images in turn.
     """
     opened = (images.image(row) for row in rows)

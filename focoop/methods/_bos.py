@@ -215,6 +215,12 @@ class Separation:
 class Side:
     """The mean loss where `rows` (R, D) move and `others` stay as they are.
 
+    Args:
+        of: The loss.
+        rows: The rows that move (R, D).
+        others: The rows that stay.
+        ids: The rows are those of classes.
+
     Attributes:
         there: (B, 1) log of the sum over the others.
         own: (B, R) one where the row is the image's class, for class rows.

@@ -168,6 +168,9 @@ def answerable(evidence: Tensor, known: Tensor, apart: float) -> Tensor:
         evidence: of each image for each class.
         known: (C,) which classes somebody has told.
         apart: by how much the others lie below the least of these.
+
+    Returns:
+        Evidence (N, C).
     """
     least = torch.where(known, evidence, torch.inf).amin(dim=1, keepdim=True)
     least = torch.where(known.any(), least - apart, torch.zeros_like(least))

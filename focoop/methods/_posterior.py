@@ -76,6 +76,9 @@ def posterior(
         basis: of the covariance within classes.
         shrinkage: k in (0, 1].
         centre: (D,) what is taken off image features.
+
+    Returns:
+        The posterior.
     """
     known = totals.images.cpu() > 0
     scale = basis.scales(shrinkage)

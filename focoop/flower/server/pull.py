@@ -37,7 +37,7 @@ def pull_each(grid: Grid, ids: Iterable[str], wait: float = 0.0) -> Pulled:
         ids: names of the messages sent.
         wait: seconds that the SuperLink may hold the answer if there is no reply yet.
 
-    Yields:
+    Returns:
         The message's name, and its reply or why that cannot be read; nothing while there is none.
 
     Raises:

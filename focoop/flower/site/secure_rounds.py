@@ -80,6 +80,9 @@ class Kept:
     def need(self) -> Masker:
         """Return what was kept of this sum, where it must have begun.
 
+        Returns:
+            Its secrets.
+
         Raises:
             FederationError: It has not.
         """
