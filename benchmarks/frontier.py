@@ -18,7 +18,8 @@ from typing import Any
 from focoop.config.loading import from_dict, merge, parse_override, read_toml
 from focoop.experiments import evaluate_state
 from focoop.experiments.grid import Variant, configured, parse_methods
-from focoop.federation.simulator import MemoryStore, simulate, start
+from focoop.federation import simulate, start
+from focoop.federation.simulator import MemoryStore
 from focoop.methods.base import Server
 from focoop.scenario import build_scenario, schedule_of
 

@@ -3,7 +3,7 @@
 For each client: accuracy on its own test images over all C classes (the paper's ACC), accuracy on
 everybody's test images, accuracy under corruption, detection of each OOD set, the cross-client
 alarm, the share of other clients' ID images it flags when it keeps 95% of its own, and the frontier
-between own and other classes as a bias on its own classes varies (`metrics.frontier`).
+between own and other classes as a bias on its own classes varies (`functional/frontier.py`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from focoop.clip import LabelledFeatures
 from focoop.errors import DataError
-from focoop.functional import metrics
+from focoop.functional import frontier, metrics
 from focoop.methods import Method, Params, Task, Text
 from focoop.threads import side_by_side
 
@@ -364,9 +364,9 @@ def frontier_of(
         return None
     margin, right = test.sides[client]
     other = ~np.isin(labels, labels[own])
-    return metrics.frontier(
-        metrics.Margins(margin[own], right[own]),
-        metrics.Margins(margin[other], right[other]),
+    return frontier.frontier(
+        frontier.Margins(margin[own], right[own]),
+        frontier.Margins(margin[other], right[other]),
         bias,
     )
 

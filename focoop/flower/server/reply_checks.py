@@ -17,6 +17,7 @@ from focoop.config import RunConfig
 from focoop.errors import FederationError
 from focoop.federation import UNCODED, Payload
 from focoop.flower.records import METRICS, STATS, UPDATE, reading, to_tensor, unflatten
+from focoop.functional import frontier
 from focoop.functional import metrics as measures
 from focoop.methods import ClientUpdate, Params
 
@@ -190,7 +191,7 @@ def _check_frontier(found: Any) -> None:
     if not isinstance(found, Mapping) or set(found) != {*FRONTIER, "bias", "curve"}:
         raise FederationError("frontier has other values than an evaluation")
     curve = found["curve"]
-    if not isinstance(curve, Mapping) or set(curve) != set(map(str, measures.CURVE)):
+    if not isinstance(curve, Mapping) or set(curve) != set(map(str, frontier.CURVE)):
         raise FederationError("frontier/curve has other places than an evaluation")
     if isinstance(found["bias"], Mapping):
         raise FederationError("frontier/bias is not a number")
