@@ -33,7 +33,7 @@ def altered(
     severity: int,
     augmented: int,
     side: int,
-) -> "Iterator[Image]":
+) -> Iterator["Image"]:
     """Read images, corrupted where asked for, and as a random view where asked for.
 
     Draws depend on an image's name, the corruption and the number of the view, nothing else.
@@ -46,7 +46,7 @@ def altered(
         augmented: Number of the random view; 0: the image itself.
         side: Pixels of a view's side.
 
-    Returns:
+    Yields:
         The images in turn.
     """
     opened = (images.image(row) for row in rows)
@@ -63,7 +63,7 @@ def altered(
 
 
 def _corrupted(
-    images: ImageSet, rows: range, opened: "Iterator[Image]", corruption: str, severity: int
+    images: ImageSet, rows: range, opened: Iterator["Image"], corruption: str, severity: int
 ) -> Iterator[Any]:
     """Pixels of each image, corrupted; neighbours of one size are worked on together."""
     pixels = (np.asarray(image, dtype=np.uint8) for image in opened)

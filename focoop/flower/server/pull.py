@@ -29,7 +29,9 @@ NETWORK = ("httpx", "httpcore")
 Pulled = Iterator[tuple[str, Message | FederationError]]
 
 
-def pull_each(grid: Grid, ids: Iterable[str], wait: float = 0.0) -> Pulled:
+def pull_each(
+    grid: Grid, ids: Iterable[str], wait: float = 0.0
+) -> Iterator[tuple[str, Message | FederationError]]:
     """Ask for the replies to messages.
 
     Args:
@@ -37,7 +39,7 @@ def pull_each(grid: Grid, ids: Iterable[str], wait: float = 0.0) -> Pulled:
         ids: names of the messages sent.
         wait: seconds that the SuperLink may hold the answer if there is no reply yet.
 
-    Returns:
+    Yields:
         The message's name, and its reply or why that cannot be read; nothing while there is none.
 
     Raises:
