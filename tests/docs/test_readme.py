@@ -51,3 +51,13 @@ def test_its_links_into_pages_lead_to_headings() -> None:
         heads = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
         slugs = {re.sub(r"[^\w]+", "-", head.lower()).strip("-") for head in heads}
         assert anchor in slugs, f"{page}#{anchor}"
+
+
+def test_the_start_page_shows_the_same_demo() -> None:
+    rows = re.findall(
+        r"^([a-z][\w -]+?) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+)$", TEXT, re.MULTILINE
+    )
+    start = (ROOT / "docs" / "index.md").read_text(encoding="utf-8").replace("*", "")
+    assert len(rows) == 9
+    for _, *values in rows:
+        assert f"| {' | '.join(values)} |" in start
