@@ -4,6 +4,7 @@ import os
 import sys
 
 from focoop.errors import MissingExtra
+from focoop.lazy import defer
 from focoop.processor import apply_remembered_limit
 
 # Threads that wait asleep: spinning makes a shared machine several times slower. Read by OpenMP
@@ -17,6 +18,7 @@ MISSING = """focoop's command line needs typer and rich, which a plain install b
 
 def main() -> None:
     """Run the command line, or say what it lacks."""
+    defer("torch")  # commands that only print a table need none of it
     try:
         from focoop.cli import main as run
     except ModuleNotFoundError as error:

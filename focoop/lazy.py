@@ -1,9 +1,15 @@
-"""Rooms whose names are imported on first use, so that importing a room costs almost nothing."""
+"""Import on first use: the names of a room, and packages that take long to load, such as torch."""
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from threading import RLock, get_ident
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -60,3 +66,97 @@ def imports_for_type_checkers(source: str) -> dict[str, tuple[str, str]]:
                     for alias in node.names:
                         found[alias.asname or alias.name] = (node.module, alias.name)
     return found
+
+
+def defer(package: str) -> None:
+    """Load a package, such as torch, when one of its names is first used, not when it is imported.
+
+    Until then `import torch` and `import torch.nn.functional as F` cost nothing; `from torch import
+    Tensor` loads it. Call this before anything has imported the package. A package that is loaded
+    or not installed is left alone.
+
+    Args:
+        package: The name of an installed package.
+    """
+    if package in sys.modules:
+        return
+    spec = find_spec(package)
+    if spec is None or spec.loader is None or spec.submodule_search_locations is None:
+        return
+    sys.meta_path.insert(0, _Finder(_Deferral(package, spec)))
+
+
+class _Deferral:
+    """What is known of a deferred package: how to load it, and the stand-ins of its modules."""
+
+    def __init__(self, package: str, spec: ModuleSpec) -> None:
+        self.package = package
+        self.spec = spec
+        self.stand_ins: list[str] = []
+        self.loader: int | None = None  # the thread that is loading it
+        self.loaded = False
+        self.lock = RLock()
+        self.finder: _Finder | None = None
+
+    def load(self) -> None:
+        """Execute the package in the module that stands for it; those of its parts are dropped."""
+        with self.lock:  # another thread waits here until all of it is there
+            if self.loaded or self.loader is not None:
+                return
+            self.loader = get_ident()
+            module = sys.modules[self.package]
+            try:
+                for name in self.stand_ins:
+                    if name != self.package:
+                        sys.modules.pop(name, None)
+                        vars(module).pop(name.split(".")[1], None)
+                if self.finder in sys.meta_path:
+                    sys.meta_path.remove(self.finder)
+                module.__spec__, module.__loader__ = self.spec, self.spec.loader
+                self.spec.loader.exec_module(module)  # type: ignore[union-attr]
+                self.loaded = True
+                module.__class__ = ModuleType
+            finally:
+                self.loader = None
+
+
+class _StandIn(ModuleType):
+    """A module of a deferred package; asking it for a name loads the package."""
+
+    def __getattr__(self, name: str) -> Any:
+        deferral: _Deferral = vars(self)["_deferral"]
+        own = vars(self)["__name__"]
+        if own == deferral.package:
+            if deferral.loader == get_ident():  # it asks itself for what it has not
+                raise AttributeError(f"module {own!r} has no attribute {name!r}")
+            deferral.load()
+            return getattr(sys.modules[own], name)
+        deferral.load()
+        return getattr(import_module(own), name)
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Answers imports of a deferred package with stand-ins."""
+
+    def __init__(self, deferral: _Deferral) -> None:
+        self.deferral = deferral
+        deferral.finder = self
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Find the package and all its modules; everything else is for others to find."""
+        if name.partition(".")[0] != self.deferral.package:
+            return None
+        return ModuleSpec(name, self, origin=self.deferral.spec.origin, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Make a stand-in."""
+        module = _StandIn(spec.name)
+        whole = self.deferral.spec
+        search = list(whole.submodule_search_locations or ())
+        # What the import system asks every module for, so that asking does not load the package.
+        vars(module).update(_deferral=self.deferral, __path__=search, __file__=whole.origin)
+        self.deferral.stand_ins.append(spec.name)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Execute nothing yet."""

@@ -1,5 +1,7 @@
 """Named random generators: the same (seed, names) gives the same draws in any order of calls."""
 
+from __future__ import annotations
+
 import hashlib
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Run pieces of work on one core each: a product that cores share may round otherwise."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager

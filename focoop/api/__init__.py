@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from focoop.api.encoding import encode, load_features, partition
     from focoop.api.run_data import missing_datasets, notes_on_clients, notes_on_data
     from focoop.api.run_results import Run, open_run
-    from focoop.api.running import PreparedRun, configure, prepare_run, refuse_without_tuned, run
+    from focoop.api.running import PreparedRun, prepare_run, refuse_without_tuned, run
+    from focoop.api.settings import configure
     from focoop.api.tuning import Tuning, plan_tuning, run_tuning, tune
 
 __all__ = [

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from focoop.api.frames import pandas
-from focoop.api.running import Overrides, listed
+from focoop.api.settings import Overrides, listed
 from focoop.config import Override, shipped
 from focoop.errors import ConfigError, RunError
 from focoop.experiments import Cell, GridSettings, Outcome, comparison, parse_seeds, plan, tables

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from focoop.api.running import Overrides, Settings, configure
+from focoop.api.settings import Overrides, Settings, configure
 from focoop.clip import Backbone, load_backbone
 from focoop.experiments import PartitionView, describe_partition
 from focoop.features import FeatureSet, open_features

@@ -1,22 +1,20 @@
 """Make a run, or go on with one that was stopped."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from focoop.api.run_data import missing_datasets, notes_on_data
 from focoop.api.run_results import Run
-from focoop.config import Override, RunConfig, shipped
+from focoop.api.settings import Overrides, Settings, configure
+from focoop.config import RunConfig
 from focoop.data import fetch as fetch_dataset
 from focoop.errors import RunError
-from focoop.experiments import OnRound, refuse_other_data, run_experiment, tuned
+from focoop.experiments import OnRound, refuse_other_data, run_experiment
 from focoop.methods import lookup
 from focoop.runs import RunFolder, anchored, collect, read_config, start
 from focoop.scenario import require_data
 
-Settings = str | Path | Mapping[str, Any] | RunConfig | None
-Overrides = Mapping[str, Any] | Sequence[str] | None
 Fetch = Callable[[str, RunConfig], None]  # gets a public dataset by its name
 
 
@@ -65,57 +63,6 @@ def run(
     return prepare_run(whole, out, resume=resume).train(on_round)
 
 
-def configure(
-    config: Settings = None,
-    overrides: Overrides = None,
-    *,
-    use_tuned: bool = True,
-    device: str | None = None,
-) -> tuple[RunConfig, list[Path]]:
-    """Resolve settings as `run` does, without running anything.
-
-    Args:
-        config: As in `run`.
-        overrides: As in `run`.
-        use_tuned: As in `run`.
-        device: As in `run`.
-
-    Returns:
-        The whole configuration, and the files of tuned settings that changed it.
-
-    Raises:
-        ConfigError: A setting is unknown or impossible.
-    """
-    layers: list[Override] = listed(overrides)
-    if device:
-        layers.append({"backbone.device": device})
-    if isinstance(config, RunConfig):
-        if not layers:
-            return config, []
-        from focoop.config import from_dict, merge, override_tree, to_dict
-
-        tree = to_dict(config)
-        for over in layers:
-            tree = merge(tree, override_tree(over))
-        return from_dict(tree), []
-    given = Path(config) if isinstance(config, str) else config
-    return tuned(given, layers, shipped("methods") if use_tuned else None)
-
-
-def listed(overrides: Overrides) -> list[Override]:
-    """Return overrides as a list, whatever form they were given in.
-
-    Args:
-        overrides: The overrides.
-
-    Returns:
-        The list.
-    """
-    if overrides is None:
-        return []
-    return [overrides] if isinstance(overrides, Mapping) else list(overrides)
-
-
 @dataclass
 class PreparedRun:
     """A run whose settings, folder and data were checked, ready to train.
@@ -132,12 +79,12 @@ class PreparedRun:
 
     @property
     def finished(self) -> bool:
-        """Return whether nothing is left to do."""
+        """Whether nothing is left to do."""
         return self.folder.status == "finished"
 
     @property
     def rounds(self) -> int:
-        """Return the rounds until it is finished."""
+        """Rounds until it is finished."""
         return self.config.federation.rounds if lookup(self.config.method.name).trains else 0
 
     def train(self, on_round: OnRound | None = None) -> Run:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from focoop.api.comparing import OnChange, Settings, as_settings, joined, on_device
 from focoop.api.frames import pandas
-from focoop.api.running import Overrides
+from focoop.api.settings import Overrides
 from focoop.experiments import Choice, Study, parse_objective, studies, write_choice
 from focoop.experiments import tune as run_trials
 

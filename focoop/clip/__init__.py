@@ -12,7 +12,8 @@ from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
     from focoop.clip import weights
-    from focoop.clip.base import Backbone, ImageFeatures, LabelledFeatures
+    from focoop.clip.base import Backbone
+    from focoop.clip.image_features import ImageFeatures, LabelledFeatures
     from focoop.clip.loading import load_backbone
     from focoop.clip.openclip import config_of, resolve_tag
     from focoop.clip.text import fused

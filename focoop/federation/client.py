@@ -1,16 +1,21 @@
 """The client's side of a round: local SGD on a method's loss, the same for every method."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from focoop.clip import LabelledFeatures
 from focoop.errors import ConfigError, MethodError
 from focoop.federation.sgd import SGD
 from focoop.methods import ClientUpdate, Method, Params, State, Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SCHEDULES = ("constant", "cosine")
 
@@ -86,7 +91,6 @@ def train(
     ), mean
 
 
-@torch.no_grad()
 def mean_loss(
     method: Method, params: Params, data: LabelledFeatures, task: Task, generator: torch.Generator
 ) -> float:
@@ -105,7 +109,8 @@ def mean_loss(
     noise = method.noise(len(data), task, generator)
     noise = {name: value.to(task.device) for name, value in noise.items()}
     batch = data.rows(torch.arange(len(data)), task.device)
-    return float(method.loss(params, method.encode(params, task), batch, task, noise))
+    with torch.no_grad():
+        return float(method.loss(params, method.encode(params, task), batch, task, noise))
 
 
 def batches(count: int, settings: LocalSettings, generator: torch.Generator) -> Iterator[Tensor]:

@@ -1,18 +1,23 @@
 """Clients that train alike: their tensors as rows of stacked ones, their batches, their noise."""
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from focoop.clip import LabelledFeatures
 from focoop.federation.client import LocalSettings, batches, trains
 from focoop.federation.cuda_graphs import sent
 from focoop.methods import Method, Params, State, Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Draws:

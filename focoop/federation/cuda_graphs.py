@@ -5,17 +5,21 @@ runs as written; what cannot be recorded (it waits for the device) goes on runni
 graphs of a run share their memory: a step's intermediates are dead when the next one begins.
 """
 
+from __future__ import annotations
+
 import gc
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
-from torch import Tensor
 
 from focoop.methods import Params
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Found = TypeVar("Found")
 Step = Callable[[Params], Params]

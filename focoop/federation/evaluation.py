@@ -6,19 +6,23 @@ alarm, the share of other clients' ID images it flags when it keeps 95% of its o
 between own and other classes as a bias on its own classes varies (`functional/frontier.py`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from focoop.clip import LabelledFeatures
 from focoop.errors import DataError
 from focoop.functional import frontier, metrics
 from focoop.methods import Method, Params, Task, Text
 from focoop.threads import side_by_side
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Images at a time and core, and cells of logits, scores and patches that these may take together.
 CHUNK = 4096
@@ -126,7 +130,7 @@ class Side:
     right: Tensor
 
     @classmethod
-    def of(cls, own: np.ndarray, labels: np.ndarray, classes: int, device: torch.device) -> "Side":
+    def of(cls, own: np.ndarray, labels: np.ndarray, classes: int, device: torch.device) -> Side:
         """Make room for the margins of all images.
 
         Args:

@@ -4,13 +4,14 @@
 site's dry run call. Around them these differ in how tensors travel and who may take part.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import torch
 from torch import Tensor
 
 from focoop.clip import LabelledFeatures
@@ -27,6 +28,9 @@ from focoop.federation.updates.compression import Payload, rounded
 from focoop.federation.updates.differential_privacy import Privacy
 from focoop.methods import ClientUpdate, Method, Params, Server, State, Task
 from focoop.seeds import numpy_generator, torch_generator
+
+if TYPE_CHECKING:
+    import torch
 
 # What happens to updates before the method's server step, with numbers for the round's report.
 Screen = Callable[

@@ -4,10 +4,15 @@ Making a torch optimiser imports torch's compiler, 900 modules and more than a s
 a process that answers one message of a federation.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class SGD:
@@ -28,17 +33,18 @@ class SGD:
         for param in self.params:
             param.grad = None
 
-    @torch.no_grad()
     def step(self) -> None:
         """Move every parameter that has a gradient."""
-        for place, param in enumerate(self.params):
-            grad = param.grad
-            if grad is None:
-                continue
-            if self.weight_decay:
-                grad = grad.add(param, alpha=self.weight_decay)
-            if self.momentum:
-                buffer = self.buffers[place]
-                buffer = grad.clone() if buffer is None else buffer.mul_(self.momentum).add_(grad)
-                self.buffers[place] = grad = buffer
-            param.add_(grad, alpha=-self.lr)
+        with torch.no_grad():
+            for place, param in enumerate(self.params):
+                if param.grad is not None:
+                    self._move(place, param, param.grad)
+
+    def _move(self, place: int, param: Tensor, grad: Tensor) -> None:
+        if self.weight_decay:
+            grad = grad.add(param, alpha=self.weight_decay)
+        if self.momentum:
+            buffer = self.buffers[place]
+            buffer = grad.clone() if buffer is None else buffer.mul_(self.momentum).add_(grad)
+            self.buffers[place] = grad = buffer
+        param.add_(grad, alpha=-self.lr)

@@ -4,13 +4,17 @@ A client answers its own classes better and others worse the more it favours its
 changes its answer at one bias, so that sorting margins gives the whole curve exactly.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from focoop.functional.metrics import Floats, checked
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 
 @dataclass(frozen=True)

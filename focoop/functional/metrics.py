@@ -4,14 +4,20 @@ One decision rule throughout: an image is kept as ID when its score is at most t
 flagged as OOD when it is above. Images that tie with a threshold always count against the detector.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from focoop.errors import ConfigError, DataError, MethodError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 Floats = NDArray[np.float64]
 
@@ -234,7 +240,7 @@ class _Ranks:
     copies: int = 1
 
     @classmethod
-    def of(cls, id_scores: ArrayLike, ood_scores: ArrayLike, copies: int = 1) -> "_Ranks":
+    def of(cls, id_scores: ArrayLike, ood_scores: ArrayLike, copies: int = 1) -> _Ranks:
         inside, outside = checked(id_scores, "ID"), checked(ood_scores, "OOD")
         return cls(_ordered(inside), _ordered(outside), copies)
 

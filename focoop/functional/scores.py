@@ -6,16 +6,21 @@ in log form where probabilities would saturate: at a scale of 100 most maxima of
 1.0 in float32 and tie, which changes FPR95; at temperature 1 they differ in the last digits only.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
+import torch.nn.functional as F
 
 from focoop.errors import ConfigError, MethodError, nearest
 from focoop.seeds import torch_generator
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Images whose patch similarities are widened to float64 at a time.
 _CHUNK = 256
@@ -252,7 +257,7 @@ class Score:
     meaning: str
     needs_ood: bool
     needs_patches: bool
-    compute: Callable[["Inputs"], Tensor]
+    compute: Callable[[Inputs], Tensor]
 
 
 @dataclass(frozen=True)

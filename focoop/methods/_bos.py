@@ -1,16 +1,19 @@
 """Bi-level separations: the loss over C + U prompts and its worst perturbation within a price."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from focoop.clip import fused
 from focoop.methods.base import Batch, Params, Text
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 WIDEST, MOST = 1024, 4096  # rows of the GPU's kernels, and how many of them there may be
 BACK_OFF = 0.25  # of the lengths tried in one step of the ascent, what each is of the last
@@ -18,7 +21,7 @@ BACK_OFF = 0.25  # of the lengths tried in one step of the ascent, what each is 
 # How rows are perturbed: steps that each raise the objective, the steps of Alg. 2 taken whatever
 # they do, directions drawn at random with the lengths of the first, or no perturbation at all.
 Rule = Literal["monotone", "alg2", "random", "none"]
-Function = Callable[[Tensor], Tensor]
+Function = Callable[["Tensor"], "Tensor"]
 
 
 @dataclass(frozen=True)
@@ -277,6 +280,8 @@ def fits(ids: Tensor, oods: Tensor | None, *ascents: Ascent) -> bool:
     They make the steps that each raise the objective. Those of the ablations, `alg2`, `random` and
     `none`, are made in torch.
     """
+    from focoop.clip import fused  # here: importing it loads torch, which a table does without
+
     assert oods is not None
     return (
         ids.device.type == "cuda"

@@ -6,14 +6,15 @@ clients take part is enough; a later one adds what new clients bring. What makes
 its own is its prior (`_prior.py`) and nothing else.
 """
 
+from __future__ import annotations
+
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from focoop.fields import setting
 from focoop.functional import scores
@@ -32,6 +33,9 @@ from focoop.methods.base import (
     Text,
     weighted_mean,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 APART = 1.0  # log-odds by which a class that nobody has told lies below all others
 

@@ -1,10 +1,11 @@
 """CoOp on the images at hand: what `local_only` and `centralized` do, apart from who holds them."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-import torch
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 import torch.nn.functional as F
-from torch import Tensor
 
 from focoop.fields import setting
 from focoop.functional import scores
@@ -19,6 +20,10 @@ from focoop.methods.base import (
     cosines,
     first_context,
 )
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 class CoOp(Method):

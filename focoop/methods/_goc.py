@@ -1,17 +1,21 @@
 """Global-view OOD Consistency: the server's transport between class prompts and OOD prompts."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
-from torch import Tensor
 
 from focoop.functional import transport
 from focoop.methods.base import ClientUpdate, Params, Server, weighted_mean
 from focoop.threads import one_core
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Frank-Wolfe leaves a remnant of its start in every cell: below this share of a row it is no mass.
 RESIDUE = 0.01

@@ -1,11 +1,17 @@
 """A metric for image features: what varies within classes, over all clients, counts for less."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from focoop.methods.base import Batch
 from focoop.threads import one_core
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Mean variance of a unit feature's entries that is none; images of a class have 1e-3 and more.
 NOTHING = 1e-8

@@ -8,13 +8,18 @@ covariance within classes, where shrinkage k is a rescaling of coordinates:
 kappa comes from how far class means lie from their predictions, beyond what n_c images explain.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from focoop.methods._sums import Totals
 from focoop.threads import one_core
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Ridges of the text map, in means of the eigenvalues of the Gram matrix.
 RIDGES = tuple(10.0 ** (exponent / 8) for exponent in range(-16, 33))
@@ -30,7 +35,7 @@ class Basis:
     vectors: Tensor
 
     @classmethod
-    def of(cls, totals: Totals) -> "Basis":
+    def of(cls, totals: Totals) -> Basis:
         """Of the covariance that the sums give; the unit matrix where they tell no spread."""
         width = totals.means.shape[1]
         spread = (totals.scatter / max(totals.freedom, 1.0)).cpu()
@@ -147,7 +152,7 @@ def text_map(words: Tensor, means: Tensor, known: Tensor) -> tuple[Tensor, Tenso
 
 
 def left_out_cosines(
-    images: Tensor, labels: Tensor, totals: Totals, found: Posterior, seen: "Seen"
+    images: Tensor, labels: Tensor, totals: Totals, found: Posterior, seen: Seen
 ) -> Tensor:
     """Cosines of images with all classes, each as if it had not been in the sums.
 

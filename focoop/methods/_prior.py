@@ -6,10 +6,16 @@ and answers argmax_c z_c + log pi_c, z_c the log-odds of the model. At lambda = 
 At lambda = 0 the client answers its own classes alone ("only local labels" of Fani et al. 2024).
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import torch
-from torch import Tensor
 
 from focoop.methods.base import Logits, Params, Task, Text
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PRIOR = "prior"  # the part of a `Text` that holds the shift (C,) of a client's cosines
 # Log probability of a class that is not expected at all: finite, and below every evidence.

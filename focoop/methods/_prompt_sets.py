@@ -1,5 +1,7 @@
 """Settings that FOCoOp and FOCoOp+ have in common: those of their two mechanisms."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -7,11 +7,13 @@ that secure sums serve as well. What a client does not tell, it sends as it rece
 weight of zero; a change that is not sent takes nothing of `privacy.clip`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from focoop.methods._metric import class_means, distinct_counts
 from focoop.methods.base import (
@@ -23,6 +25,9 @@ from focoop.methods.base import (
     class_weighted_mean,
     weighted_mean,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # What a client sends as the weight of a row it has measured: exact in binary, and small, so that it
 # takes little of `privacy.clip`.

@@ -8,17 +8,23 @@ A step is `prompts` -> frozen text tower -> `text` -> `loss`. The tower runs bet
 functions, so that the prompts of many clients can pass through it as one batch.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor
 
-from focoop.clip import LabelledFeatures, Names
+from focoop.clip import LabelledFeatures
 
-Params = dict[str, Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from focoop.clip import Names
+
+Params = dict[str, "Tensor"]
 # Images of a training step, or all that a client measures: pooled (B, D), patches (B, P, D) or
 # None, labels (B,).
 Batch = LabelledFeatures

@@ -13,12 +13,16 @@ Differs from the authors' code: it has no such row. The bound is one for a commo
 own model may know its own classes better.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
 
-import torch
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from focoop.methods._coop import CoOp
 from focoop.methods.base import ClientUpdate, Server, State, Task, weighted_mean
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Centralized(CoOp):

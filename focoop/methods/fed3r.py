@@ -23,17 +23,22 @@ no constant beside the features, which have unit length here; no random features
 be soft, a score and least numbers of images.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from focoop.fields import setting
 from focoop.methods._closed_form import APART, ClosedForm, ClosedFormConfig, answerable, has_mean
 from focoop.methods._sums import Sums, Totals
 from focoop.methods.base import Logits, Params, Task, Text
 from focoop.threads import one_core
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Ridges that are tried: from none at all to one that leaves the class means alone.
 RIDGES = tuple(10.0 ** (exponent / 8) for exponent in range(-24, 33))

@@ -28,11 +28,13 @@ Private: `counts` (C,) of the client's own labels.
 Differs from the authors' code: there is none.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from focoop.fields import setting
 from focoop.functional import scores
@@ -41,6 +43,9 @@ from focoop.methods._posterior import Basis, Posterior, Seen, left_out_cosines, 
 from focoop.methods._prior import PRIOR
 from focoop.methods._sums import Sums, Totals, oas
 from focoop.methods.base import Batch, Logits, Params, Task, Text
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Shrinkages that are tried beside OAS's, and scales of cosines of which the best counts for each.
 SHRINKAGES = (0.1, 0.2, 0.3, 0.5, 0.7, 0.85, 0.95, 1.0)

@@ -20,13 +20,15 @@ for which dropout does nothing) and dropout 0.75 (0.9); GL-MCM of cosines (the c
 softmax of probabilities); k_j is cut to the number of patches; weights are samples.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from focoop.errors import ConfigError, MethodError
 from focoop.fields import setting
@@ -44,6 +46,9 @@ from focoop.methods.base import (
     Text,
     weighted_mean,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class FedGalLoP(Method):

@@ -31,16 +31,16 @@ quote and a comma in each template, folds lam to 0.5 at most, has one context fo
 names, and answers and scores over C + U, so that a word can be the answer.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from focoop.clip import Names
 from focoop.errors import MethodError
 from focoop.fields import setting
 from focoop.functional import scores
@@ -60,6 +60,11 @@ from focoop.methods.base import (
     draw_context,
     weighted_mean,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from focoop.clip import Names
 
 TEMPLATES = (
     "a bad photo of the {}.",

@@ -25,12 +25,13 @@ here the pooled statistics are the classifier. Cosines by default, where LDA has
 at few images its log-odds are far too large for a prior to speak.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from focoop.fields import setting
 from focoop.functional import scores
@@ -38,6 +39,9 @@ from focoop.methods._closed_form import APART, ClosedForm, ClosedFormConfig, ans
 from focoop.methods._metric import whitening
 from focoop.methods._sums import Sums, Totals, oas
 from focoop.methods.base import Logits, Params, Task, Text
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class FedLDA(ClosedForm):

@@ -18,13 +18,13 @@ and makes one per class); lambda 0.25 and K_t a fifth of the classes, as LoCoOp'
 and 5); GL-MCM at T = 1 (softmax of pooled logits at s = 100); weights are samples; fp32 prompts.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from focoop.errors import MethodError
 from focoop.fields import setting
@@ -44,6 +44,10 @@ from focoop.methods.base import (
     draw_context,
     weighted_mean,
 )
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 class FedLoCoOp(Method):

@@ -19,15 +19,20 @@ from them; cosines of unit features, where they take features as they are; a pri
 least number of images, of which they have none.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
-from torch import Tensor
 
 from focoop.fields import setting
 from focoop.methods._closed_form import APART, ClosedForm, ClosedFormConfig, answerable, has_mean
 from focoop.methods._sums import Sums, Totals
 from focoop.methods.base import Logits, Params, Task, Text
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class FedNCM(ClosedForm):

@@ -16,13 +16,14 @@ holds in the first round too. The FOCoOp code never averages this method's conte
 that no model has) and returns nothing where a plan has NaN.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from focoop.errors import MethodError
 from focoop.fields import setting
@@ -41,6 +42,9 @@ from focoop.methods.base import (
     draw_context,
     weighted_mean,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Entries of all plans held at a time: bounds the memory of an evaluation with 196 patches.
 CELLS = 2**23

@@ -21,12 +21,13 @@ code takes the softmax over 2 C entries of which half are never a label); weight
 mini-batches as in the FOCoOp code; fp32 prompts; MCM where that code has the softmax at s = 100.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from focoop.errors import ConfigError
 from focoop.fields import setting
@@ -46,6 +47,10 @@ from focoop.methods.base import (
     draw_context,
     weighted_mean,
 )
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 class FedPGP(Method):

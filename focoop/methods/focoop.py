@@ -29,14 +29,14 @@ classes apart (the code halves T^g every round) and words that keep their slot (
 `distinct_words` and `transport_gap` in its rounds' reports tell how far.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
-from torch import Tensor
 
-from focoop.clip import Names
 from focoop.errors import MethodError
 from focoop.fields import setting
 from focoop.functional import scores
@@ -60,6 +60,11 @@ from focoop.methods.base import (
     first_context,
     weighted_mean,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from focoop.clip import Names
 
 
 @dataclass(frozen=True)

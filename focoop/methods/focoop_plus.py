@@ -35,12 +35,14 @@ Private: `local` (C, n, d_t), `counts` (C,) of the client's own labels.
 Differs from the authors' code: there is none.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from focoop.errors import MethodError
 from focoop.fields import setting
@@ -65,6 +67,9 @@ from focoop.methods.base import (
     first_context,
     weighted_mean,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # What a client sends as the weight of a row it has measured: exact in binary, and small, so that it
 # takes little of `privacy.clip`.

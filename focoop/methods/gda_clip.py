@@ -23,11 +23,12 @@ setting, which theirs searches on validation images (`focoop tune` does); classe
 their text, where theirs have means of the nearest images; a prior and a score.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
-from torch import Tensor
 
 from focoop.fields import setting
 from focoop.functional import scores
@@ -35,6 +36,9 @@ from focoop.methods._closed_form import ClosedForm, ClosedFormConfig, has_mean
 from focoop.methods._metric import NOTHING, whitening
 from focoop.methods._sums import Sums, Totals
 from focoop.methods.base import Logits, Params, Task, Text
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class GDACLIP(ClosedForm):

@@ -16,16 +16,20 @@ Differs from the authors' code: it has no such row, although its FedOTP is one b
 it no table says what federation is worth.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from focoop.fields import setting
 from focoop.methods._coop import CoOp
 from focoop.methods._prior import expected, prior_part
 from focoop.methods.base import ClientUpdate, Logits, Params, Server, State, Task, Text, cosines
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 class LocalOnly(CoOp):

@@ -12,12 +12,13 @@ Differs from the authors' code: weights are samples, not mini-batches; fp32 prom
 FOCoOp code computes the softmax at s = 100 and calls it MSP.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from focoop.fields import setting
 from focoop.functional import scores
@@ -37,6 +38,10 @@ from focoop.methods.base import (
     first_context,
     weighted_mean,
 )
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 class PromptFL(Method):

@@ -17,12 +17,13 @@ code has theta = 0.2, n = 16 and calls theta `frac`, its name also for FOCoOp's 
 computes the softmax at s = 100. PromptFolio's code encodes each image twice and drops one result.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from focoop.fields import setting
 from focoop.functional import scores
@@ -41,6 +42,10 @@ from focoop.methods.base import (
     draw_context,
     weighted_mean,
 )
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 class PromptFolio(Method):

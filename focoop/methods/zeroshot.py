@@ -8,11 +8,11 @@ Shared: nothing. Private: nothing.
 Differs from the authors' code: it has no zero-shot row; without one the tables have no floor.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from focoop.errors import MethodError
 from focoop.fields import setting
@@ -30,6 +30,10 @@ from focoop.methods.base import (
     Text,
     cosines,
 )
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 class ZeroShot(Method):

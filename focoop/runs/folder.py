@@ -1,5 +1,7 @@
 """One run on disk: opened, committed round by round, and checked against its data."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 import logging
@@ -7,9 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Self
 
 from focoop.config import RunConfig, to_toml
 from focoop.errors import RunError
@@ -31,6 +31,9 @@ from focoop.runs.manifest import code, now, plain
 from focoop.runs.names import Names, changed, listed, read_names
 from focoop.runs.places import KEY, base, here
 from focoop.runs.private_store import Params, PrivateStore, dump, read, round_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ADVICE = "restore it, or start a new run with another --out"
 

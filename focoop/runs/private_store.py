@@ -1,17 +1,21 @@
 """Keep the private tensors of clients on disk, one file per client and round."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
 
 from focoop.errors import RunError
 from focoop.runs.durable import DRAFT, remove, write
 
-Params = dict[str, Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Params = dict[str, "Tensor"]
 
 
 class PrivateStore:
@@ -86,6 +90,8 @@ def dump(params: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
     Returns:
         The bytes of the file.
     """
+    from safetensors.torch import save  # loads torch, which a list of runs does without
+
     tensors = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in sorted(params.items())
@@ -125,7 +131,7 @@ def round_of(path: Path) -> int:
         RunError: The file is damaged.
     """
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(path, framework="numpy") as file:
             return int((file.metadata() or {})["round"])
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise RunError(f"{path} is damaged ({error}): start the run again") from error

@@ -1,13 +1,18 @@
 """Names ready to be prompted, grouped by length so that little padding runs."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from focoop.clip.text.fused import Flat
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # What one more bucket costs in a block, in multiplications of a matrix product (measured on a CPU;
 # a GPU does thousands of tokens in the time of a few launches).
@@ -56,7 +61,7 @@ class Names:
     known: tuple[int, ...] | None = field(default=None, repr=False)
     bucket_cost: float | None = field(default=None, repr=False)
     flats: dict[tuple[int, bool], Flat] = field(default_factory=dict, repr=False, compare=False)
-    chosen: dict[tuple[int, ...], "Names"] = field(default_factory=dict, repr=False, compare=False)
+    chosen: dict[tuple[int, ...], Names] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.embeddings)
@@ -85,7 +90,7 @@ class Names:
             yield embeddings[rows, :length], None if exact else ends[rows]
             first += count
 
-    def select(self, index: Tensor) -> "Names":
+    def select(self, index: Tensor) -> Names:
         """Select names, for example after words changed slots.
 
         With an index on the host nothing waits for the device, and its selections are kept.

@@ -1,16 +1,20 @@
 """Write a client's change of the shared tensors in fewer bytes, and read it back."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from focoop.errors import MethodError
 from focoop.methods import Params
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 UP = ("fp32", "fp16", "bf16", "int8")
 DOWN = ("fp32", "fp16", "bf16")
-HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 LEVELS = 127
 SCALE = "/scale"
 
@@ -67,7 +71,7 @@ class Payload:
                 rows = _rows(code).double() * coded[name + SCALE].double()[:, None]
                 change = rows.view(code.shape)
             else:
-                change = code.view(HALVES[self.kind]).double()
+                change = code.view(half_type(self.kind)).double()
             shared[name] = (value.double() + change.to(value.device)).to(value.dtype)
         return shared
 
@@ -161,7 +165,7 @@ def widen(sent: Params, kind: str, like: Params) -> Params:
     if kind == "fp32":
         return sent
     return {
-        name: value.view(HALVES[kind]).to(like[name].dtype)
+        name: value.view(half_type(kind)).to(like[name].dtype)
         if name in like and like[name].is_floating_point()
         else value
         for name, value in sent.items()
@@ -196,7 +200,7 @@ def _rows(value: Tensor) -> Tensor:
 
 
 def _half(value: Tensor, kind: str, name: str) -> Tensor:
-    half = value.to(HALVES[kind])
+    half = value.to(half_type(kind))
     if bool((half.isinf() & value.isfinite()).any()):
         raise MethodError(f"{name} is too large for {kind}: use bf16, or lower federation.lr")
     return half
@@ -205,3 +209,8 @@ def _half(value: Tensor, kind: str, name: str) -> Tensor:
 def _bits(half: Tensor) -> Tensor:
     """Sixteen bits as whole numbers: numpy, and so Flower, knows no bfloat16."""
     return half.view(torch.int16)
+
+
+def half_type(kind: str) -> torch.dtype:
+    """Return the torch type of a payload of two bytes, `fp16` or `bf16`."""
+    return {"fp16": torch.float16, "bf16": torch.bfloat16}[kind]

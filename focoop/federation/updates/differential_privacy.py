@@ -13,15 +13,20 @@ Costs are Renyi divergences of order a (Mironov 2017), added over rounds and tur
 (epsilon, delta) at the end. What is covered and what is not: `docs/reliability/threat-model.md`.
 """
 
+from __future__ import annotations
+
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
-from torch import Tensor
 
 from focoop.methods import ClientUpdate, Params
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 COUNTS = ("exact", "rounded", "noised", "none")
 # Whole orders serve every bound; those below 2 matter where epsilon is large.
@@ -58,7 +63,7 @@ class Privacy:
         return self.noise > 0 or self.counts == "noised"
 
     def release(
-        self, update: ClientUpdate, received: Params, noise: "Normal", count_noise: "Normal"
+        self, update: ClientUpdate, received: Params, noise: Normal, count_noise: Normal
     ) -> ClientUpdate:
         """The update as it may leave the client that received `received`.
 
@@ -91,7 +96,7 @@ class Privacy:
             loss=math.nan if self.noise else update.loss,
         )
 
-    def release_counts(self, counts: Tensor, noise: "Normal") -> Tensor:
+    def release_counts(self, counts: Tensor, noise: Normal) -> Tensor:
         """Return class counts as they may leave the client.
 
         Args:
@@ -182,7 +187,7 @@ class SecretNormal:
 
 
 # Where normal numbers come from: a seeded generator in the simulator, a secret at a site.
-Normal = torch.Generator | SecretNormal
+Normal: TypeAlias = "torch.Generator | SecretNormal"
 
 
 def normal(source: Normal, shape: Sequence[int], dtype: torch.dtype) -> Tensor:

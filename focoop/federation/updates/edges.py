@@ -7,6 +7,8 @@ a method does beyond means it does with m updates: FOCoOp's pool then holds m av
 prompts in place of one per client. A rule or a secure sum happens at the edges.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,14 +6,19 @@ updates that stand out and leave the others as they are, so that a server step t
 keeps its choice. Rows of class prompts are compared among the clients that say they hold the class.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from focoop.methods import ClientUpdate, Method, Params, Server, Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 RULES = ("none", "clip", "median", "trimmed", "krum")
 Screened = tuple[list[ClientUpdate], dict[str, float]]

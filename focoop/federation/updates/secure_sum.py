@@ -5,16 +5,21 @@ protocol that shows a server the total alone; masks cancel exactly, so that a si
 packed updates as they are and ends with the same bits (`summed`).
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from focoop.errors import MethodError
 from focoop.methods import ClientUpdate, Method, Params, Server, Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FRACTION = 24  # bits after the point
 # A sum of two tells each of them, and the server with its help, the other's update.

@@ -1,10 +1,14 @@
 """Costs of transport between prompts, brought to a scale that `tau` can be set for."""
 
+from __future__ import annotations
+
 import math
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Largest cost under the scale `quantile`: prompts as far as that draw no mass at any sensible tau,
 # and would otherwise be most of what a plan gains over the product plan.

@@ -9,16 +9,21 @@ are b. Rows rescaled to b give a feasible plan, the true dual at u a lower bound
 is the gap. Columns are visited in chunks, so that beside the cost nothing of size (C,J) exists.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from focoop.errors import ConfigError
 from focoop.functional.transport.line_search import log_ratio
 from focoop.functional.transport.marginals import check_settings, chunks, masses
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Mean |log(b/m)| below which a plan with rescaled rows is worth measuring, below which a smoothed
 # problem on the way counts as solved, and one as smooth as the tolerance.
@@ -150,7 +155,7 @@ class _Problem:
         scaled = self.softness * rows.sqrt() * wanted
         return torch.cholesky_solve(scaled[:, None], factor)[:, 0] / rows.sqrt()
 
-    def measure(self, point: _Point) -> "_Found":
+    def measure(self, point: _Point) -> _Found:
         """The plan with its rows rescaled to b."""
         scale = rescaling(self.b, point.rows).to(self.cost.dtype)
         mass, linear = torch.empty_like(self.a), torch.zeros_like(self.a)

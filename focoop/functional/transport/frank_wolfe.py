@@ -6,16 +6,20 @@ The problem (methods 1.10e, 4.3 A-1), with cost M (C,J), row mass b (C,), column
 the distance to the optimum.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import torch
-from torch import Tensor
 
 from focoop.errors import ConfigError
 from focoop.functional.transport.line_search import Segment, Step, log_ratio
 from focoop.functional.transport.marginals import check_settings, inner, masses, nearest
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Masses are added up as multiples of 2^-52 of their total.
 _BITS = 52

@@ -5,11 +5,15 @@ vertex leaves out all shrink by 1 - beta and have a closed form together, so tha
 for the at most C columns it hits. Nothing is copied to the host.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Step = Literal["open_loop", "armijo", "exact"]
 
@@ -58,7 +62,7 @@ class Segment:
     left: Tensor | None = None  # () mass of the columns left out, and the sum of q log(q/a) there
     left_entropy: Tensor | None = None
 
-    def hit(self, columns: Tensor, row_mass: Tensor) -> "Segment":
+    def hit(self, columns: Tensor, row_mass: Tensor) -> Segment:
         """Return the same segment, given by the columns that the rows of the vertex hit.
 
         Args:

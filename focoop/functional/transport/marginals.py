@@ -1,11 +1,16 @@
 """Checks of masses and settings that all semi-unbalanced solvers share, and sums by chunks."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from focoop.errors import ConfigError, MethodError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Cells of the cost worked on at a time: a few MB stay in a CPU's cache, a GPU wants long kernels.
 CPU_CELLS, GPU_CELLS = 2**21, 2**26

@@ -7,12 +7,17 @@ minimises ``<M,T> + epsilon sum T (log T - 1)`` over ``T^T 1 = b`` and ``T 1 <= 
 small epsilon neither underflows nor overflows, in float32 or float64 and without gradient.
 """
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from focoop.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # How often `early` looks whether all problems have stopped: looking waits for the device.
 LOOK_EVERY = 5
