@@ -2,8 +2,8 @@
 
 A settings class is a frozen dataclass whose fields are bool, int, float, str, a Literal of strings
 or a tuple of these. A field's metadata holds its `doc` and, where they apply, `choices`, the
-bounds `low` and `high`, `above`, a bound that is itself not allowed, and `grid`, the values that
-`focoop tune` tries.
+bounds `low` and `high`, `above`, a bound that is itself not allowed, `grid`, the values that
+`focoop tune` tries, and `group`, the kind of a method's setting.
 """
 
 import dataclasses
@@ -24,6 +24,13 @@ NAMES: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
     str: "a string",
+}
+
+# What a method's settings are for, by the name of their group.
+GROUPS = {
+    "paper": "quantities of the method's paper",
+    "engineering": "how the method is run, and guards",
+    "ablation": "parts to switch off or to replace, to see what they do",
 }
 
 
@@ -60,11 +67,18 @@ def setting(default: Any, doc: str, **rules: Any) -> Any:
     Args:
         default: The field's default value.
         doc: What the setting does, in words for users.
-        **rules: Rules for its values: `choices`, `low`, `high`, `above` and `grid`.
+        **rules: Rules for its values: `choices`, `low`, `high`, `above` and `grid`; and `group`,
+            one of `GROUPS`.
 
     Returns:
         A dataclass field.
+
+    Raises:
+        ConfigError: There is no such group.
     """
+    group = rules.get("group", "")
+    if group and group not in GROUPS:
+        raise ConfigError(f"there is no group {group!r} of settings{nearest(group, GROUPS)}")
     return dataclasses.field(default=default, metadata={"doc": doc, **rules})
 
 
@@ -80,6 +94,24 @@ def fields_of(cls: Any) -> Iterator[tuple[Field[Any], Any]]:
     hints = typing.get_type_hints(cls)
     for one in dataclasses.fields(cls):
         yield one, hints[one.name]
+
+
+def grouped(cls: Any) -> dict[str, list[Field[Any]]]:
+    """Sort the fields of a settings class by their group.
+
+    Args:
+        cls: The settings class.
+
+    Returns:
+        The fields of each group in the order of `GROUPS`; fields without a group under the empty
+        name, first. Groups without fields are left out.
+    """
+    fields = dataclasses.fields(cls)
+    by_group = {
+        name: [one for one in fields if one.metadata.get("group", "") == name]
+        for name in ("", *GROUPS)
+    }
+    return {name: members for name, members in by_group.items() if members}
 
 
 def grids(cls: Any) -> dict[str, tuple[Any, ...]]:

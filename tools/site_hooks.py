@@ -41,6 +41,7 @@ def on_page_content(html: str, page: Any, config: Any, **_: Any) -> str:
 def settings() -> str:
     """Return every setting of the schema and of every method as Markdown tables."""
     from focoop.config.loading import MethodConfig, RunConfig
+    from focoop.fields import GROUPS, grouped
     from focoop.methods import available, lookup
 
     scalars = [one for one in dataclasses.fields(RunConfig) if one.metadata]
@@ -57,22 +58,14 @@ def settings() -> str:
     named = [one for one in dataclasses.fields(MethodConfig) if one.name == "name"]
     parts += ["## method", "The method, and its own settings.", table(rows(named, "method."))]
     for name in available():
-        own = list(dataclasses.fields(lookup(name).Config))
+        own = grouped(lookup(name).Config)
         parts += [f"### {name}", sentence(lookup(name))]
-        parts += by_group(own) if own else ["It has no settings of its own."]
+        for group, members in own.items():
+            parts += [f"**{group.capitalize()}**: {GROUPS[group]}."] if group else []
+            parts.append(table(rows(members, "method.")))
+        if not own:
+            parts.append("It has no settings of its own.")
     return "\n\n".join(parts)
-
-
-def by_group(own: list[Any]) -> Iterator[str]:
-    """Yield a method's settings: those of its paper, then engineering, then ablation."""
-    from focoop import fields
-
-    groups: dict[str, str] = {"": "", **getattr(fields, "GROUPS", {})}
-    for group, meaning in groups.items():
-        members = [one for one in own if one.metadata.get("group", "") == group]
-        if members:
-            yield f"**{group.capitalize()}**: {meaning}." if group else ""
-            yield table(rows(members, "method."))
 
 
 def rows(fields: Any, prefix: str) -> Iterator[tuple[str, str, str]]:

@@ -43,6 +43,11 @@ def override(ctx: click.Context, incomplete: str) -> list[str]:
     return offered([f"{found[0]}=", *(f"{found[0]}={value}" for value in values)], incomplete)
 
 
+def method(incomplete: str) -> list[str]:
+    """Offer names of methods."""
+    return offered((name for name in methods() if name.startswith(incomplete)), incomplete)
+
+
 def method_list(incomplete: str) -> list[str]:
     """Offer names for `--methods promptfl,focoop`.
 

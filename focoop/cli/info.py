@@ -8,6 +8,7 @@ import typer
 from rich.cells import cell_len
 from rich.text import Text
 
+from focoop.cli import completion
 from focoop.cli.fetch import Features
 from focoop.cli.screen import (
     AsJson,
@@ -29,10 +30,18 @@ WIDE = 4  # columns of "note" and "fail", the states before a finding
 COLOURS = {"ok": "green", "note": "yellow", "fail": "red"}
 
 
-def methods(as_json: AsJson = False) -> None:
+def methods(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Show the settings of this one.", autocompletion=completion.method),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """List the methods: paper, what is shared, what stays private, how OOD is scored."""
     from focoop.methods import available
 
+    if name is not None:
+        return _method_settings(name, as_json)
     rows = [
         {
             "name": name,
@@ -51,7 +60,44 @@ def methods(as_json: AsJson = False) -> None:
     columns = [Column(name, prose=0 if name == "name" else PROSE) for name in rows[0]]
     console = out()
     console.print(Sheet(columns, [list(row.values()) for row in rows]))
-    console.print("\nsettings of one: focoop config --set method.name=NAME")
+    console.print("\nsettings of one: focoop methods NAME")
+    return None
+
+
+def _method_settings(name: str, as_json: bool) -> None:
+    """Show the settings of one method by their group: defaults and meanings."""
+    from focoop.cli.display import PROSE, Column, Sheet
+    from focoop.fields import GROUPS, grouped, toml_value
+    from focoop.methods import lookup
+
+    kind = lookup(name)
+    rows: list[dict[str, Any]] = [
+        {
+            "group": group,
+            "setting": f"method.{one.name}",
+            "default": one.default,
+            "meaning": str(one.metadata.get("doc", "")),
+        }
+        for group, members in grouped(kind.Config).items()
+        for one in members
+    ]
+    if as_json:
+        return print_json(rows)
+    console = out()
+    told = (kind.__doc__ or "").strip().splitlines()[0]
+    console.print(f"{name}: {told} ({kind.paper})" if kind.paper else f"{name}: {told}")
+    columns = [Column("setting"), Column("default"), Column("meaning", prose=PROSE)]
+    for group in dict.fromkeys(row["group"] for row in rows):
+        cells = [
+            [row["setting"], toml_value(row["default"]), row["meaning"]]
+            for row in rows
+            if row["group"] == group
+        ]
+        title = f"{group}: {GROUPS[group]}" if group else "settings"
+        console.print()
+        console.print(Sheet(columns, cells, title=title))
+    if not rows:
+        console.print("it has no settings of its own")
     return None
 
 
@@ -78,6 +124,8 @@ def _commented(line: str, width: int) -> str:
     """A line of TOML; a comment that makes it wider than the screen goes on in further lines."""
     from focoop.cli.display import wrapped
 
+    if line.startswith("# "):
+        return "# " + wrapped(line[2:], width - 2).replace("\n", "\n# ")
     setting, mark, comment = line.partition("  # ")
     if not mark or cell_len(line) <= width:
         return line

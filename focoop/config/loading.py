@@ -31,7 +31,7 @@ from focoop.config.schema import (
     automatic,
 )
 from focoop.errors import ConfigError, closest, nearest
-from focoop.fields import Typed, build, convert, plain, toml_value
+from focoop.fields import GROUPS, Typed, build, convert, grouped, plain, toml_value
 from focoop.methods import lookup
 
 __all__ = [
@@ -353,8 +353,18 @@ def to_toml(config: RunConfig, *, docs: bool = False) -> str:
             lines.append(_line(name, value, told.get(name)))
             continue
         lines += ["", f"[{name}]"]
-        lines += [_line(key, item, told.get(f"{name}.{key}")) for key, item in value.items()]
+        shown = {key: _line(key, item, told.get(f"{name}.{key}")) for key, item in value.items()}
+        lines += _by_group(shown, config) if docs and name == "method" else shown.values()
     return "\n".join(lines) + "\n"
+
+
+def _by_group(shown: Mapping[str, str], config: RunConfig) -> list[str]:
+    """Put the lines of a method's settings below a comment for each group of them."""
+    lines = [shown["name"]]
+    for group, members in grouped(type(config.method.settings)).items():
+        lines += [f"# {group}: {GROUPS[group]}"] if group else []
+        lines += [shown[one.name] for one in members if one.name in shown]
+    return lines
 
 
 def to_flat(config: RunConfig) -> dict[str, bool | int | float | str]:

@@ -50,9 +50,13 @@ class ClosedFormConfig:
         low=0,
         high=1,
         grid=(0.1, 0.2, 0.3, 0.4),
+        group="engineering",
     )
     least_images: int = setting(
-        5, "different images of a class below which nothing is sent of them", low=1
+        5,
+        "different images of a class below which nothing is sent of them",
+        low=1,
+        group="engineering",
     )
 
 

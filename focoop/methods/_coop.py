@@ -33,12 +33,18 @@ class CoOp(Method):
     class Config:
         """Settings of CoOp."""
 
-        context_tokens: int = setting(16, "n, length of the context", low=1, grid=(4, 8, 16))
-        start: str = setting(
-            "", "words the context starts from, whose tokens give n; empty: drawn at random"
+        context_tokens: int = setting(
+            16, "n, length of the context", low=1, grid=(4, 8, 16), group="paper"
         )
-        class_specific: bool = setting(False, "one context per class", grid=(False, True))
-        temperature: float = setting(1.0, "T of MCM, on raw cosines", above=0)
+        start: str = setting(
+            "",
+            "words the context starts from, whose tokens give n; empty: drawn at random",
+            group="engineering",
+        )
+        class_specific: bool = setting(
+            False, "one context per class", grid=(False, True), group="paper"
+        )
+        temperature: float = setting(1.0, "T of MCM, on raw cosines", above=0, group="engineering")
 
     config: Config
     paper = "Zhou et al. 2022"

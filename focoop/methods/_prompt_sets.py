@@ -19,78 +19,107 @@ from focoop.methods.base import Params
 class PromptSetsConfig:
     """What global, local and OOD prompts are trained and combined with.
 
-    Three kinds of settings. *Paper*: symbols of the paper, values it leaves open chosen on
-    validation images. *Engineering*: how the same problem is solved, and guards. *Ablation*: what
-    is switched off, one at a time, to see what it does.
-
-    Paper: `global_share` rho, `detection_weight`, `id_steps` N, `ood_steps` M, `sigma`, `tau_id`
-    tau_1, `tau_ood` tau_2, `mu`, `transport_tau` tau of SemiUOT, `seemly_count` M of top-M,
-    `alpha`.
-
-    Engineering: `context_tokens`, `start`, `id_radius`, `ood_radius`, `step_size`,
-    `transport_steps`, `transport_gap`, `cost_quantile`, `goc_pool`, `ood_cap`.
-
-    Ablation, of the client's Bi-level OOD Separations: `bos` switches all of it off, `ascent` the
-    direction of perturbations, `price` what they pay, `outer` the soft maximum. Of the server's
-    Global-view OOD Consistency: `goc` switches all of it off, `plan` the transport, `calibration`
-    the pull of T^g, `keep` the choice of T^o.
+    Values that the paper leaves open were chosen on validation images. Ablation, of the client's
+    Bi-level OOD Separations: `bos` switches all of it off, `ascent` the direction of perturbations,
+    `price` what they pay, `outer` the soft maximum. Of the server's Global-view OOD Consistency:
+    `goc` switches all of it off, `plan` the transport, `calibration` the pull of T^g, `keep` the
+    choice of T^o.
     """
 
     # Paper
-    global_share: float = setting(0.2, "rho, share of the global prompt", low=0, high=1)
-    detection_weight: float = setting(1.0, "weight of -log p(ID|x)", low=0)
-    id_steps: int = setting(4, "N, ascent steps on class prompts", low=0)
-    ood_steps: int = setting(4, "M, ascent steps on OOD prompts", low=0)
-    sigma: float = setting(1e-3, "sigma, scale of the starting noise", low=0)
-    tau_id: float = setting(0.1, "tau_1, price of moving class prompts", low=0)
-    tau_ood: float = setting(0.1, "tau_2, price of moving OOD prompts", above=0)
-    mu: float = setting(20.0, "mu; tau_2 mu is the width of the soft maximum", above=0)
-    transport_tau: float = setting(0.1, "tau of SemiUOT's loose marginal", above=0)
-    seemly_count: int = setting(0, "M of top-M seemly OOD prompts; 0: as many as U", low=0)
-    alpha: float = setting(0.5, "alpha, share of T^g kept in calibration", low=0, high=1)
-    # Engineering
-    context_tokens: int = setting(16, "n, length of each context", low=1)
-    start: str = setting(
-        "", "words every context starts from, whose tokens give n; empty: drawn at random"
+    global_share: float = setting(
+        0.2, "rho, share of the global prompt", low=0, high=1, group="paper"
     )
-    id_radius: float = setting(0.1, "cap on |eps^g|; 0: none", low=0)
-    ood_radius: float = setting(0.3, "cap on |eps^o|; 0: none", low=0)
-    step_size: float = setting(1.0, "first length of an ascent step, in radii", low=0)
-    transport_steps: int = setting(300, "steps of the transport's solver at most", low=1)
+    detection_weight: float = setting(1.0, "weight of -log p(ID|x)", low=0, group="paper")
+    id_steps: int = setting(4, "N, ascent steps on class prompts", low=0, group="paper")
+    ood_steps: int = setting(4, "M, ascent steps on OOD prompts", low=0, group="paper")
+    sigma: float = setting(1e-3, "sigma, scale of the starting noise", low=0, group="paper")
+    tau_id: float = setting(0.1, "tau_1, price of moving class prompts", low=0, group="paper")
+    tau_ood: float = setting(0.1, "tau_2, price of moving OOD prompts", above=0, group="paper")
+    mu: float = setting(
+        20.0, "mu; tau_2 mu is the width of the soft maximum", above=0, group="paper"
+    )
+    transport_tau: float = setting(0.1, "tau of SemiUOT's loose marginal", above=0, group="paper")
+    seemly_count: int = setting(
+        0, "M of top-M seemly OOD prompts; 0: as many as U", low=0, group="paper"
+    )
+    alpha: float = setting(
+        0.5, "alpha, share of T^g kept in calibration", low=0, high=1, group="paper"
+    )
+    # Engineering
+    context_tokens: int = setting(16, "n, length of each context", low=1, group="engineering")
+    start: str = setting(
+        "",
+        "words every context starts from, whose tokens give n; empty: drawn at random",
+        group="engineering",
+    )
+    id_radius: float = setting(0.1, "cap on |eps^g|; 0: none", low=0, group="engineering")
+    ood_radius: float = setting(0.3, "cap on |eps^o|; 0: none", low=0, group="engineering")
+    step_size: float = setting(
+        1.0, "first length of an ascent step, in radii", low=0, group="engineering"
+    )
+    transport_steps: int = setting(
+        300, "steps of the transport's solver at most", low=1, group="engineering"
+    )
     transport_gap: float = setting(
-        1e-4, "stop at this gap, as a share of what is gained over the product plan", low=0
+        1e-4,
+        "stop at this gap, as a share of what is gained over the product plan",
+        low=0,
+        group="engineering",
     )
     cost_quantile: float = setting(
-        0.5, "quantile of the costs that becomes 1 where cost_scale is quantile", above=0, high=1
+        0.5,
+        "quantile of the costs that becomes 1 where cost_scale is quantile",
+        above=0,
+        high=1,
+        group="engineering",
     )
     goc_pool: Literal["all", "mean"] = setting(
-        "all", "transport sees `all` clients' OOD prompts, or their `mean`: sums suffice"
+        "all",
+        "transport sees `all` clients' OOD prompts, or their `mean`: sums suffice",
+        group="engineering",
     )
     ood_cap: float = setting(
-        1.0, "share of the kept OOD prompts one client may supply; 1: no cap", above=0, high=1
+        1.0,
+        "share of the kept OOD prompts one client may supply; 1: no cap",
+        above=0,
+        high=1,
+        group="engineering",
     )
     # Ablation
-    bos: bool = setting(True, "perturbations and soft maximum; false: the mean loss as it is")
+    bos: bool = setting(
+        True, "perturbations and soft maximum; false: the mean loss as it is", group="ablation"
+    )
     ascent: Rule = setting(
         "monotone",
         "perturbations: steps that each raise the loss less its price, `alg2` as they come, "
         "`random` directions of the same lengths, `none`",
+        group="ablation",
     )
-    price: bool = setting(True, "perturbations pay tau; false: the radius alone holds them")
+    price: bool = setting(
+        True, "perturbations pay tau; false: the radius alone holds them", group="ablation"
+    )
     outer: Literal["soft_maximum", "mean"] = setting(
-        "soft_maximum", "loss of a batch: the `soft_maximum` of Eq. sol_dro or the `mean`"
+        "soft_maximum",
+        "loss of a batch: the `soft_maximum` of Eq. sol_dro or the `mean`",
+        group="ablation",
     )
-    goc: bool = setting(True, "transport on the server; false: averages")
+    goc: bool = setting(True, "transport on the server; false: averages", group="ablation")
     plan: Literal["transport", "product"] = setting(
-        "transport", "`product`: every class sends every OOD prompt the same"
+        "transport",
+        "`product`: every class sends every OOD prompt the same",
+        group="ablation",
     )
     calibration: Literal["seemly", "barycentre", "none"] = setting(
         "seemly",
         "pull of T^g: by how `seemly` the prompts are and keeping the classes' spread, the "
         "`barycentre` for every class alike, `none`",
+        group="ablation",
     )
     keep: Literal["slot", "paper", "mean"] = setting(
-        "slot", "OOD prompts kept: best copy of each word, `paper`: top-U of all, `mean` of copies"
+        "slot",
+        "OOD prompts kept: best copy of each word, `paper`: top-U of all, `mean` of copies",
+        group="ablation",
     )
 
     def ascent_of(self, name: str) -> Ascent:

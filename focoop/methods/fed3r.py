@@ -52,14 +52,26 @@ class Fed3R(ClosedForm):
         """Settings of Fed3R."""
 
         least_freedom: int = setting(
-            16, "images less classes below which a client's spread is not sent", low=1
+            16,
+            "images less classes below which a client's spread is not sent",
+            low=1,
+            group="engineering",
         )
         ridge: float = setting(
-            0.0, "r, ridge on sums over images; 0: by generalised cross-validation", low=0
+            0.0,
+            "r, ridge on sums over images; 0: by generalised cross-validation",
+            low=0,
+            group="paper",
         )
-        unit_columns: bool = setting(True, "columns of the classifier have unit length")
+        unit_columns: bool = setting(
+            True, "columns of the classifier have unit length", group="paper"
+        )
         score_scale: float = setting(
-            20.0, "s, scale of answer and score", above=0, grid=(10.0, 20.0, 40.0)
+            20.0,
+            "s, scale of answer and score",
+            above=0,
+            grid=(10.0, 20.0, 40.0),
+            group="engineering",
         )
 
     config: Config

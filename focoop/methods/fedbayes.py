@@ -62,14 +62,27 @@ class FedBayes(ClosedForm):
         """Settings of FedBayes."""
 
         least_freedom: int = setting(
-            16, "images less classes below which a client's spread is not sent", low=1
+            16,
+            "images less classes below which a client's spread is not sent",
+            low=1,
+            group="engineering",
         )
         score_scale: float = setting(
-            20.0, "s, scale of answer and score", above=0, grid=(10.0, 20.0, 40.0)
+            20.0,
+            "s, scale of answer and score",
+            above=0,
+            grid=(10.0, 20.0, 40.0),
+            group="engineering",
         )
-        plain_score: bool = setting(True, "detect by plain cosines; false: by the metric's")
-        names: bool = setting(True, "the classes' names as prior; false: images alone")
-        choose: bool = setting(True, "shrinkage by losses on images left out; false: OAS's")
+        plain_score: bool = setting(
+            True, "detect by plain cosines; false: by the metric's", group="ablation"
+        )
+        names: bool = setting(
+            True, "the classes' names as prior; false: images alone", group="ablation"
+        )
+        choose: bool = setting(
+            True, "shrinkage by losses on images left out; false: OAS's", group="ablation"
+        )
 
     config: Config
     paper = "ours; James & Stein 1961"

@@ -58,19 +58,29 @@ class FedGalLoP(Method):
     class Config:
         """Settings of FedGalLoP."""
 
-        start: str = setting("A photo of a", "words every context starts from; their tokens give n")
-        global_prompts: int = setting(4, "N_g, shared prompts for the whole image", low=1)
+        start: str = setting(
+            "A photo of a", "words every context starts from; their tokens give n", group="paper"
+        )
+        global_prompts: int = setting(
+            4, "N_g, shared prompts for the whole image", low=1, group="paper"
+        )
         top_k: tuple[int, ...] = setting(
             (5, 10, 15, 20),
             "k_j, patches each local prompt averages; one prompt per value",
             low=1,
             grid=((5, 10, 15, 20), (1, 2, 4, 8), (1, 1, 1, 1)),
+            group="paper",
         )
         dropout: float = setting(
-            0.75, "q, share of global prompts dropped", low=0, high=1, grid=(0.25, 0.5, 0.75)
+            0.75,
+            "q, share of global prompts dropped",
+            low=0,
+            high=1,
+            grid=(0.25, 0.5, 0.75),
+            group="paper",
         )
-        patch_weight: float = setting(1.0, "weight of the patches in GL-MCM", low=0)
-        temperature: float = setting(1.0, "T of GL-MCM, on raw cosines", above=0)
+        patch_weight: float = setting(1.0, "weight of the patches in GL-MCM", low=0, group="paper")
+        temperature: float = setting(1.0, "T of GL-MCM, on raw cosines", above=0, group="paper")
 
         def __post_init__(self) -> None:
             if not self.start.strip():

@@ -86,23 +86,38 @@ class FedLAPT(Method):
     class Config:
         """Settings of FedLAPT."""
 
-        context_tokens: int = setting(2, "n, length of each context", low=1, grid=(2, 4, 16))
+        context_tokens: int = setting(
+            2, "n, length of each context", low=1, grid=(2, 4, 16), group="paper"
+        )
         contexts: Literal["separate", "unified", "class_specific"] = setting(
-            "separate", "one for classes and one for words, `unified`: one for both, or one a name"
+            "separate",
+            "one for classes and one for words, `unified`: one for both, or one a name",
+            group="paper",
         )
         mixing: Literal["cross_modal", "class_centre", "none"] = setting(
             "cross_modal",
             "an image's feature with a text of its class, or with the class's mean",
             grid=("cross_modal", "class_centre"),
+            group="paper",
         )
-        alpha: float = setting(1.0, "alpha of lam ~ Beta(alpha, alpha), the image's share", above=0)
-        fold: bool = setting(False, "lam to min(lam, 1 - lam): mostly text")
-        loss_weight: float = setting(1.0, "w, weight of the loss", above=0)
-        negative_texts: int = setting(0, "texts of negative words added to each batch", low=0)
-        score: Literal["neglabel", "mcm"] = setting("neglabel", "which score detects")
-        groups: int = setting(0, "G, groups of words; 0: one for every 100 words", low=0)
-        score_scale: float = setting(0.0, "s of NegLabel; 0: the logit scale", low=0)
-        temperature: float = setting(1.0, "T of MCM, on raw cosines", above=0)
+        alpha: float = setting(
+            1.0, "alpha of lam ~ Beta(alpha, alpha), the image's share", above=0, group="paper"
+        )
+        fold: bool = setting(False, "lam to min(lam, 1 - lam): mostly text", group="engineering")
+        loss_weight: float = setting(1.0, "w, weight of the loss", above=0, group="paper")
+        negative_texts: int = setting(
+            0, "texts of negative words added to each batch", low=0, group="engineering"
+        )
+        score: Literal["neglabel", "mcm"] = setting(
+            "neglabel", "which score detects", group="engineering"
+        )
+        groups: int = setting(
+            0, "G, groups of words; 0: one for every 100 words", low=0, group="paper"
+        )
+        score_scale: float = setting(
+            0.0, "s of NegLabel; 0: the logit scale", low=0, group="engineering"
+        )
+        temperature: float = setting(1.0, "T of MCM, on raw cosines", above=0, group="engineering")
 
     config: Config
     paper = "Zhang et al. 2024"

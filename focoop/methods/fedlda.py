@@ -52,15 +52,26 @@ class FedLDA(ClosedForm):
         """Settings of FedLDA."""
 
         least_freedom: int = setting(
-            16, "images less classes below which a client's spread is not sent", low=1
+            16,
+            "images less classes below which a client's spread is not sent",
+            low=1,
+            group="engineering",
         )
         rule: Literal["cosine", "gaussian"] = setting(
-            "cosine", "`cosine` of what the metric sees, or LDA's `gaussian` log-odds"
+            "cosine",
+            "`cosine` of what the metric sees, or LDA's `gaussian` log-odds",
+            group="paper",
         )
         score_scale: float = setting(
-            20.0, "s, scale of the cosines in answer and score", above=0, grid=(10.0, 20.0, 40.0)
+            20.0,
+            "s, scale of the cosines in answer and score",
+            above=0,
+            grid=(10.0, 20.0, 40.0),
+            group="engineering",
         )
-        score: Literal["id_mass", "mahalanobis"] = setting("id_mass", "which score detects")
+        score: Literal["id_mass", "mahalanobis"] = setting(
+            "id_mass", "which score detects", group="engineering"
+        )
 
     config: Config
     paper = "Fisher 1936; McLaughlin & Su 2024; Chen et al. 2010"

@@ -57,20 +57,33 @@ class FedLoCoOp(Method):
     class Config:
         """Settings of FedLoCoOp."""
 
-        context_tokens: int = setting(16, "n, length of the context", low=1, grid=(4, 16))
-        class_specific: bool = setting(False, "one context per class", grid=(False, True))
+        context_tokens: int = setting(
+            16, "n, length of the context", low=1, grid=(4, 16), group="paper"
+        )
+        class_specific: bool = setting(
+            False, "one context per class", grid=(False, True), group="paper"
+        )
         ood_weight: float = setting(
-            0.25, "lambda, weight of the patches' entropy", low=0, grid=(0.05, 0.25, 1.0)
+            0.25,
+            "lambda, weight of the patches' entropy",
+            low=0,
+            grid=(0.05, 0.25, 1.0),
+            group="paper",
         )
         top_k: int = setting(
             0,
             "K_t, ranks within which a label makes a patch ID; 0: a fifth of the classes",
             low=0,
             grid=(0, 1, 5),
+            group="paper",
         )
-        score: Literal["gl_mcm", "mcm"] = setting("gl_mcm", "with patches, or the image alone")
-        patch_weight: float = setting(1.0, "weight of the patches in GL-MCM", low=0)
-        temperature: float = setting(1.0, "T of both scores, on raw cosines", above=0)
+        score: Literal["gl_mcm", "mcm"] = setting(
+            "gl_mcm", "with patches, or the image alone", group="paper"
+        )
+        patch_weight: float = setting(1.0, "weight of the patches in GL-MCM", low=0, group="paper")
+        temperature: float = setting(
+            1.0, "T of both scores, on raw cosines", above=0, group="paper"
+        )
 
     config: Config
     paper = "Miyai et al. 2023"

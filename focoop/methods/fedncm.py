@@ -43,7 +43,11 @@ class FedNCM(ClosedForm):
         """Settings of FedNCM."""
 
         score_scale: float = setting(
-            20.0, "s, scale of answer and score", above=0, grid=(10.0, 20.0, 40.0)
+            20.0,
+            "s, scale of answer and score",
+            above=0,
+            grid=(10.0, 20.0, 40.0),
+            group="engineering",
         )
 
     config: Config

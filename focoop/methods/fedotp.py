@@ -57,19 +57,36 @@ class FedOTP(Method):
     class Config:
         """Settings of FedOTP."""
 
-        context_tokens: int = setting(16, "n, length of each context", low=1, grid=(4, 16))
+        context_tokens: int = setting(
+            16, "n, length of each context", low=1, grid=(4, 16), group="paper"
+        )
         transport: Literal["partial", "sinkhorn"] = setting(
-            "partial", "`partial`: patches may go unused; `sinkhorn`: all are used alike"
+            "partial",
+            "`partial`: patches may go unused; `sinkhorn`: all are used alike",
+            group="paper",
         )
         epsilon: float = setting(
-            0.1, "eps, weight of the plan's entropy", above=0, grid=(0.01, 0.03, 0.1, 0.3)
+            0.1,
+            "eps, weight of the plan's entropy",
+            above=0,
+            grid=(0.01, 0.03, 0.1, 0.3),
+            group="paper",
         )
         mass: float = setting(
-            1.0, "gamma, share of the patches that is used", above=0, high=1, grid=(0.5, 0.8, 1.0)
+            1.0,
+            "gamma, share of the patches that is used",
+            above=0,
+            high=1,
+            grid=(0.5, 0.8, 1.0),
+            group="paper",
         )
-        threshold: float = setting(1e-3, "a plan stops at this change of its scaling", low=0)
-        max_iterations: int = setting(100, "scalings of a plan at most", low=1)
-        temperature: float = setting(1.0, "T of MCM, on transported cosines", above=0)
+        threshold: float = setting(
+            1e-3, "a plan stops at this change of its scaling", low=0, group="engineering"
+        )
+        max_iterations: int = setting(100, "scalings of a plan at most", low=1, group="engineering")
+        temperature: float = setting(
+            1.0, "T of MCM, on transported cosines", above=0, group="engineering"
+        )
 
     config: Config
     paper = "Li et al. 2024"

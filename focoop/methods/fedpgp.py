@@ -60,16 +60,24 @@ class FedPGP(Method):
     class Config:
         """Settings of FedPGP."""
 
-        context_tokens: int = setting(16, "n, length of the context", low=1, grid=(4, 16))
-        rank: int = setting(4, "b, rank of the private change", low=1, grid=(4, 8))
+        context_tokens: int = setting(
+            16, "n, length of the context", low=1, grid=(4, 16), group="paper"
+        )
+        rank: int = setting(4, "b, rank of the private change", low=1, grid=(4, 8), group="paper")
         contrast_weight: float = setting(
-            1.0, "mu, weight of the contrast; 0 for none", low=0, grid=(0.1, 0.5, 1.0)
+            1.0,
+            "mu, weight of the contrast; 0 for none",
+            low=0,
+            grid=(0.1, 0.5, 1.0),
+            group="paper",
         )
-        contrast_temperature: float = setting(0.5, "t of the contrast", above=0)
+        contrast_temperature: float = setting(0.5, "t of the contrast", above=0, group="paper")
         anchor: str = setting(
-            "", "text the shared prompt stays near, {} for the name; empty: n times X, then {}."
+            "",
+            "text the shared prompt stays near, {} for the name; empty: n times X, then {}.",
+            group="paper",
         )
-        temperature: float = setting(1.0, "T of MCM, on raw cosines", above=0)
+        temperature: float = setting(1.0, "T of MCM, on raw cosines", above=0, group="engineering")
 
         def __post_init__(self) -> None:
             if self.anchor and self.anchor.count("{}") != 1:

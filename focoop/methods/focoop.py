@@ -69,41 +69,61 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FOCoOpConfig(PromptSetsConfig):
-    """Settings of FOCoOp; `PromptSetsConfig` says which are the paper's.
+    """Settings of FOCoOp, beside those that `PromptSetsConfig` has."""
 
-    Paper: `gamma`, `score`, `score_scale`, `ood_weight`, and `space`, the paper's being `prompt`.
-    Engineering: `reuse_slopes`, `normalised_steps`, `transport_rule`, `cost_scale`.
-    Ablation: `seemly`.
-    """
-
-    ood_radius: float = setting(0.3, "cap on |eps^o|; 0: none", low=0, grid=(0.3, 1.0))
+    ood_radius: float = setting(
+        0.3, "cap on |eps^o|; 0: none", low=0, grid=(0.3, 1.0), group="engineering"
+    )
     space: Literal["feature", "prompt"] = setting(
-        "feature", "perturb `feature` or, as in the paper, `prompt` space"
+        "feature",
+        "perturb `feature` or, as in the paper, `prompt` space",
+        group="paper",
     )
     reuse_slopes: bool = setting(
-        False, "prompt space: all steps of `alg2` take the first slope, of one tower pass"
+        False,
+        "prompt space: all steps of `alg2` take the first slope, of one tower pass",
+        group="engineering",
     )
-    normalised_steps: bool = setting(True, "unit row gradients; false: raw gradients as in Alg. 2")
-    gamma: float = setting(0.0, "gamma, L1 price of a perturbation", low=0)
+    normalised_steps: bool = setting(
+        True, "unit row gradients; false: raw gradients as in Alg. 2", group="engineering"
+    )
+    gamma: float = setting(0.0, "gamma, L1 price of a perturbation", low=0, group="paper")
     transport_rule: Literal["dual", "armijo", "open_loop"] = setting(
-        "dual", "Frank-Wolfe by `armijo` or the paper's 1/(i+2), `open_loop`; `dual`: Newton"
+        "dual",
+        "Frank-Wolfe by `armijo` or the paper's 1/(i+2), `open_loop`; `dual`: Newton",
+        group="engineering",
     )
     cost_scale: Literal["quantile", "range", "max"] = setting(
-        "quantile", "costs in units of their `quantile`, their `range`, or their `max`"
+        "quantile",
+        "costs in units of their `quantile`, their `range`, or their `max`",
+        group="engineering",
     )
-    seemly: Literal["top", "kmeans2"] = setting("top", "seemly OOD: `top` M or `kmeans2`")
-    score: Literal["id_mass", "msp_all", "mcm"] = setting("id_mass", "which score detects")
+    seemly: Literal["top", "kmeans2"] = setting(
+        "top", "seemly OOD: `top` M or `kmeans2`", group="ablation"
+    )
+    score: Literal["id_mass", "msp_all", "mcm"] = setting(
+        "id_mass", "which score detects", group="paper"
+    )
     score_scale: float = setting(
-        0.0, "scale of the score; 0: the logit scale", low=0, grid=(0.0, 30.0)
+        0.0,
+        "scale of the score; 0: the logit scale",
+        low=0,
+        grid=(0.0, 30.0),
+        group="paper",
     )
     ood_weight: float = setting(
-        1.0, "weight of OOD prompts in id_mass; 1: p(ID|x)", low=0, grid=(0.1, 0.3, 1.0)
+        1.0,
+        "weight of OOD prompts in id_mass; 1: p(ID|x)",
+        low=0,
+        grid=(0.1, 0.3, 1.0),
+        group="paper",
     )
     open_share: float = setting(
         1.0,
         "lambda, share of images expected of any class; 1: no prior, 0: own classes alone",
         low=0,
         high=1,
+        group="engineering",
     )
 
     def ascent_of(self, name: str) -> Ascent:

@@ -84,16 +84,30 @@ class FOCoOpPlus(Method):
     class Config(PromptSetsConfig):
         """Settings of FOCoOp+; those of `PromptSetsConfig` mean the same as FOCoOp's."""
 
-        global_share: float = setting(0.8, "rho, share of the global prompt", low=0, high=1)
-        alpha: float = setting(1.0, "alpha, share of T^g kept in calibration", low=0, high=1)
+        global_share: float = setting(
+            0.8, "rho, share of the global prompt", low=0, high=1, group="paper"
+        )
+        alpha: float = setting(
+            1.0, "alpha, share of T^g kept in calibration", low=0, high=1, group="paper"
+        )
         least_images: int = setting(
-            5, "different images of a class below which nothing is sent of them", low=2
+            5,
+            "different images of a class below which nothing is sent of them",
+            low=2,
+            group="engineering",
         )
         least_freedom: int = setting(
-            16, "images less classes below which a client's scatter is not sent", low=1
+            16,
+            "images less classes below which a client's scatter is not sent",
+            low=1,
+            group="engineering",
         )
         mean_share: float = setting(
-            3.0, "q, weight of a class's mean image in its feature", low=0, grid=(1.0, 2.0, 3.0)
+            3.0,
+            "q, weight of a class's mean image in its feature",
+            low=0,
+            grid=(1.0, 2.0, 3.0),
+            group="paper",
         )
         shrinkage: float = setting(
             0.5,
@@ -101,9 +115,14 @@ class FOCoOpPlus(Method):
             above=0,
             high=1,
             grid=(0.3, 0.5, 0.8),
+            group="paper",
         )
         anchor_weight: float = setting(
-            5.0, "b, pull of held classes to the template", low=0, grid=(0.5, 2.0, 5.0)
+            5.0,
+            "b, pull of held classes to the template",
+            low=0,
+            grid=(0.5, 2.0, 5.0),
+            group="paper",
         )
         open_share: float = setting(
             0.3,
@@ -111,16 +130,31 @@ class FOCoOpPlus(Method):
             above=0,
             high=1,
             grid=(0.2, 0.3, 0.4),
+            group="paper",
         )
-        prior_in_score: bool = setting(True, "weigh classes by the prior in the score too")
+        prior_in_score: bool = setting(
+            True, "weigh classes by the prior in the score too", group="ablation"
+        )
         score_scale: float = setting(
-            20.0, "s, scale of answer and score", above=0, grid=(17.0, 20.0, 23.0)
+            20.0,
+            "s, scale of answer and score",
+            above=0,
+            grid=(17.0, 20.0, 23.0),
+            group="paper",
         )
         ood_weight: float = setting(
-            0.1, "w, weight of OOD prompts in the score", low=0, grid=(0.0, 0.1, 0.3)
+            0.1,
+            "w, weight of OOD prompts in the score",
+            low=0,
+            grid=(0.0, 0.1, 0.3),
+            group="paper",
         )
         distance_weight: float = setting(
-            0.4, "d, weight of the distance from the mean image", low=0, grid=(0.2, 0.3, 0.4)
+            0.4,
+            "d, weight of the distance from the mean image",
+            low=0,
+            grid=(0.2, 0.3, 0.4),
+            group="paper",
         )
 
     config: Config

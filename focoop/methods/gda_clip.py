@@ -49,12 +49,21 @@ class GDACLIP(ClosedForm):
         """Settings of GDA-CLIP."""
 
         least_freedom: int = setting(
-            16, "images less classes below which a client's spread is not sent", low=1
+            16,
+            "images less classes below which a client's spread is not sent",
+            low=1,
+            group="engineering",
         )
         image_weight: float = setting(
-            1.0, "a, weight of the images beside the text", low=0, grid=(0.1, 0.3, 1.0, 3.0, 10.0)
+            1.0,
+            "a, weight of the images beside the text",
+            low=0,
+            grid=(0.1, 0.3, 1.0, 3.0, 10.0),
+            group="paper",
         )
-        score: Literal["id_mass", "mahalanobis"] = setting("id_mass", "which score detects")
+        score: Literal["id_mass", "mahalanobis"] = setting(
+            "id_mass", "which score detects", group="engineering"
+        )
 
     config: Config
     paper = "Wang et al. 2024"

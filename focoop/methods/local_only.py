@@ -44,6 +44,7 @@ class LocalOnly(CoOp):
             "lambda, share of images expected of any class; 1: no prior, 0: own classes alone",
             low=0,
             high=1,
+            group="engineering",
         )
 
     config: Config

@@ -55,15 +55,18 @@ class PromptFolio(Method):
     class Config:
         """Settings of PromptFolio."""
 
-        context_tokens: int = setting(8, "n, length of each context", low=1, grid=(4, 8, 16))
+        context_tokens: int = setting(
+            8, "n, length of each context", low=1, grid=(4, 8, 16), group="paper"
+        )
         local_share: float = setting(
             0.4,
             "theta, share of the client's own prompt in the text features",
             low=0,
             high=1,
             grid=(0.2, 0.4, 0.6, 0.8),
+            group="paper",
         )
-        temperature: float = setting(1.0, "T of MCM, on raw cosines", above=0)
+        temperature: float = setting(1.0, "T of MCM, on raw cosines", above=0, group="engineering")
 
     config: Config
     paper = "Pan et al. 2024"

@@ -43,7 +43,7 @@ class ZeroShot(Method):
     class Config:
         """Settings of the score."""
 
-        temperature: float = setting(1.0, "T of MCM, on raw cosines", above=0)
+        temperature: float = setting(1.0, "T of MCM, on raw cosines", above=0, group="paper")
 
     config: Config
     paper = "Radford et al. 2021; Ming et al. 2022"

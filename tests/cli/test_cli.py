@@ -279,3 +279,15 @@ def test_features_encode_a_folder_once_and_save_a_file(
     assert [row["dataset"] for row in json.loads(corrupted.stdout)] == [
         f"{spec}#brightness@{severity}" for severity in range(1, 6)
     ]
+
+
+def test_methods_shows_the_settings_of_one_by_their_group() -> None:
+    shown = call("methods", "fedotp").stdout
+    assert shown.index("paper:") < shown.index("method.epsilon") < shown.index("engineering:")
+    assert shown.index("engineering:") < shown.index("method.max_iterations")
+    rows = json.loads(call("methods", "fedotp", "--json").stdout)
+    assert {"group": "engineering", "setting": "method.max_iterations", "default": 100} in [
+        {key: row[key] for key in ("group", "setting", "default")} for row in rows
+    ]
+    wrong = call("methods", "fedopt")
+    assert wrong.exit_code == 2 and "fedotp" in wrong.stderr

@@ -75,6 +75,27 @@ def test_every_method_setting_is_documented_and_round_trips(method: str) -> None
     assert undocumented == []
 
 
+@pytest.mark.parametrize("method", available())
+def test_every_method_setting_has_a_group_under_which_it_is_shown(method: str) -> None:
+    made = loading.load(None, [f"method.name={method}"])
+    assert "" not in fields.grouped(type(made.method.settings))
+    shown = loading.to_toml(made, docs=True).partition("[method]")[2]
+    group, under = "", {}
+    for line in shown.splitlines():
+        group = line[2:].partition(":")[0] if line.startswith("# ") else group
+        if " = " in line and not line.startswith("name = "):
+            under[line.partition(" = ")[0]] = group
+    assert under == {
+        one.name: one.metadata["group"] for one in dataclasses.fields(made.method.settings)
+    }
+    assert loading.from_dict(tomllib.loads(loading.to_toml(made, docs=True))) == made
+
+
+def test_a_group_that_is_none_is_refused_where_it_is_declared() -> None:
+    with pytest.raises(ConfigError, match="ablation"):
+        fields.setting(1, "a setting", group="ablatoin")
+
+
 REFUSED = {
     "federation.roundz=3": ["federation.roundz", "3", "'federation.rounds'"],
     "fedration.rounds=3": ["fedration", "'federation'"],
