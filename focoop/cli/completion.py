@@ -44,7 +44,14 @@ def override(ctx: click.Context, incomplete: str) -> list[str]:
 
 
 def method(incomplete: str) -> list[str]:
-    """Offer names of methods."""
+    """Offer names of methods.
+
+    Args:
+        incomplete: What is typed so far.
+
+    Returns:
+        What a shell may offer.
+    """
     return offered((name for name in methods() if name.startswith(incomplete)), incomplete)
 
 

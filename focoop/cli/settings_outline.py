@@ -95,8 +95,23 @@ def _config(module: str, name: str = "") -> tuple[str, ast.ClassDef] | None:
     return None
 
 
+def _settings_class(module: str, name: str) -> tuple[str, ast.ClassDef] | None:
+    """The settings class that `name` or `METHOD.Config` stands for in a module."""
+    outer, _, inner = name.partition(".")
+    origin = _origin(module, outer) or module
+    if inner:
+        return _config(origin, outer)
+    for node in _tree(origin).body:
+        if isinstance(node, ast.ClassDef) and node.name == outer:
+            return origin, node
+    return None
+
+
 def _declared(module: str, node: ast.ClassDef, prefix: str) -> Iterator[Outline]:
-    """The settings that a class declares."""
+    """The settings that a class declares, after those of the classes it derives from."""
+    for base in node.bases:
+        if inherited := _settings_class(module, ast.unparse(base)):
+            yield from _declared(*inherited, prefix)
     for one in node.body:
         if not (isinstance(one, ast.AnnAssign) and isinstance(one.value, ast.Call)):
             continue
@@ -114,19 +129,29 @@ def _choices(module: str, one: ast.AnnAssign, call: ast.Call) -> tuple[str, ...]
     kind = ast.unparse(one.annotation)
     if kind == "bool":
         return ("true", "false")
-    if kind.startswith("Literal[") and isinstance(one.annotation, ast.Subscript):
-        return tuple(_value(module, one.annotation.slice) or ())
+    where, annotation = _resolved(module, one.annotation)
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Literal":
+        return tuple(_value(where, annotation.slice) or ())
     return ()
+
+
+def _resolved(module: str, node: ast.expr) -> tuple[str, ast.expr]:
+    """What a name stands for, and the module that says so; anything else as it is."""
+    if isinstance(node, ast.Name):
+        for one in _tree(module).body:
+            if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == node.id:
+                return module, one.value
+        origin = _origin(module, node.id)
+        if origin is not None and origin != module:
+            return _resolved(origin, node)
+    return module, node
 
 
 def _value(module: str, node: ast.expr) -> Any:
     """A literal, or what a name stands for; None where it is computed."""
     if isinstance(node, ast.Name):
-        for one in _tree(module).body:
-            if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == node.id:
-                return _value(module, one.value)
-        origin = _origin(module, node.id)
-        return None if origin is None else _value(origin, node)
+        where, found = _resolved(module, node)
+        return None if isinstance(found, ast.Name) else _value(where, found)
     try:
         return ast.literal_eval(node)
     except ValueError:
