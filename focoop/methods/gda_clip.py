@@ -5,7 +5,7 @@ precision by Kubokawa & Srivastava, J. Multivariate Analysis 2008.
 
 With mu_c the class means of all N images of all clients, S their covariance within classes and e_c
 the text feature of the template (`data.template`):
-    P = D ((N - 1) S + tr(S) I)^(-1), g_c(h) = h P mu_c - mu_c P mu_c / 2
+    P = ((1 - r) S + r tr(S)/D I)^(-1), r = D / (N - 1 + D), g_c(h) = h P mu_c - mu_c P mu_c / 2
     answer argmax_c s h.e_c + a g_c(h) + log pi_c      s -> `task.logit_scale`, a -> `image_weight`
     score `id_mass`: -log sum_c pi_c exp(s h.e_c + a g_c(h)); `mahalanobis`: min_c (h - mu_c) P (..)
 with pi the client's prior, lambda -> `open_share` (`_prior.py`). A class that nobody has told has
@@ -18,8 +18,10 @@ Shared: measured `means` (C, D), `mean_weight` (C, 1), `moment` (D, D), `spread_
 server's `metric` (D, D), the square root of P.
 Private: `counts` (C,) of the client's own labels.
 
-Differs from the authors' code: sums of clients in the place of all images; `image_weight` is a
-setting, which theirs searches on validation images (`focoop tune` does); classes without images by
+Differs from the authors' code: sums of clients in the place of all images; P is theirs times
+(N - 1 + D) / D, so that the images keep their weight beside the text however many they are, where
+theirs vanish with N and the search for the weight must make up for it; `image_weight` is a setting,
+which theirs searches on validation images (`focoop tune` does); classes without images by
 their text, where theirs have means of the nearest images; a prior and a score.
 """
 
@@ -88,10 +90,8 @@ class GDACLIP(ClosedForm):
         width = len(spread)
         if totals.freedom <= 0 or float(spread.diagonal().mean()) < NOTHING:
             return {"metric": torch.zeros_like(spread)}, {}
-        # (N - 1) S + tr(S) I is (N - 1 + D) times a mean of S and the unit matrix of its size.
-        whole = images - 1.0 + width
-        metric = whitening(spread, width / whole) * width / whole**0.5
-        return {"metric": metric}, {}
+        shrinkage = width / (images - 1.0 + width)
+        return {"metric": whitening(spread, shrinkage) * width**0.5}, {"shrinkage": shrinkage}
 
     def model(self, params: Params, task: Task) -> Text:
         """Text features (C, D) times s; class means as the metric sees them are a part."""

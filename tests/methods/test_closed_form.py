@@ -291,6 +291,7 @@ def test_gda_clip_is_the_papers_formula() -> None:
     off = features - means[labels]
     cov = off.T @ off / (len(off) - 1)
     precision = DIM * np.linalg.inv((len(off) - 1) * cov + np.trace(cov) * np.eye(DIM))
+    precision *= (len(off) - 1 + DIM) / DIM  # the paper's vanishes with the number of images
     tested = images_of([0, 1, 2, 3], 8).pooled
     text = method.encode({**server.shared, "counts": torch.zeros(C)}, task)
     logits = method.logits(text, tested, None)
