@@ -102,22 +102,6 @@ def open_state(
     return OpenedRun(scenario, server, folder.private, folder.config.seed, counts)
 
 
-def evaluate_run(
-    folder: RunFolder, device: str | None = None, *, test_only: bool = False
-) -> Evaluation:
-    """Evaluate the last committed state of a run; arguments and errors are those of `open_state`.
-
-    Args:
-        folder: the run.
-        device: the torch device; by default the run's.
-        test_only: do not open the training images, and do not check them.
-
-    Returns:
-        The summary, and a row per client.
-    """
-    return open_state(folder, device, test_only=test_only).evaluate()
-
-
 def _checked(folder: RunFolder, device: str | None, test_only: bool) -> Scenario:
     """The run's scenario, its data known to be the run's as far as the folder tells."""
     names, config = folder.names, placed(folder.config, folder)

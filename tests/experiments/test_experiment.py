@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.memory import peak
 from focoop.config import loading
-from focoop.experiments.evaluation import evaluate_run
+from focoop.experiments.evaluation import open_state
 from focoop.experiments.naming import describe_partition
 from focoop.experiments.running import run_experiment
 from focoop.runs import TIMED, RunFolder, start
@@ -79,7 +79,7 @@ def test_the_paper_to_the_letter_runs(tmp_path: Path) -> None:
 
 def test_evaluating_again_gives_the_committed_line(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", "method.name=promptfl")
-    again = evaluate_run(RunFolder.open(folder.path))
+    again = open_state(RunFolder.open(folder.path)).evaluate()
     line = folder.metrics()[-1]
     assert {name: line[name] for name in again.summary} == json.loads(json.dumps(again.summary))
     assert line["clients"] == json.loads(json.dumps(again.clients))

@@ -9,7 +9,7 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 
 from focoop.errors import ConfigError, FederationError
-from focoop.experiments.evaluation import evaluate_run
+from focoop.experiments.evaluation import open_state
 from focoop.flower import in_process
 from focoop.flower.site import client_app
 from focoop.flower.site.client import Party
@@ -107,7 +107,7 @@ def test_the_servers_folder_has_names_and_a_log_and_may_be_lengthened(tmp_path: 
     assert run.class_names == whole.class_names and run.client_names == ("0", "1", "2")
     assert run.negative_words == whole.negative_words and len(run.negative_words) == 6
     assert (path / LOG).read_text().count("round 2 of 2") == 1
-    found = evaluate_run(run)  # what a server of sites does not know is not compared
+    found = open_state(run).evaluate()  # what a server of sites does not know is not compared
     assert len(found.clients) == CLIENTS
 
 

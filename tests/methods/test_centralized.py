@@ -9,7 +9,7 @@ import torch
 
 from focoop.config import loading
 from focoop.errors import ConfigError
-from focoop.experiments.evaluation import evaluate_run
+from focoop.experiments.evaluation import open_state
 from focoop.experiments.running import run_experiment
 from focoop.methods import create
 from focoop.methods.base import ClientUpdate, Server
@@ -82,7 +82,7 @@ def test_all_clients_images_train_and_clients_are_tested_apart(tmp_path: Path) -
     assert len({row["accuracy_all"] for row in line["clients"]}) == 1  # one model
     assert [entry["participants"] for entry in folder.manifest["rounds"][1:]] == [[0], [0]]
     assert not (folder.path / "clients").exists()
-    again = evaluate_run(RunFolder.open(folder.path))
+    again = open_state(RunFolder.open(folder.path)).evaluate()
     assert json.loads(json.dumps(again.clients)) == line["clients"]
 
 

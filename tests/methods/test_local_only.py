@@ -9,7 +9,7 @@ import torch
 
 from focoop.config import loading
 from focoop.errors import ConfigError
-from focoop.experiments.evaluation import evaluate_run
+from focoop.experiments.evaluation import open_state
 from focoop.experiments.running import run_experiment
 from focoop.federation.client import train
 from focoop.federation.rounds import aggregate
@@ -116,7 +116,7 @@ def test_a_killed_run_goes_on_to_the_same_files(tmp_path: Path) -> None:
     for name in names:
         assert (whole.path / name).read_bytes() == (resumed.path / name).read_bytes(), name
     assert whole.manifest["rounds"][-1]["bytes_down"] == 0
-    again = evaluate_run(RunFolder.open(whole.path))
+    again = open_state(RunFolder.open(whole.path)).evaluate()
     assert json.loads(json.dumps(again.clients)) == whole.metrics()[-1]["clients"]
 
 
