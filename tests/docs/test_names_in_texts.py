@@ -24,8 +24,8 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 COMMAND = re.compile(r"`focoop ([a-z]+)(?: ([a-z]+))?")
 # Modules that call other programs, with those programs' options.
 OTHERS = ("flower/", "runs/manifest.py")
-# Docs that show a method which a reader writes, or Python.
-OF_A_READER = {"method.radius", "method.aggregate"}
+# Docs that show a method which a reader writes, Python, or a misspelling that is refused.
+OF_A_READER = {"method.radius", "method.aggregate", "federation.round"}
 
 
 def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
