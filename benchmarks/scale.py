@@ -30,8 +30,9 @@ from scale_model import Sizes, mask_seconds, unmask_seconds
 from focoop.config.loading import load
 from focoop.experiments.evaluation import evaluate_state
 from focoop.features.lookup import open_features
-from focoop.federation.rounds import aggregate, num_bytes, start
+from focoop.federation.rounds import aggregate, start
 from focoop.federation.simulator import MemoryStore, simulate
+from focoop.federation.traffic import num_bytes
 from focoop.flower.masking import Masker, unmask
 from focoop.methods.base import ClientUpdate, Server
 from focoop.runs.private_store import PrivateStore

@@ -26,15 +26,14 @@ if TYPE_CHECKING:
         Screen,
         client_round,
         client_state,
-        num_bytes,
         num_sampled,
-        round_bytes,
         sample_clients,
         seeded_release,
         server_round,
         start,
     )
     from focoop.federation.simulator import RoundResult, simulate
+    from focoop.federation.traffic import num_bytes, round_bytes
     from focoop.federation.updates.compression import (
         DOWN,
         UNCODED,

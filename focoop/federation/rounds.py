@@ -413,26 +413,6 @@ def aggregate(
     return replace(result, report={**result.report, **found}) if found else result
 
 
-def round_bytes(
-    shared: Params, classes: int, payload: Payload, down: str, *, asked: int, answered: int
-) -> tuple[int, int]:
-    """Bytes up and down of a round: tensors and class counts up, tensors down.
-
-    Args:
-        shared: the shared tensors.
-        classes: number of classes, each with a count of 8 bytes.
-        payload: how updates are written.
-        down: how shared tensors are written on their way down.
-        asked: how many clients were sent the shared tensors.
-        answered: how many updates came.
-
-    Returns:
-        (up, down), each over all clients.
-    """
-    up = num_bytes(payload.form(shared)) + 8 * classes
-    return answered * up, asked * num_bytes(Payload(down).form(shared))
-
-
 def local_settings(schedule: Schedule, round_index: int) -> LocalSettings:
     """Return what clients train with in a round: its learning rate.
 
@@ -446,19 +426,3 @@ def local_settings(schedule: Schedule, round_index: int) -> LocalSettings:
     local = schedule.local
     rate = learning_rate(local.lr, schedule.lr_schedule, round_index, schedule.rounds)
     return replace(local, lr=rate)
-
-
-def num_bytes(params: Params) -> int:
-    """Count the bytes of named tensors on the wire.
-
-    Args:
-        params: Tensors by name.
-
-    Returns:
-        Their number.
-
-    >>> import torch
-    >>> num_bytes({"a": torch.zeros(2, 3)})
-    24
-    """
-    return sum(v.numel() * v.element_size() for v in params.values())

@@ -14,12 +14,11 @@ from focoop.federation.rounds import (
     Schedule,
     client_round,
     local_settings,
-    num_bytes,
-    round_bytes,
     sample_clients,
     server_round,
     with_losses,
 )
+from focoop.federation.traffic import num_bytes, round_bytes
 from focoop.federation.updates.compression import Payload, rounded
 from focoop.federation.updates.secure_sum import num_words, sum_bytes
 from focoop.methods import ClientUpdate, Method, Params, Server, Task

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from focoop.config import loading
 from focoop.errors import ConfigError, MethodError
-from focoop.federation.rounds import num_bytes
+from focoop.federation.traffic import num_bytes
 from focoop.federation.updates.compression import (
     LEVELS,
     UP,

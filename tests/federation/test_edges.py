@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from focoop import methods
 from focoop.config import loading
-from focoop.federation.rounds import aggregate, num_bytes, start
+from focoop.federation.rounds import aggregate, start
+from focoop.federation.traffic import num_bytes
 from focoop.federation.updates.edges import Edges, combine
 from focoop.federation.updates.screening import Defence
 from focoop.federation.updates.secure_sum import summed

@@ -17,11 +17,11 @@ from focoop.federation.rounds import (
     Schedule,
     aggregate,
     client_state,
-    num_bytes,
     sample_clients,
     start,
 )
 from focoop.federation.simulator import MemoryStore, RoundResult, simulate
+from focoop.federation.traffic import num_bytes
 from focoop.methods import create
 from focoop.methods.base import ClientUpdate, Method, Params, Server, State, Task
 from focoop.methods.local_only import LocalOnly

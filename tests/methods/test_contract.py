@@ -13,8 +13,9 @@ from torch import Tensor
 
 from focoop.clip.base import LabelledFeatures
 from focoop.federation.client import train, trains
-from focoop.federation.rounds import aggregate, num_bytes, start
+from focoop.federation.rounds import aggregate, start
 from focoop.federation.simulator import MemoryStore
+from focoop.federation.traffic import num_bytes
 from focoop.fields import fields_of
 from focoop.methods import available, create
 from focoop.methods.base import ClientUpdate, Method, Server, Task
