@@ -27,11 +27,13 @@ if TYPE_CHECKING:
         load_features,
         open_run,
         partition,
+        register,
         run,
         tune,
     )
     from focoop.clip import Backbone, Names, load_backbone
     from focoop.config import RunConfig
+    from focoop.data import Dataset, ImageSet, Listing
     from focoop.errors import (
         BackboneError,
         ConfigError,
@@ -72,10 +74,13 @@ __all__ = [
     "ClientUpdate",
     "ConfigError",
     "DataError",
+    "Dataset",
     "Evaluation",
     "FeatureSet",
     "FederationError",
     "FocoopError",
+    "ImageSet",
+    "Listing",
     "Logits",
     "Method",
     "MethodError",
@@ -103,6 +108,7 @@ __all__ = [
     "metrics",
     "open_run",
     "partition",
+    "register",
     "run",
     "scores",
     "setting",

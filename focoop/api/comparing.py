@@ -10,6 +10,7 @@ from focoop.api.settings import Overrides, listed
 from focoop.config import Override, shipped
 from focoop.errors import ConfigError, RunError
 from focoop.experiments import Cell, GridSettings, Outcome, comparison, parse_seeds, plan, tables
+from focoop.plugins import origin
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -233,8 +234,27 @@ def run_comparison(
     if not run:
         comparison.refuse_changed(cells)
         return Table([comparison.found(cell) for cell in cells])
+    refuse_registered(cells, jobs)
     watch = on_change or (lambda outcome: None)
     return Table(comparison.run(cells, watch, jobs=jobs))
+
+
+def refuse_registered(cells: Sequence[Cell], jobs: int) -> None:
+    """Refuse methods that other processes would not know.
+
+    Args:
+        cells: The runs.
+        jobs: Processes that make them; 0: this one.
+
+    Raises:
+        ConfigError: A run's method was registered in this process alone.
+    """
+    for name in dict.fromkeys(cell.config.method.name for cell in cells) if jobs else ():
+        if "registered" in (origin("method", name) or {}):
+            raise ConfigError(
+                f"the method {name!r} was registered in this process, and jobs = {jobs} makes runs "
+                "in others: use jobs = 0, or put it into a file, ./mine.py"
+            )
 
 
 def as_settings(given: Settings) -> GridSettings:

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from focoop.api.comparing import OnChange, Settings, as_settings, joined, on_device
+from focoop.api.comparing import (
+    OnChange,
+    Settings,
+    as_settings,
+    joined,
+    on_device,
+    refuse_registered,
+)
 from focoop.api.frames import pandas
 from focoop.api.settings import Overrides
 from focoop.experiments import Choice, Study, parse_objective, studies, write_choice
@@ -213,5 +220,6 @@ def run_tuning(
         DataError: Images or features are missing.
     """
     weights = parse_objective(objective)
+    refuse_registered([cell for study in planned for cell in study.cells], jobs)
     watch = on_change or (lambda outcome: None)
     return Tuning(run_trials(planned, weights, jobs=jobs, watch=watch), weights)

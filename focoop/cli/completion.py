@@ -151,6 +151,12 @@ def device(incomplete: str) -> list[str]:
     return offered(("cpu", "cuda"), incomplete)
 
 
+def score(incomplete: str) -> list[str]:
+    """Offer the scores that come with focoop."""
+    source = (PACKAGE / "functional" / "scores.py").read_text(encoding="utf-8")
+    return offered(re.findall(r'"(\w+)": Score\(', source), incomplete)
+
+
 def backbone(incomplete: str) -> list[str]:
     """Offer the backbones of the paper.
 

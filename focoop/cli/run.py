@@ -73,6 +73,15 @@ def evaluate(
     test_only: Annotated[
         bool, typer.Option("--test-only", help="Neither open nor check the training images.")
     ] = False,
+    score: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Score images by this instead of the method's own score: energy, msp, mcm, ... or "
+            "a file of yours, ./mine.py.",
+            autocompletion=completion.score,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate the last state of a run again, client by client, if its data is still the same."""
@@ -81,7 +90,7 @@ def evaluate(
 
     found = open_run(folder)
     with image_work(messages()):
-        result = found.evaluate(device=device, test_only=test_only)
+        result = found.evaluate(score=score, device=device, test_only=test_only)
     names = found.client_names
     if as_json:
         return print_json(

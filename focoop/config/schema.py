@@ -1,12 +1,14 @@
 """The settings of a run as nested frozen dataclasses; every field is documented and checked."""
 
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from focoop.errors import ConfigError
 from focoop.federation import COUNTS, DOWN, LEAST_PARTIES, RULES, SCHEDULES, UP
 from focoop.fields import build, check, convert, fields_of, plain, setting
 from focoop.methods import lookup
+from focoop.plugins import is_file
 
 # Values that stand for what suits the data, in the place of a list of sets and of a number.
 AUTO_SETS = ("auto",)
@@ -232,7 +234,7 @@ class PrivacyConfig(Section):
 class MethodConfig:
     """A method's name and its own settings; `settings` None means its defaults."""
 
-    name: str = setting("focoop", "method: a file of focoop/methods")
+    name: str = setting("focoop", "a method of focoop methods, or a file of your own, ./mine.py")
     settings: Any = None
 
     def __post_init__(self) -> None:
@@ -295,10 +297,13 @@ class RunConfig(Section):
     @property
     def title(self) -> str:
         """Return `name`, or a name made of what distinguishes runs."""
+        method = Path(self.method.name).stem if is_file(self.method.name) else self.method.name
         kind, colon, target = self.data.id.partition(":")
-        data = target.rsplit("/", 1)[-1] if colon else kind.replace("/", "-")
-        data = data.removesuffix(".safetensors").removesuffix(".csv")
-        return self.name or f"{data}-{self.partition.kind}-{self.method.name}-{self.seed}"
+        path = colon or is_file(kind)
+        data = (target or kind).rsplit("/", 1)[-1] if path else kind.replace("/", "-")
+        for end in (".safetensors", ".csv", ".py"):
+            data = data.removesuffix(end)
+        return self.name or f"{data}-{self.partition.kind}-{method}-{self.seed}"
 
 
 # Section and name of the settings whose default depends on the data, with the value that says so.

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from focoop.data.class_names import plain
     from focoop.data.content_hash import data_hash
     from focoop.data.corruptions.apply import CORRUPTIONS, SEVERITIES, check
+    from focoop.data.dataset import Dataset
     from focoop.data.dataset_spec import NAMED, Source, expand
     from focoop.data.download import fetch
     from focoop.data.folders import folder_splits, read_folder
     from focoop.data.image_set import ImageSet
     from focoop.data.image_versions import rendered
     from focoop.data.labels import code_warnings
+    from focoop.data.listing import Listing
     from focoop.data.prefetch import read_ahead
     from focoop.data.ready_features import use
     from focoop.data.registry import available, data_root, lookup, read_corrupted
@@ -34,7 +36,9 @@ __all__ = [
     "OWN",
     "RECIPE",
     "SEVERITIES",
+    "Dataset",
     "ImageSet",
+    "Listing",
     "Report",
     "Row",
     "Source",

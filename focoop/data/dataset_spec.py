@@ -11,10 +11,12 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from focoop.data.corruptions import apply
-from focoop.data.registry import lookup
+from focoop.data.registry import lookup, parted
 from focoop.errors import DataError
+from focoop.plugins import is_file
 
 KINDS = ("demo", "file", "folder", "clients", "csv", "hf")
 NAMED = "name"  # the kind of a public dataset, written without one
@@ -78,7 +80,7 @@ class Source:
         if kind in ALTERABLE:
             target, split, side, shuffled = _version(spec, target)
         if kind == NAMED:
-            lookup(target.partition("/")[0])
+            lookup(parted(target)[0])
         if corruption is None:
             return cls(kind, target, None, 0, split, side, shuffled)
         if severity is None or not severity.isdecimal():
@@ -90,7 +92,7 @@ class Source:
     @property
     def name(self) -> str:
         """Return the public dataset that is meant, without its variant."""
-        return self.target.partition("/")[0]
+        return parted(self.target)[0]
 
     @property
     def suffix(self) -> str:
@@ -111,7 +113,8 @@ class Source:
         >>> Source.parse("cifar100#fog@2").stem
         'cifar100.fog.2'
         """
-        parts = [self.target.replace("/", "_"), self.split]
+        name, variant = parted(self.target)
+        parts = [Path(name).stem if is_file(name) else name, variant, self.split]
         parts += [f"{self.side}px" if self.side else "", "shuffled" if self.shuffled else ""]
         return "_".join(filter(None, parts)) + self.suffix
 

@@ -1,23 +1,28 @@
 """Public datasets by name: every file of `datasets/` that declares a `DATASET`."""
 
+import inspect
 import os
 import pkgutil
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from focoop.caching import cache_folder
 from focoop.data.dataset import Dataset
 from focoop.data.image_set import ImageSet
 from focoop.errors import DataError, nearest
+from focoop.plugins import names as plugin_names
+from focoop.plugins import plugged
 
 FOLDER = Path(__file__).parent / "datasets"
 
 
 @cache
-def available() -> Mapping[str, Dataset]:
-    """Return all public datasets by name, one per file: the directory is the registry."""
+def _built_in() -> Mapping[str, Dataset]:
+    """The datasets of `datasets/` by name, one per file: the directory is the registry."""
     found = {}
     for module_info in pkgutil.iter_modules([str(FOLDER)]):
         if module_info.name.startswith("_"):
@@ -27,6 +32,43 @@ def available() -> Mapping[str, Dataset]:
         if isinstance(dataset, Dataset):
             found[module_info.name] = dataset
     return dict(sorted(found.items()))
+
+
+def available() -> Mapping[str, Dataset]:
+    """Return all datasets by name: those of `datasets/`, of installed packages, and registered."""
+    others = {
+        name: _dataset_of(thing, name)
+        for name, thing in plugin_names("dataset").items()
+        if name not in _built_in()
+    }
+    return {**_built_in(), **dict(sorted(others.items()))}
+
+
+def parted(target: str) -> tuple[str, str]:
+    """Part the name of a dataset from the split it asks for.
+
+    Args:
+        target: `NAME`, `NAME/official` or `NAME/coop`; NAME may be a file, `./mine.py`.
+
+    Returns:
+        The name, and the split or nothing.
+
+    >>> parted("oxford_pets/official"), parted("./mine.py"), parted("own/mine.py/official")
+    (('oxford_pets', 'official'), ('./mine.py', ''), ('own/mine.py', 'official'))
+    """
+    match = re.fullmatch(r"(.*\.py)(?:/(\w+))?", target)
+    if match:
+        return match[1], match[2] or ""
+    name, _, variant = target.partition("/")
+    return name, variant
+
+
+def _dataset_of(thing: Any, name: str) -> Dataset:
+    """The dataset that a module declares as `DATASET`, or that was given itself."""
+    found = getattr(thing, "DATASET", None) if inspect.ismodule(thing) else thing
+    if not isinstance(found, Dataset):
+        raise DataError(f"{name} must declare DATASET = focoop.Dataset(...)")
+    return found
 
 
 def data_root(given: str | Path | None = None) -> Path:
@@ -54,13 +96,15 @@ def lookup(name: str) -> Dataset:
     Raises:
         DataError: There is none; the message names the nearest.
     """
-    known = available()
-    if name not in known:
-        raise DataError(
-            f"no dataset is called {name!r}{nearest(name, known)}: focoop data list shows all; "
-            "your own are folder:PATH, clients:PATH, csv:FILE, hf:NAME, file:PATH.safetensors"
-        )
-    return known[name]
+    if name in _built_in():
+        return _built_in()[name]
+    found = plugged("dataset", name)
+    if found is not None:
+        return _dataset_of(found, name)
+    raise DataError(
+        f"no dataset is called {name!r}{nearest(name, available())}: focoop data list shows all; "
+        "your own are folder:PATH, clients:PATH, csv:FILE, hf:NAME, file:PATH.safetensors"
+    )
 
 
 def read(name: str, split: str, root: str | Path | None = None) -> ImageSet:
@@ -77,7 +121,7 @@ def read(name: str, split: str, root: str | Path | None = None) -> ImageSet:
     Raises:
         DataError: The dataset is not on disk, or has no such split.
     """
-    plain, _, variant = name.partition("/")
+    plain, variant = parted(name)
     dataset = lookup(plain)
     reader = dataset.read if not variant else getattr(dataset, variant, None)
     if variant not in ("", "official", "coop") or (variant and reader is None):
@@ -114,7 +158,7 @@ def read_corrupted(
     Raises:
         DataError: A dataset of corrupted images alone lacks them.
     """
-    plain = name.partition("/")[0]
+    plain = parted(name)[0]
     dataset = lookup(plain)
     only = dataset.role == "corrupted"
     official = dataset if only else lookup(dataset.corrupted) if dataset.corrupted else None

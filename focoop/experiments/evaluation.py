@@ -19,7 +19,7 @@ from focoop.errors import ConfigError, DataError, RunError
 from focoop.experiments.naming import checked, train_counts
 from focoop.federation import Evaluation, PrivateStore, client_state, evaluate, start
 from focoop.methods import Method, Params, Server
-from focoop.runs import NAMES, RunFolder, anchored, anchored_spec
+from focoop.runs import NAMES, RunFolder, anchored, anchored_spec, used_plugins
 from focoop.scenario import Scenario, build_scenario, make_split, tested_split, training_is_gone
 
 Counts = Callable[[int], Tensor]
@@ -164,6 +164,8 @@ def _agree(
         unopened: hashes of what was not opened, as the run has them.
         hint: what else the user may do where nothing but training images differ.
     """
+    if "plugins" in folder.manifest:
+        folder.agree("plugins", used_plugins(folder.config))
     folder.agree("backbone_fingerprint", scenario.backbone.fingerprint)
     hashes = {**as_written(scenario.hashes, folder.config, folder), **(unopened or {})}
     then = folder.manifest.get("data_hashes", hashes)

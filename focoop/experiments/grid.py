@@ -33,6 +33,7 @@ from focoop.config import (
 from focoop.errors import ConfigError, nearest
 from focoop.fields import Typed
 from focoop.methods import SPELLINGS, available, lookup
+from focoop.plugins import is_file
 
 Tree = dict[str, Any]
 Settings = Path | Mapping[str, Any]  # a file, the name of one that comes with focoop, or values
@@ -41,7 +42,7 @@ TUNABLE = {
     "federation": ("lr", "lr_schedule", "momentum", "weight_decay", "prox"),
     "backbone": ("logit_scale",),
 }
-NAME = re.compile(r"\s*([\w.+-]+)\s*(?::(.*))?", re.DOTALL)
+NAME = re.compile(r"\s*([\w./~+-]+)\s*(?::(.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -246,7 +247,9 @@ def configured(
     method = variant.name
     for layer in layers:
         method = layer.get("method", {}).get("name", method)
-    if not layers and method not in available():
+    if not layers and is_file(method):
+        lookup(method)  # refuses what is no method
+    elif not layers and method not in available():
         there = [] if presets is None else [p.stem for p in presets.glob("*.toml")]
         known = dict.fromkeys([*available(), *(name for name in there if "@" not in name)])
         hint = nearest(method, known, spellings=SPELLINGS)

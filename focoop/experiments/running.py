@@ -8,7 +8,7 @@ from focoop.experiments.evaluation import as_written, evaluate_state, on_device,
 from focoop.experiments.naming import checked, names_of
 from focoop.federation import RoundResult, Schedule, rounded, simulate, start
 from focoop.methods import Server
-from focoop.runs import RunFolder, is_due, run_log, versions
+from focoop.runs import RunFolder, is_due, run_log, used_plugins, versions
 from focoop.scenario import Scenario, build_scenario, make_split, schedule_of
 
 OnRound = Callable[[int, float | None, dict[str, Any] | None], None]
@@ -56,6 +56,8 @@ def _rounds(config: RunConfig, folder: RunFolder, on_round: OnRound | None) -> d
     scenario = build_scenario(placed(config, folder), divide=divide)
     names = names_of(config, scenario.split, scenario.words)
     folder.pin("backbone_fingerprint", scenario.backbone.fingerprint)
+    if (used := used_plugins(config)) or "plugins" in folder.manifest:
+        folder.pin("plugins", used)
     folder.pin("data_hashes", as_written(scenario.hashes, config, folder))
     folder.pin("repeated_shots", scenario.split.repeated)
     folder.remember(data_sources=as_written(scenario.sources, config, folder))

@@ -9,9 +9,14 @@ from focoop.config import RunConfig, from_flat, load
 from focoop.errors import ConfigError
 from focoop.fields import build, setting
 from focoop.flower.app_bundle import SETTINGS
+from focoop.plugins import only_installed
 
 MOST_SITES = 100_000  # a site's memory grows with the number that it is told
 Flat = Mapping[str, bool | int | float | str]
+ONLY_INSTALLED = (
+    "sites run installed code alone; put it into a package with the entry point focoop.methods, "
+    "installed at the coordinator and at every site"
+)
 
 
 @dataclass(frozen=True)
@@ -108,10 +113,11 @@ def run_config(flat: Flat) -> RunConfig:
     flat = told(flat)
     settings = server_settings(flat)
     given = {key: value for key, value in flat.items() if key not in NAMES}
-    if given:
-        return from_flat(given)
     path = Path(settings.config) if settings.config else None
-    return load(path, listed(settings.set), own=bool(settings.classes))
+    with only_installed(ONLY_INSTALLED):
+        if given:
+            return from_flat(given)
+        return load(path, listed(settings.set), own=bool(settings.classes))
 
 
 def listed(text: str) -> list[str]:

@@ -8,6 +8,7 @@ in log form where probabilities would saturate: at a scale of 100 most maxima of
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -17,6 +18,8 @@ import torch
 import torch.nn.functional as F
 
 from focoop.errors import ConfigError, MethodError, nearest
+from focoop.plugins import names as plugin_names
+from focoop.plugins import plugged
 from focoop.seeds import torch_generator
 
 if TYPE_CHECKING:
@@ -357,7 +360,8 @@ def find(name: str) -> Callable[[Inputs], Tensor]:
     """Look up the function of a named score.
 
     Args:
-        name: A name in ``SCORES``.
+        name: A name in ``SCORES``, one that was registered or installed, or a file that defines
+            `score(inputs)`, `./mine.py`.
 
     Returns:
         A function of `Inputs` that gives (N,) scores.
@@ -365,9 +369,20 @@ def find(name: str) -> Callable[[Inputs], Tensor]:
     Raises:
         ConfigError: No score has this name.
     """
-    if name not in SCORES:
-        raise ConfigError(f"unknown score {name!r}{nearest(name, SCORES)}")
-    return SCORES[name].compute
+    if name in SCORES:
+        return SCORES[name].compute
+    found = plugged("score", name)
+    if inspect.ismodule(found):
+        found = getattr(found, "score", None)
+        if found is None:
+            raise ConfigError(f"{name} must define a function score(inputs)")
+    if found is None:
+        known = [*SCORES, *plugin_names("score")]
+        raise ConfigError(f"unknown score {name!r}{nearest(name, known)}")
+    if not callable(found):
+        raise ConfigError(f"the score {name} must be a function of focoop.scores.Inputs")
+    chosen: Callable[[Inputs], Tensor] = found
+    return chosen
 
 
 def _surprise(logits: Tensor, among: int | None = None) -> Tensor:

@@ -1,13 +1,16 @@
-"""Find methods by name: every file of this folder without a leading underscore holds one."""
+"""Find methods by name: a file of this folder, a user's own file, or an installed package."""
 
 import inspect
 import pkgutil
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
+from typing import Any
 
 from focoop.errors import ConfigError, MethodError, nearest
 from focoop.methods.base import Method
+from focoop.plugins import names as plugin_names
+from focoop.plugins import plugged
 
 # What people call methods, without case and signs -> the file that holds it.
 SPELLINGS = {
@@ -34,45 +37,65 @@ SPELLINGS = {
 
 
 @cache
-def available() -> Mapping[str, type[Method]]:
-    """Return all methods by name, one per file: the directory is the registry."""
+def _built_in() -> Mapping[str, type[Method]]:
+    """The methods of this folder by name, one per file: the directory is the registry."""
     found: dict[str, type[Method]] = {}
     for module_info in pkgutil.iter_modules(import_module("focoop.methods").__path__):
         if module_info.name.startswith("_") or module_info.name == "base":
             continue
         module = import_module(f"focoop.methods.{module_info.name}")
-        classes = [
-            member
-            for _, member in inspect.getmembers(module, inspect.isclass)
-            if issubclass(member, Method) and member.__module__ == module.__name__
-        ]
-        if len(classes) != 1:
-            raise MethodError(
-                f"methods/{module_info.name}.py must define exactly one Method, "
-                f"it defines {len(classes)}"
-            )
-        found[module_info.name] = classes[0]
+        found[module_info.name] = _method_of(module, f"methods/{module_info.name}.py")
     return dict(sorted(found.items()))
+
+
+def available() -> Mapping[str, type[Method]]:
+    """Return all methods by name: those of this folder, of installed packages, and registered."""
+    others = {
+        name: _method_of(thing, name)
+        for name, thing in plugin_names("method").items()
+        if name not in _built_in()
+    }
+    return {**_built_in(), **dict(sorted(others.items()))}
 
 
 def lookup(name: str) -> type[Method]:
     """Find the class of a method.
 
     Args:
-        name: The method's name.
+        name: The method's name, or a file that defines one, `./mine.py`.
 
     Returns:
         The class.
 
     Raises:
         ConfigError: There is none; the message names the nearest.
+        MethodError: The file or package holds no method.
     """
+    if name in _built_in():
+        return _built_in()[name]
+    found = plugged("method", name)
+    if found is not None:
+        return _method_of(found, name)
     methods = available()
-    if name not in methods:
-        hint = nearest(name, methods, spellings=SPELLINGS)
-        known = "" if hint.startswith("; there are") else f" (all: {', '.join(methods)})"
-        raise ConfigError(f"no method is called {name!r}{hint}{known}")
-    return methods[name]
+    hint = nearest(name, methods, spellings=SPELLINGS)
+    known = "" if hint.startswith("; there are") else f" (all: {', '.join(methods)})"
+    raise ConfigError(f"no method is called {name!r}{hint}{known}")
+
+
+def _method_of(thing: Any, name: str) -> type[Method]:
+    """The method that a module defines, or that was given as a class."""
+    if not inspect.ismodule(thing):
+        if inspect.isclass(thing) and issubclass(thing, Method):
+            return thing
+        raise MethodError(f"the method {name} must be a class derived from focoop.Method")
+    classes = [
+        member
+        for _, member in inspect.getmembers(thing, inspect.isclass)
+        if issubclass(member, Method) and member.__module__ == thing.__name__
+    ]
+    if len(classes) != 1:
+        raise MethodError(f"{name} must define exactly one Method, it defines {len(classes)}")
+    return classes[0]
 
 
 def create(name: str, settings: object | None = None) -> Method:

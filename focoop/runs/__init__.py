@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from focoop.runs.folder import Committed, RunFolder
     from focoop.runs.lengthen import is_due
     from focoop.runs.log import run_log
-    from focoop.runs.manifest import collect, now, plain, versions
+    from focoop.runs.manifest import collect, now, plain, used_plugins, versions
     from focoop.runs.names import Client, Names
     from focoop.runs.places import anchored, anchored_spec
     from focoop.runs.private_store import PrivateStore, dump, read
@@ -78,6 +78,7 @@ __all__ = [
     "read_manifest",
     "run_log",
     "start",
+    "used_plugins",
     "versions",
     "write",
 ]

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from focoop.config import RunConfig, from_dict
-from focoop.errors import ConfigError, RunError
+from focoop.errors import ConfigError, MethodError, RunError
+from focoop.plugins import looking_in
+from focoop.runs.places import base
 
 CONFIG, MANIFEST, METRICS, NAMES = "config.toml", "manifest.json", "metrics.jsonl", "names.json"
 STATE, CLIENTS, LOCK, LOG = "state.safetensors", "clients", ".lock", "log.txt"
@@ -27,11 +29,35 @@ def read_config(path: Path) -> RunConfig:
         RunError: The folder is no run, or its configuration is damaged.
     """
     try:
-        return from_dict(tomllib.loads((path / CONFIG).read_text(encoding="utf-8")))
+        tree = tomllib.loads((path / CONFIG).read_text(encoding="utf-8"))
+        with looking_in(base(path, _manifest_or_nothing(path))):
+            return from_dict(tree)
     except FileNotFoundError as error:
         raise RunError(f"{path} is not a run folder: it has no {CONFIG}") from error
-    except (OSError, ValueError, ConfigError) as error:
-        raise RunError(f"cannot read {path / CONFIG}: {error}") from error
+    except (OSError, ValueError, ConfigError, MethodError) as error:
+        needed = _manifest_or_nothing(path).get("plugins", [])
+        raise RunError(f"cannot read {path / CONFIG}: {error}{_needs(needed)}") from error
+
+
+def _needs(plugins: list[dict[str, str]]) -> str:
+    """Say which code from outside focoop a run was made with."""
+    lines = []
+    for one in plugins:
+        if "package" in one:
+            how = f"install {one['package']} {one['version']}"
+        elif "registered" in one:
+            how = "call focoop.register for it first"
+        else:
+            how = f"put the file back, sha256 {one['sha256'][:16]}..."
+        lines.append(f"\nthe run was made with the {one['kind']} {one['name']}: {how}")
+    return "".join(lines)
+
+
+def _manifest_or_nothing(path: Path) -> dict[str, Any]:
+    try:
+        return read_manifest(path)
+    except RunError:
+        return {}
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

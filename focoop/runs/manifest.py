@@ -15,6 +15,7 @@ import torch
 
 from focoop import __version__
 from focoop.config import RunConfig, config_hash
+from focoop.plugins import origin
 
 FORMAT = 1
 PACKAGES = ("torch", "numpy", "safetensors", "open_clip_torch")
@@ -31,7 +32,9 @@ def collect(config: RunConfig) -> dict[str, Any]:
     Returns:
         The manifest's first content.
     """
+    used = used_plugins(config)
     return {
+        **({"plugins": used} if used else {}),
         "format": FORMAT,
         "status": "running",
         "started": now(),
@@ -42,6 +45,23 @@ def collect(config: RunConfig) -> dict[str, Any]:
         "seeds": {"run": config.seed, "partition": config.partition.seed},
         "hardware": hardware(config.backbone.device),
     }
+
+
+def used_plugins(config: RunConfig) -> list[dict[str, str]]:
+    """Name the code from outside focoop that a run uses.
+
+    Args:
+        config: The run's settings.
+
+    Returns:
+        One entry per method or dataset: its kind and name, with the hash of its file or the version
+        of its package.
+    """
+    data = config.data
+    specs = [data.id, *data.corrupted, *data.ood, *data.validation_ood]
+    names = [spec.partition("#")[0].partition("@")[0] for spec in specs if ":" not in spec]
+    wanted = [("method", config.method.name), *(("dataset", name) for name in dict.fromkeys(names))]
+    return [found for kind, name in wanted if (found := origin(kind, name)) is not None]
 
 
 def now() -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from focoop.config import RunConfig
+from focoop.plugins import is_file
 
 KEY = "paths_relative_to"
 ON_DISK = ("file", "folder", "clients", "csv")  # kinds of data that are named by a path
@@ -66,9 +67,13 @@ def anchored(config: RunConfig, folder: Path) -> RunConfig:
         ood=tuple(anchored_spec(spec, folder) for spec in data.ood),
         validation_ood=tuple(anchored_spec(spec, folder) for spec in data.validation_ood),
     )
+    method = config.method
+    if is_file(method.name):
+        method = replace(method, name=_path(method.name, folder))
     return replace(
         config,
         data=data,
+        method=method,
         backbone=replace(config.backbone, weights=_path(config.backbone.weights, folder)),
         negatives=replace(config.negatives, words=_path(config.negatives.words, folder)),
     )
@@ -88,6 +93,8 @@ def anchored_spec(spec: str, folder: Path) -> str:
     'folder:/data/images#fog@2'
     """
     kind, colon, target = spec.partition(":")
+    if not colon and ".py" in spec:  # a dataset in a user's own file
+        return _path(spec, folder)
     return f"{kind}:{_path(target, folder)}" if colon and kind in ON_DISK else spec
 
 

@@ -1,0 +1,36 @@
+"""Methods, datasets and scores from outside the package: a user's file, or an installed package.
+
+A room that offers things by name (methods, data, functional) asks here for names it does not know.
+What a file or an entry point holds is looked at by that room.
+
+May import: errors.
+"""
+
+from typing import TYPE_CHECKING
+
+from focoop.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from focoop.plugins.finding import (
+        GROUPS,
+        is_file,
+        looking_in,
+        names,
+        only_installed,
+        origin,
+        plugged,
+        put,
+    )
+
+__all__ = [
+    "GROUPS",
+    "is_file",
+    "looking_in",
+    "names",
+    "only_installed",
+    "origin",
+    "plugged",
+    "put",
+]
+
+__getattr__ = lazy_names(__name__, __file__)
