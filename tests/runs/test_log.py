@@ -75,11 +75,11 @@ def test_the_log_of_a_run_that_never_began_stays(tmp_path: Path) -> None:
     assert kept.index("Traceback") < kept.index("all rounds are done")
 
 
-def test_runs_side_by_side_have_logs_of_their_own(tmp_path: Path) -> None:
+def test_runs_of_one_process_have_logs_of_their_own(tmp_path: Path) -> None:
     setting = write_setting(tmp_path / "data", rounds=1)
     cells = plan([setting], "promptfl,local_only", (0,), tmp_path / "out")
     jobs = [Job(cell.config, cell.folder) for cell in cells]
-    run_jobs(jobs, lambda news: None, workers=0, together=2)
+    run_jobs(jobs, lambda news: None, workers=0)
     for cell, other in zip(cells, cells[::-1], strict=True):
         kept = text(cell.folder)
         assert f"method {cell.label}," in kept and f"method {other.label}," not in kept
