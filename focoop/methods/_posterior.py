@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 # Ridges of the text map, in means of the eigenvalues of the Gram matrix.
 RIDGES = tuple(10.0 ** (exponent / 8) for exponent in range(-16, 33))
 LEAST_VARIANCE = 1e-6  # of class means about their predictions, within classes 1
-UNKNOWN_SPREAD = 1.0  # kappa where nobody has two images of a class: one image weighs as the text
+# kappa where nobody has two images of a class, so that it cannot be estimated: about what five
+# datasets have at two images (geometric mean 2.3, from training images alone).
+UNKNOWN_SPREAD = 2.0
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ def test_one_image_a_class_and_few_classes_are_no_special_case() -> None:
     totals, texts = world(1.0, images=1)
     totals = replace(totals, told=300.0)  # images less classes: nothing is known of the spread
     found = posterior(totals, texts, Basis.of(totals), 1.0, totals.centre)
-    assert found.kappa == 1.0 and found.weights.tolist() == [0.5] * 300
+    assert found.kappa == 2.0 and found.weights.tolist() == pytest.approx([1 / 3] * 300)
     few = replace(totals, images=totals.images * (torch.arange(300) < 2))
     found = posterior(few, texts, Basis.of(few), 1.0, few.centre)
     assert found.weights.sum() == 2 and torch.isfinite(found.means).all()
