@@ -111,7 +111,9 @@ def posterior(
     return Posterior(mixed, weights, kappa, explained)
 
 
-def text_map(words: Tensor, means: Tensor, known: Tensor) -> tuple[Tensor, Tensor, float]:
+def text_map(
+    words: Tensor, means: Tensor, known: Tensor, ridges: tuple[float, ...] = RIDGES
+) -> tuple[Tensor, Tensor, float]:
     """Predict class means from text features, by ridge regression towards a multiple of the text.
 
     The prediction is a t_c + B t_c, with a of least squares (or 0, where that predicts better) and
@@ -121,6 +123,7 @@ def text_map(words: Tensor, means: Tensor, known: Tensor) -> tuple[Tensor, Tenso
         words: (C, D) text features about their mean over known classes.
         means: (C, D) class means about their mean.
         known: (C,) which classes have images.
+        ridges: those to choose from, in means of the eigenvalues of the Gram matrix.
 
     Returns:
         (known, D) predictions of each known class from the others, (C, D) predictions of all
@@ -133,8 +136,9 @@ def text_map(words: Tensor, means: Tensor, known: Tensor) -> tuple[Tensor, Tenso
         values, vectors = torch.linalg.eigh(text @ text.T)
     values = values.clamp(min=0.0)
     slope = float((text * truth).sum() / text.square().sum().clamp(min=1e-12))
-    ridges = torch.tensor(RIDGES, dtype=torch.float64) * values.mean().clamp(min=1e-12)
-    kept = values / (values + ridges[:, None])  # (R, known)
+    factors = torch.tensor(ridges, dtype=torch.float64)
+    penalties = factors * values.mean().clamp(min=1e-12)
+    kept = values / (values + penalties[:, None])  # (R, known)
     freedom = (count - 1.0 - kept.sum(dim=1)).clamp(min=1e-9)  # one is the mean's
     inner = {a: vectors.T @ (truth - a * text) for a in (0.0, slope)}
     errors = {
@@ -146,7 +150,7 @@ def text_map(words: Tensor, means: Tensor, known: Tensor) -> tuple[Tensor, Tenso
     fitted = vectors @ (kept[best][:, None] * inner[a])
     leverage = (vectors.square() * kept[best]).sum(dim=1) + 1.0 / count
     rest = (truth - a * text - fitted) / (1.0 - leverage).clamp(min=1e-9)[:, None]
-    dual = vectors @ (inner[a] / (values + ridges[best])[:, None])  # (known, D)
+    dual = vectors @ (inner[a] / (values + penalties[best])[:, None])  # (known, D)
     predicted = a * words + (words @ text.T) @ dual
     nothing = float((truth / (1.0 - 1.0 / count)).square().sum())
     error = float(rest.square().sum())

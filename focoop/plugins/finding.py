@@ -53,6 +53,12 @@ def put(kind: str, name: str, thing: Any) -> None:
     _registered[kind, name] = thing
 
 
+def forget() -> None:
+    """Forget what was registered in this process, and where files were found."""
+    _registered.clear()
+    _places.clear()
+
+
 def names(kind: str) -> dict[str, Any]:
     """List what is registered or installed, by name.
 

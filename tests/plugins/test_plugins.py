@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from focoop.experiments import plan
 from focoop.flower.settings import run_config
 from focoop.methods import available, lookup
 from focoop.methods.promptfl import PromptFL
+from focoop.plugins import finding
 from tests.toy_setting import write_setting
 
 METHOD = """
@@ -85,14 +87,14 @@ def setting(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of one's own to work in, with nothing registered."""
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(plugins.finding, "_registered", {})
-    monkeypatch.setattr(plugins.finding, "_places", {})
-    return folder
+    finding.forget()
+    yield folder
+    finding.forget()
 
 
 def test_a_method_in_a_file_runs_and_opens_again(
@@ -107,14 +109,14 @@ def test_a_method_in_a_file_runs_and_opens_again(
     assert told["name"] == "./mine.py" and len(told["sha256"]) == 64
     path, before = run.path.resolve(), run.summary["accuracy_own"]
     monkeypatch.chdir(tmp_path)  # elsewhere the same file is found
-    monkeypatch.setattr(plugins.finding, "_places", {})
+    finding.forget()
     again = focoop.open_run(path)
     assert again.evaluate().summary["accuracy_own"] == before
     (here / "mine.py").write_text(METHOD + "\n# changed\n")
     with pytest.raises(focoop.RunError, match=r"plugins is not what .* was started with"):
         focoop.open_run(path).evaluate()
     (here / "mine.py").unlink()
-    monkeypatch.setattr(plugins.finding, "_places", {})
+    finding.forget()
     with pytest.raises(focoop.RunError, match=r"no file \./mine\.py") as error:
         focoop.open_run(path)
     assert f"put the file back, sha256 {told['sha256'][:16]}" in str(error.value)
@@ -127,7 +129,7 @@ def test_a_run_folder_that_moved_with_its_project_finds_its_method(
     focoop.run(setting, {"method.name": "./mine.py", **QUICK}, out="runs/x")
     shutil.move(here, tmp_path / "moved")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(plugins.finding, "_places", {})
+    finding.forget()
     assert focoop.open_run(tmp_path / "moved" / "runs" / "x").config.method.settings.tokens == 2
 
 
