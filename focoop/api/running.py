@@ -79,12 +79,12 @@ class PreparedRun:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to do."""
+        """Return whether nothing is left to do."""
         return self.folder.status == "finished"
 
     @property
     def rounds(self) -> int:
-        """Rounds until it is finished."""
+        """Return how many rounds there are until it is finished."""
         return self.config.federation.rounds if lookup(self.config.method.name).trains else 0
 
     def train(self, on_round: OnRound | None = None) -> Run:

@@ -50,7 +50,7 @@ def method(incomplete: str) -> list[str]:
         incomplete: What is typed so far.
 
     Returns:
-        What a shell may offer.
+        Words to offer.
     """
     return offered((name for name in methods() if name.startswith(incomplete)), incomplete)
 
@@ -152,7 +152,14 @@ def device(incomplete: str) -> list[str]:
 
 
 def score(incomplete: str) -> list[str]:
-    """Offer the scores that come with focoop."""
+    """Offer the scores that come with focoop.
+
+    Args:
+        incomplete: What is typed so far.
+
+    Returns:
+        Words to offer.
+    """
     source = (PACKAGE / "functional" / "scores.py").read_text(encoding="utf-8")
     return offered(re.findall(r'"(\w+)": Score\(', source), incomplete)
 

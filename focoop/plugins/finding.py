@@ -31,6 +31,12 @@ _files_refused: ContextVar[str] = ContextVar("files_refused", default="")
 def is_file(name: str) -> bool:
     """Say whether a name means a Python file.
 
+    Args:
+        name: What a user wrote as a method, dataset or score.
+
+    Returns:
+        Whether it ends in `.py`.
+
     >>> is_file("./mine.py"), is_file("promptfl")
     (True, False)
     """
@@ -144,6 +150,9 @@ def looking_in(folder: Path) -> Iterator[None]:
 
     Args:
         folder: Such as the one a run was started in.
+
+    Yields:
+        Nothing; the folder is looked in while the block runs.
     """
     token = _bases.set((folder, *_bases.get()))
     try:
@@ -158,6 +167,9 @@ def only_installed(reason: str) -> Iterator[None]:
 
     Args:
         reason: What to say to whoever named a file.
+
+    Yields:
+        Nothing; files are refused while the block runs.
     """
     token = _files_refused.set(reason)
     try:

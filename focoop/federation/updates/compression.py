@@ -212,5 +212,12 @@ def _bits(half: Tensor) -> Tensor:
 
 
 def half_type(kind: str) -> torch.dtype:
-    """Return the torch type of a payload of two bytes, `fp16` or `bf16`."""
+    """Return the torch type of a payload of two bytes.
+
+    Args:
+        kind: `fp16` or `bf16`.
+
+    Returns:
+        The type.
+    """
     return {"fp16": torch.float16, "bf16": torch.bfloat16}[kind]
