@@ -94,9 +94,10 @@ def posterior(
         return (features.double().cpu() @ basis.vectors) * scale
 
     images = totals.images.cpu()
-    means = seen(totals.means - centre)
+    means = seen(totals.means.cpu() - centre.cpu())
     if int(known.sum()) < 3:  # too few to learn a map from: images alone
         return Posterior(means, known.double(), 0.0, 0.0)
+    texts = texts.cpu()
     words = seen(texts - texts[known].mean(dim=0))
     left_out, predicted, explained = text_map(words, means, known)
     kappa = UNKNOWN_SPREAD
@@ -203,5 +204,5 @@ class Seen:
 
     def __call__(self, features: Tensor) -> Tensor:
         """(n, D) in float64 on the CPU."""
-        moved = (features.double() - self.centre.double()).cpu()
+        moved = features.double().cpu() - self.centre.double().cpu()
         return (moved @ self.basis.vectors) * self.basis.scales(self.shrinkage)
