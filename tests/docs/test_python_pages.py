@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+import focoop
+from tests.toy_setting import write_setting
+
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 
@@ -27,6 +30,16 @@ def run(page: str) -> tuple[str, dict[str, Any]]:
 def test_scores_and_metrics() -> None:
     printed, _ = run("docs/reference/python-functional.md")
     assert float(printed) == pytest.approx(1.0)
+
+
+def test_the_method_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (block,) = BLOCK.findall((ROOT / "docs/guides/add-a-method.md").read_text(encoding="utf-8"))
+    (tmp_path / "mine.py").write_text(block, encoding="utf-8")
+    settings = {"method.name": "./mine.py", "federation.rounds": 2}
+    made = focoop.run(write_setting(tmp_path / "data"), settings)
+    assert made.prompts()["context"].shape[0] == 4
+    assert made.scores("far").shape == made.predictions("far").shape
 
 
 @pytest.mark.slow
