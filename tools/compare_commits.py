@@ -15,6 +15,7 @@ The exit status is 0 where all runs agree, 1 where one differs, 2 where a run or
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -433,4 +434,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    # A command that is told to end removes its worktrees and ends its processes first.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())
