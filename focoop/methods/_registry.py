@@ -37,15 +37,16 @@ SPELLINGS = {
 
 
 @cache
-def _built_in() -> Mapping[str, type[Method]]:
-    """The methods of this folder by name, one per file: the directory is the registry."""
-    found: dict[str, type[Method]] = {}
-    for module_info in pkgutil.iter_modules(import_module("focoop.methods").__path__):
-        if module_info.name.startswith("_") or module_info.name == "base":
-            continue
-        module = import_module(f"focoop.methods.{module_info.name}")
-        found[module_info.name] = _method_of(module, f"methods/{module_info.name}.py")
-    return dict(sorted(found.items()))
+def _names() -> tuple[str, ...]:
+    """Names of the methods of this folder, one per file: the directory is the registry."""
+    found = [one.name for one in pkgutil.iter_modules(import_module("focoop.methods").__path__)]
+    return tuple(sorted(name for name in found if not name.startswith("_") and name != "base"))
+
+
+@cache
+def _built_in(name: str) -> type[Method]:
+    """A method of this folder; the files of others are not loaded."""
+    return _method_of(import_module(f"focoop.methods.{name}"), f"methods/{name}.py")
 
 
 def available() -> Mapping[str, type[Method]]:
@@ -53,9 +54,9 @@ def available() -> Mapping[str, type[Method]]:
     others = {
         name: _method_of(thing, name)
         for name, thing in plugin_names("method").items()
-        if name not in _built_in()
+        if name not in _names()
     }
-    return {**_built_in(), **dict(sorted(others.items()))}
+    return {**{name: _built_in(name) for name in _names()}, **dict(sorted(others.items()))}
 
 
 def lookup(name: str) -> type[Method]:
@@ -71,15 +72,16 @@ def lookup(name: str) -> type[Method]:
         ConfigError: There is none; the message names the nearest.
         MethodError: The file or package holds no method.
     """
-    if name in _built_in():
-        return _built_in()[name]
+    if name in _names():
+        return _built_in(name)
     found = plugged("method", name)
     if found is not None:
         return _method_of(found, name)
     methods = available()
     hint = nearest(name, methods, spellings=SPELLINGS)
-    known = "" if hint.startswith("; there are") else f" (all: {', '.join(methods)})"
-    raise ConfigError(f"no method is called {name!r}{hint}{known}")
+    every = ", ".join(methods)
+    told = f"; there are {every}" if hint.startswith("; there are") else f"{hint} (all: {every})"
+    raise ConfigError(f"no method is called {name!r}{told}")
 
 
 def _method_of(thing: Any, name: str) -> type[Method]:
