@@ -103,18 +103,24 @@ def inspect(kind: str, target: str, split: str = ALL, root: str | Path | None = 
     clients = kind in OWN and own.clients_of(kind, Path(target).expanduser())
     by = "client" if clients else "domain"
     images = open_images(kind, target, split, root=root, by=by, check=False)
-    found = examine(images)
+    findings = examine(images)
     rows = _rows(kind, target, by, images)
-    readable = [row for row, file in enumerate(images.files) if found and not found[file].reason]
+    readable = [
+        row for row, file in enumerate(images.files) if findings and not findings[file].reason
+    ]
     return Report(
         images=images,
         splits=_split_counts(rows),
         groups=Counter(row.group for row in rows if row.group),
-        formats=Counter(found[images.files[row]].format for row in readable),
-        broken=_grouped((one.reason, file) for file, one in found.items() if one.reason),
+        formats=Counter(findings[images.files[row]].format for row in readable),
+        broken=_grouped(
+            (finding.reason, file) for file, finding in findings.items() if finding.reason
+        ),
         remarks={
-            **_deep(images, found),
-            **_grouped((text, file) for file, one in found.items() for text in one.remarks),
+            **_deep(images, findings),
+            **_grouped(
+                (text, file) for file, finding in findings.items() for text in finding.remarks
+            ),
             **_nested(kind, target, images),
         },
         left_out=_left_out(kind, target, by),
@@ -145,15 +151,15 @@ def _split_counts(rows: Sequence[Row]) -> dict[str, int]:
     return {**dict(sorted(count.items())), **({NO_SPLIT: free} if count and free else {})}
 
 
-def _deep(images: ImageSet, found: Mapping[str, Finding]) -> dict[str, list[str]]:
+def _deep(images: ImageSet, findings: Mapping[str, Finding]) -> dict[str, list[str]]:
     """How deep images are scaled -> those images, for each client or domain, or for the set."""
-    told: dict[str, list[str]] = {}
+    remarks: dict[str, list[str]] = {}
     groups = images.domains or [0] * len(images)
     for number, name in enumerate(images.domain_names or ("",)):
         tops = {
             file: top
             for file, group in zip(images.files, groups, strict=True)
-            if group == number and file in found and (top := found[file].top) is not None
+            if group == number and file in findings and (top := findings[file].top) is not None
         }
         where = f" of {name}" if name else ""
         whites = whites_of(tops.values())
@@ -168,8 +174,8 @@ def _deep(images: ImageSet, found: Mapping[str, Finding]) -> dict[str, list[str]
                 f"files{where} of more than 8 bits, values up to {top:.6g}: read as "
                 f"{bits(white)}{also}"
             )
-            told[text] = some
-    return told
+            remarks[text] = some
+    return remarks
 
 
 def _nested(kind: str, target: str, images: ImageSet) -> dict[str, list[str]]:
@@ -204,7 +210,7 @@ def _left_out(kind: str, target: str, by: str) -> dict[str, tuple[str, ...]]:
     tables = {f"{client}/{name}" for client, name in listed.items()}
     if by == "client":  # a client may name its classes
         tables |= {f"{client.name}/{name}" for client in path.iterdir() for name in FILES}
-    found = {
+    by_reason = {
         OUTSIDE: tuple(file for file in lost if file not in unlisted),
         UNLISTED: unlisted,
         **{
@@ -212,7 +218,7 @@ def _left_out(kind: str, target: str, by: str) -> dict[str, tuple[str, ...]]:
             for reason, some in files.others.items()
         },
     }
-    return {reason: found[reason] for reason in LEFT_OUT if found.get(reason)}
+    return {reason: by_reason[reason] for reason in LEFT_OUT if by_reason.get(reason)}
 
 
 def _repeated(rows: Sequence[Row], readable: ImageSet) -> dict[str, list[list[Row]]]:
@@ -222,7 +228,7 @@ def _repeated(rows: Sequence[Row], readable: ImageSet) -> dict[str, list[list[Ro
     for row in rows:
         if row.file in content:
             same.setdefault(content[row.file], []).append(row)
-    told: dict[str, list[list[Row]]] = {}
+    repetitions: dict[str, list[list[Row]]] = {}
     for group in same.values():
         if len(group) < 2:
             continue
@@ -232,13 +238,13 @@ def _repeated(rows: Sequence[Row], readable: ImageSet) -> dict[str, list[list[Ro
             TWO_CLIENTS: {row.group for row in group},
         }
         for how in [how for how, values in several.items() if len(values) > 1] or [TWICE]:
-            told.setdefault(how, []).append(group)
-    return {how: told[how] for how in REPETITIONS if how in told}
+            repetitions.setdefault(how, []).append(group)
+    return {how: repetitions[how] for how in REPETITIONS if how in repetitions}
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """Text -> files, the most frequent text first."""
-    found: dict[str, list[str]] = {}
+    files_by_text: dict[str, list[str]] = {}
     for text, file in pairs:
-        found.setdefault(text, []).append(file)
-    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+        files_by_text.setdefault(text, []).append(file)
+    return dict(sorted(files_by_text.items(), key=lambda item: -len(item[1])))

@@ -62,7 +62,7 @@ def file_hashes(images: ImageSet, cache_dir: Path | None = None) -> list[str]:
     folder = None if cache_dir is None else cache_dir / "hashes"
     memo_path = cache_folder(folder, "hashes") / f"{name}.json"
     memo: dict[str, list[Any]] = _read_memo(memo_path)
-    fresh, found = False, []
+    fresh, hashes = False, []
     with readers(cores()) as pool:  # hashing leaves the interpreter free
         known = pool.map(lambda file: _content(root, file, memo.get(file)), images.files)
         for done, (file, stamp) in enumerate(zip(images.files, known, strict=True)):
@@ -70,7 +70,7 @@ def file_hashes(images: ImageSet, cache_dir: Path | None = None) -> list[str]:
                 tell(f"hashing {root.name}", done, len(images))
             fresh = fresh or memo.get(file) != stamp
             memo[file] = stamp
-            found.append(stamp[2])
+            hashes.append(stamp[2])
     if fresh:
         tell(f"hashing {root.name}", len(images), len(images))
         try:
@@ -80,16 +80,16 @@ def file_hashes(images: ImageSet, cache_dir: Path | None = None) -> list[str]:
                 f"cannot write {memo_path} ({error.strerror}): make room or give write access "
                 "there, or choose another folder (environment variable FOCOOP_CACHE)"
             ) from error
-    return found
+    return hashes
 
 
 def _content(root: Path, file: str, known: list[Any] | None) -> list[Any]:
     """Size, time and sha256 of a file; the latter as known where the others are."""
     try:
-        found = (root / file).stat()
-        if not stat.S_ISREG(found.st_mode):  # reading a pipe would wait for ever
+        status = (root / file).stat()
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for ever
             raise NotAFile(root / file)
-        if known is not None and known[:2] == [found.st_size, found.st_mtime_ns]:
+        if known is not None and known[:2] == [status.st_size, status.st_mtime_ns]:
             return known
         content = hashlib.sha256((root / file).read_bytes()).hexdigest()
     except OSError as error:
@@ -97,7 +97,7 @@ def _content(root: Path, file: str, known: list[Any] | None) -> list[Any]:
             f"image {root / file} cannot be read ({plain_reason(error)}): the dataset lists it; "
             "put it there, or get the dataset again"
         ) from error
-    return [found.st_size, found.st_mtime_ns, content]
+    return [status.st_size, status.st_mtime_ns, content]
 
 
 def _read_memo(path: Path) -> dict[str, list[Any]]:

@@ -108,13 +108,13 @@ class Dataset:
     @property
     def size(self) -> int:
         """Return the bytes to fetch; 0 where a part is not known beforehand."""
-        sizes = [one.size for one in self.downloads]
+        sizes = [download.size for download in self.downloads]
         return sum(sizes) if all(sizes) else 0
 
     @property
     def known_size(self) -> int:
         """Return the bytes to fetch of the parts whose size is known."""
-        return sum(one.size for one in self.downloads)
+        return sum(download.size for download in self.downloads)
 
     @property
     def fetched(self) -> bool:
@@ -124,7 +124,7 @@ class Dataset:
     @property
     def told_size(self) -> str:
         """Return how much there is to fetch, in words; a part of unknown size is named."""
-        unknown = [one.file for one in self.downloads if not one.size]
+        unknown = [download.file for download in self.downloads if not download.size]
         if not self.known_size:
             return "size not known before the download"
         return f"{self.known_size / 1e6:.0f} MB" + (f" and {', '.join(unknown)}" if unknown else "")

@@ -160,8 +160,8 @@ def expand(specs: Sequence[str]) -> list[str]:
     >>> expand(["dtd", "cifar100#fog"])[:3]
     ['dtd', 'cifar100#fog@1', 'cifar100#fog@2']
     """
-    found = []
+    expanded = []
     for spec in specs:
         whole = "#" not in spec or "@" in spec.rpartition("#")[2]
-        found += [spec] if whole else [f"{spec}@{s}" for s in apply.SEVERITIES]
-    return found
+        expanded += [spec] if whole else [f"{spec}@{s}" for s in apply.SEVERITIES]
+    return expanded

@@ -133,12 +133,12 @@ def plain_reason(error: Exception) -> str:
         return ABSENT
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    told = str(error)
+    message = str(error)
     if type(error).__name__ == "UnidentifiedImageError":
         return NO_IMAGE
-    if "truncated" in told.lower() or isinstance(error, EOFError):
+    if "truncated" in message.lower() or isinstance(error, EOFError):
         return CUT
-    return told if isinstance(error, PlainError) or told.startswith("conversion") else DAMAGED
+    return message if isinstance(error, PlainError) or message.startswith("conversion") else DAMAGED
 
 
 def quietly(work: Callable[[], Decoded]) -> Decoded:
@@ -243,8 +243,8 @@ def _heif(path: Path) -> Decoded:
         import pillow_heif
     except ImportError as error:
         raise MissingPackageError(f"HEIC needs the package pillow-heif: {EXTRA}") from error
-    found = pillow_heif.open_heif(path)
-    return _flat("HEIC", found.to_pillow(), (FIRST,) if len(found) > 1 else ())
+    container = pillow_heif.open_heif(path)
+    return _flat("HEIC", container.to_pillow(), (FIRST,) if len(container) > 1 else ())
 
 
 @cache
@@ -253,7 +253,7 @@ def pillow_formats() -> tuple[str, ...]:
     from PIL import Image, features
 
     Image.init()
-    found = [name for name in formats.PILLOW_FORMATS if name in Image.OPEN]
-    if not features.check("avif") and "AVIF" in found:
-        found.remove("AVIF")
-    return tuple(found)
+    names = [name for name in formats.PILLOW_FORMATS if name in Image.OPEN]
+    if not features.check("avif") and "AVIF" in names:
+        names.remove("AVIF")
+    return tuple(names)

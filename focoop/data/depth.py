@@ -89,8 +89,8 @@ class Decoded:
         if not white and self.top is not None:
             white = _of_kind(self.values, whites_of([self.top]))
         grey = eight_bits(self.values, white)
-        found = Image.fromarray(255 - grey if self.inverted else grey).convert("RGB")
-        return found if self.alpha is None else on_white(found, Image.fromarray(self.alpha))
+        image = Image.fromarray(255 - grey if self.inverted else grey).convert("RGB")
+        return image if self.alpha is None else on_white(image, Image.fromarray(self.alpha))
 
 
 def whites_of(tops: Iterable[float]) -> Whites:
@@ -130,10 +130,10 @@ def eight_bits(values: npt.NDArray[Any], white: float) -> npt.NDArray[np.uint8]:
     if values.dtype.kind == "f":
         scaled = np.nan_to_num(values.astype(np.float64), posinf=white, neginf=0) * (255 / white)
         return np.clip(scaled, 0, 255).astype(np.uint8)
-    kept = np.clip(values.astype(np.int64), 0, int(white))
+    clipped = np.clip(values.astype(np.int64), 0, int(white))
     if white < 255:
-        return (kept * 255 // int(white)).astype(np.uint8)
-    return (kept * 256 // (int(white) + 1)).astype(np.uint8)
+        return (clipped * 255 // int(white)).astype(np.uint8)
+    return (clipped * 256 // (int(white) + 1)).astype(np.uint8)
 
 
 def bits(white: float) -> str:

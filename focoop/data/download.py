@@ -56,10 +56,10 @@ def fetch(name: str, root: str | Path | None = None, progress: Progress | None =
         )
     record = where / ".focoop" / f"{name}.json"
     known = _read(record)
-    for one in dataset.downloads:
-        if _here(one, dataset, where):
+    for entry in dataset.downloads:
+        if _here(entry, dataset, where):
             continue
-        known[one.url] = vars(_get(one, dataset, where, progress or (lambda *_: None)))
+        known[entry.url] = vars(_get(entry, dataset, where, progress or (lambda *_: None)))
         content = {"dataset": name, "licence": dataset.licence, "files": list(known.values())}
         write_whole(record, json.dumps(content, indent=1).encode())
     base = dataset.find(where)
@@ -174,45 +174,45 @@ def _merge(source: Path, target: Path) -> None:
             os.replace(entry, place)
 
 
-def _get(one: Download, dataset: Dataset, where: Path, progress: Progress) -> Fetched:
+def _get(entry: Download, dataset: Dataset, where: Path, progress: Progress) -> Fetched:
     """Download one file and unpack it where it is an archive."""
     base = dataset.find(where) or where / dataset.folder
-    target = (base if one.unpack is None else where) / one.file
+    target = (base if entry.unpack is None else where) / entry.file
     if target.is_file():  # got by hand, or by a fetch that was stopped before unpacking
-        digest = _checked(target, target, one.url, one.checksum)
+        digest = _checked(target, target, entry.url, entry.checksum)
     else:
-        _room(one, where)
-        digest = download(one.url, target, one.checksum, progress)
+        _room(entry, where)
+        digest = download(entry.url, target, entry.checksum, progress)
     size = target.stat().st_size
-    if one.unpack is not None:
-        unpack(target, base if one.unpack == dataset.folder else where / one.unpack)
-        if one.inner:
-            inner = where / one.inner
+    if entry.unpack is not None:
+        unpack(target, base if entry.unpack == dataset.folder else where / entry.unpack)
+        if entry.inner:
+            inner = where / entry.inner
             unpack(inner, inner.parent)
             inner.unlink()
         target.unlink()
-    return Fetched(one.url, one.file, size, digest, one.checksum or "no published checksum")
+    return Fetched(entry.url, entry.file, size, digest, entry.checksum or "no published checksum")
 
 
-def _room(one: Download, where: Path) -> None:
+def _room(entry: Download, where: Path) -> None:
     """Refuse a download that the disk cannot hold: the archive and its content."""
     where.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(where).free
-    needed = one.size * (2 if one.unpack is not None else 1)
+    needed = entry.size * (2 if entry.unpack is not None else 1)
     if free < needed:
         raise DataError(
-            f"{where} has {free / 1e9:.1f} GB left and {one.file} needs about {needed / 1e9:.1f} "
+            f"{where} has {free / 1e9:.1f} GB left and {entry.file} needs about {needed / 1e9:.1f} "
             "GB: make room, or choose another folder with --root"
         )
 
 
-def _here(one: Download, dataset: Dataset, where: Path) -> bool:
+def _here(entry: Download, dataset: Dataset, where: Path) -> bool:
     """Whether a download's result is on disk, fetched or put there by hand."""
     base = dataset.find(where)
-    if one.unpack is None:
-        return ((base or where / dataset.folder) / one.file).is_file()
-    if one.gives:
-        return ((base or where / dataset.folder) / one.gives).exists()
+    if entry.unpack is None:
+        return ((base or where / dataset.folder) / entry.file).is_file()
+    if entry.gives:
+        return ((base or where / dataset.folder) / entry.gives).exists()
     return base is not None
 
 
@@ -231,7 +231,7 @@ def _checked(file: Path, target: Path, url: str, checksum: str) -> str:
 def _read(record: Path) -> dict[str, dict[str, Any]]:
     """What was fetched before, by address."""
     try:
-        return {one["url"]: one for one in json.loads(record.read_text("utf-8"))["files"]}
+        return {file["url"]: file for file in json.loads(record.read_text("utf-8"))["files"]}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 

@@ -53,10 +53,10 @@ def read_folder(root: Path | str, split: str, drop_classes: Sequence[str] = ()) 
     order = sorted(tree)
     for group in groups:
         for label, name in enumerate(classes):
-            found = tree[group].get(name, ())
-            files += found
-            labels += [label] * len(found)
-            domains += [order.index(group)] * len(found)
+            paths = tree[group].get(name, ())
+            files += paths
+            labels += [label] * len(paths)
+            domains += [order.index(group)] * len(paths)
     if not files:
         raise DataError(f"no images for split {split!r} in {root} (looked for {_suffixes()})")
     by_domain = _has_domains(tree)
@@ -141,12 +141,12 @@ def renamed(tree: Tree, names: Mapping[str, str]) -> dict[str, dict[str, list[st
     Returns:
         The tree.
     """
-    found: dict[str, dict[str, list[str]]] = {}
+    new_tree: dict[str, dict[str, list[str]]] = {}
     for group, classes in tree.items():
-        found[group] = {}
+        new_tree[group] = {}
         for folder, files in classes.items():
-            found[group].setdefault(names.get(folder, folder), []).extend(files)
-    return found
+            new_tree[group].setdefault(names.get(folder, folder), []).extend(files)
+    return new_tree
 
 
 def scan(root: Path, named: Collection[str] | None = None) -> dict[str, dict[str, list[str]]]:
@@ -180,10 +180,10 @@ def scan(root: Path, named: Collection[str] | None = None) -> dict[str, dict[str
     if not tree and files.images:
         return {"": {FLAT: list(files.images)}}
     if not tree:
-        told = lost(files.others)
+        unused = lost(files.others)
         raise DataError(
             f"no images in {root}: expected <class>/<image>, or <split>/<class>/<image>, "
-            f"with images of {_suffixes()}{f'; there are {told}' if told else ''}"
+            f"with images of {_suffixes()}{f'; there are {unused}' if unused else ''}"
         )
     return tree if "" in tree else _by_split(root, tree)
 
@@ -191,12 +191,12 @@ def scan(root: Path, named: Collection[str] | None = None) -> dict[str, dict[str
 def _by_split(root: Path, tree: Tree) -> dict[str, dict[str, list[str]]]:
     """The tree with its groups called as `folder_groups` says; two of one name become one."""
     called = folder_groups(str(root), tree)
-    found: dict[str, dict[str, list[str]]] = {}
+    by_split: dict[str, dict[str, list[str]]] = {}
     for folder, classes in tree.items():
-        group = found.setdefault(called[folder], {})
+        group = by_split.setdefault(called[folder], {})
         for name, files in classes.items():
             group.setdefault(name, []).extend(files)
-    return found
+    return by_split
 
 
 def _layout(images: Iterable[str], named: Collection[str]) -> dict[str, dict[str, list[str]]]:

@@ -59,10 +59,10 @@ def suffix(name: str) -> str:
     >>> suffix("Photo.JPG"), suffix("1.2.840.113619.2"), suffix("IM0001")
     ('.jpg', '', '')
     """
-    found = os.path.splitext(name)[1].lower()
-    if found == ".gz" and name.lower().endswith(".nii.gz"):
+    ending = os.path.splitext(name)[1].lower()
+    if ending == ".gz" and name.lower().endswith(".nii.gz"):
         return ".nii.gz"
-    return "" if found[1:].isdigit() else found
+    return "" if ending[1:].isdigit() else ending
 
 
 def why_not(folder: str | Path, name: str) -> str:

@@ -122,11 +122,11 @@ class ImageSet:
                 )
         if not names:
             return self
-        kept = [name for name in self.classes if name not in names]
-        place = {self.classes.index(name): i for i, name in enumerate(kept)}
+        remaining = [name for name in self.classes if name not in names]
+        place = {self.classes.index(name): i for i, name in enumerate(remaining)}
         chosen = self.take([row for row, label in enumerate(self.labels) if label in place])
         labels = tuple(place[label] for label in chosen.labels)
-        return replace(chosen, labels=labels, classes=tuple(kept))
+        return replace(chosen, labels=labels, classes=tuple(remaining))
 
 
 @dataclass(frozen=True)

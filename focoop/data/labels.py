@@ -59,10 +59,10 @@ def refuse_missing(source: str, labels: Mapping[int, str]) -> None:
     lines = [line for line, label in labels.items() if is_missing(label)]
     if not lines:
         return
-    found = sorted({labels[line] for line in lines})
+    values = sorted({labels[line] for line in lines})
     more = f" and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
     plural = "s" if len(lines) > 1 else ""
-    words = [label for label in found if label.lower() not in ("", "nan")]
+    words = [label for label in values if label.lower() not in ("", "nan")]
     meant = ""
     if words:
         meant = (
@@ -71,8 +71,9 @@ def refuse_missing(source: str, labels: Mapping[int, str]) -> None:
         )
     raise DataError(
         f"{source}, line{plural} {', '.join(map(str, lines[:SHOWN]))}{more}: no label "
-        f"({', '.join(repr(label) if label else 'empty' for label in found)}): path and label must "
-        f"both be given; write the class, or remove {'these rows' if plural else 'this row'}{meant}"
+        f"({', '.join(repr(label) if label else 'empty' for label in values)}): path and label "
+        "must both be given; write the class, or remove "
+        f"{'these rows' if plural else 'this row'}{meant}"
     )
 
 

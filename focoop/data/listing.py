@@ -105,12 +105,12 @@ def coop(
     Raises:
         DataError: The file is missing or damaged.
     """
-    found = read_json(base / split_file)
+    content = read_json(base / split_file)
     splits: dict[str, list[Row]] = {}
     names: dict[int, str] = {}
     try:
         for split in ("train", "val", "test"):
-            rows = found[split]
+            rows = content[split]
             splits[split] = [(f"{images}/{file}".lstrip("/"), int(y)) for file, y, _ in rows]
             names |= {int(label): rename(name) for _, label, name in rows}
     except (KeyError, TypeError, ValueError) as error:
@@ -202,12 +202,12 @@ def flat(base: Path, folder: str, name: str) -> Listing:
     Returns:
         The images.
     """
-    found = sorted(
+    files = sorted(
         path.relative_to(base).as_posix()
         for path in (base / folder).rglob("*")
         if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
     )
-    return Listing(base, [name], {"test": [(file, 0) for file in found]})
+    return Listing(base, [name], {"test": [(file, 0) for file in files]})
 
 
 def domain_folders(
@@ -223,7 +223,7 @@ def domain_folders(
     Returns:
         The images, with domains.
     """
-    found = [
+    pairs = [
         (folder, file)
         for folder in domains
         for file in sorted(
@@ -232,8 +232,8 @@ def domain_folders(
             if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
         )
     ]
-    classes, rows = by_folder([file for _, file in found])
+    classes, rows = by_folder([file for _, file in pairs])
     names = list(domains.values())
     place = {folder: names.index(name) for folder, name in domains.items()}
-    at = {ALL: [place[folder] for folder, _ in found]}
+    at = {ALL: [place[folder] for folder, _ in pairs]}
     return Listing(base, [rename(name) for name in classes], {ALL: rows}, at, names)

@@ -55,7 +55,7 @@ def folders() -> list[Path]:
         DataError: One of them does not exist.
     """
     given = [
-        Path(one).expanduser() for one in os.environ.get(VARIABLE, "").split(os.pathsep) if one
+        Path(path).expanduser() for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path
     ]
     for folder in given:
         if not folder.is_dir():
@@ -72,7 +72,7 @@ def use(chosen: Sequence[Path]) -> None:
     Args:
         chosen: The folders.
     """
-    os.environ[VARIABLE] = os.pathsep.join(str(one.expanduser().absolute()) for one in chosen)
+    os.environ[VARIABLE] = os.pathsep.join(str(folder.expanduser().absolute()) for folder in chosen)
     folders()
 
 
@@ -117,14 +117,14 @@ def lacking(specs: Iterable[str], root: str | Path | None = None) -> dict[str, l
     Returns:
         dataset -> what is asked of it.
     """
-    found: dict[str, list[Source]] = {}
+    absent: dict[str, list[Source]] = {}
     for spec in expand(list(dict.fromkeys(specs))):
         source = Source.parse(spec)
         if source.kind != NAMED or find(source) is not None:
             continue
         if lookup(source.name).find(data_root(root)) is None:
-            found.setdefault(source.name, []).append(source)
-    return found
+            absent.setdefault(source.name, []).append(source)
+    return absent
 
 
 def require(
@@ -162,7 +162,7 @@ def missing(absent: dict[str, list[Source]], root: str | Path | None = None) -> 
     """
     fetched = [name for name in absent if lookup(name).fetched]
     lines = [f"  {name}: {how_to_get(name)}" for name in absent]
-    files = list(dict.fromkeys(_told(one) for asked in absent.values() for one in asked))
+    files = list(dict.fromkeys(_told(source) for asked in absent.values() for source in asked))
     shown = ", ".join(files[:LISTED]) + (", ..." if len(files) > LISTED else "")
     looked = ", ".join(map(str, folders()))
     count = f"{len(absent)} datasets are" if len(absent) > 1 else "a dataset is"
@@ -173,7 +173,7 @@ def missing(absent: dict[str, list[Source]], root: str | Path | None = None) -> 
         f"or name a folder of ready features by --features DIR (or {VARIABLE}) that has {shown}"
         + (f"; looked in {looked}" if looked else "")
     )
-    if all(one.corruption for asked in absent.values() for one in asked):
+    if all(source.corruption for asked in absent.values() for source in asked):
         parts.append("or measure no corrupted images: --set data.corrupted=[]")
     parts.append("without any download: focoop run demo")
     return DataError("\n".join(parts))
@@ -219,14 +219,14 @@ def check_classes(name: str, ready: Ready, classes: Sequence[str]) -> None:
         DataError: They are others.
     """
     dataset, known = ready.dataset, class_names(name)
-    classes = [one for one in classes if one not in dataset.no_classes]
+    classes = [label for label in classes if label not in dataset.no_classes]
     most = max(dataset.classes, len(known))
     if dataset.classes and len(classes) > most:
         raise DataError(
             f"{ready.path} has {len(classes)} classes, and {dataset.title} has {dataset.classes}: "
             f"it is not of {name}; take it out of the folder of ready features"
         )
-    strangers = [one for one in classes if known and plain(one) not in known]
+    strangers = [label for label in classes if known and plain(label) not in known]
     if len(strangers) > (1 - KNOWN_SHARE) * len(classes):
         raise DataError(
             f"{ready.path} has classes that {dataset.title} has not, such as {strangers[0]!r}"
@@ -246,7 +246,7 @@ def class_names(name: str) -> frozenset[str]:
         The names; empty where they are not kept.
     """
     listed = json.loads(NAMES.read_text("utf-8"))
-    return frozenset(plain(one) for one in listed.get(name, ()))
+    return frozenset(plain(label) for label in listed.get(name, ()))
 
 
 def header(path: Path) -> dict[str, str]:

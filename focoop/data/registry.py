@@ -23,15 +23,15 @@ FOLDER = Path(__file__).parent / "datasets"
 @cache
 def _built_in() -> Mapping[str, Dataset]:
     """The datasets of `datasets/` by name, one per file: the directory is the registry."""
-    found = {}
+    datasets = {}
     for module_info in pkgutil.iter_modules([str(FOLDER)]):
         if module_info.name.startswith("_"):
             continue
         module = import_module(f"focoop.data.datasets.{module_info.name}")
         dataset = getattr(module, "DATASET", None)
         if isinstance(dataset, Dataset):
-            found[module_info.name] = dataset
-    return dict(sorted(found.items()))
+            datasets[module_info.name] = dataset
+    return dict(sorted(datasets.items()))
 
 
 def available() -> Mapping[str, Dataset]:
@@ -65,10 +65,10 @@ def parted(target: str) -> tuple[str, str]:
 
 def _dataset_of(thing: Any, name: str) -> Dataset:
     """The dataset that a module declares as `DATASET`, or that was given itself."""
-    found = getattr(thing, "DATASET", None) if inspect.ismodule(thing) else thing
-    if not isinstance(found, Dataset):
+    dataset = getattr(thing, "DATASET", None) if inspect.ismodule(thing) else thing
+    if not isinstance(dataset, Dataset):
         raise DataError(f"{name} must declare DATASET = focoop.Dataset(...)")
-    return found
+    return dataset
 
 
 def data_root(given: str | Path | None = None) -> Path:
@@ -98,9 +98,9 @@ def lookup(name: str) -> Dataset:
     """
     if name in _built_in():
         return _built_in()[name]
-    found = plugged("dataset", name)
-    if found is not None:
-        return _dataset_of(found, name)
+    plugin = plugged("dataset", name)
+    if plugin is not None:
+        return _dataset_of(plugin, name)
     raise DataError(
         f"no dataset is called {name!r}{nearest(name, available())}: focoop data list shows all; "
         "your own are folder:PATH, clients:PATH, csv:FILE, hf:NAME, file:PATH.safetensors"

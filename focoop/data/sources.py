@@ -55,12 +55,12 @@ def open_images(
     def pick(part: str) -> ImageSet:
         return read_folder(path, part) if table is None else table.pick(part)
 
-    found = pick(split)
+    images = pick(split)
     if not check:
-        return found
+        return images
     if kind != "csv":
         _warn_of_lost(path, pick(ALL))
-    return sift(found, strict, cache_dir, whole=lambda: pick(ALL))
+    return sift(images, strict, cache_dir, whole=lambda: pick(ALL))
 
 
 def _warn_of_lost(path: Path, images: ImageSet) -> None:
@@ -68,12 +68,13 @@ def _warn_of_lost(path: Path, images: ImageSet) -> None:
     files = walk(path)
     outside = len(set(files.images) - set(images.files))
     what = "image" if outside == 1 else "images"
-    told = [f"{outside} {what} in no class folder or table"] if outside else []
-    told += [lost(files.others)] if lost(files.others) else []
+    unused = [f"{outside} {what} in no class folder or table"] if outside else []
+    unused += [lost(files.others)] if lost(files.others) else []
     text = (
-        f"{path} holds files that are not used: {' and '.join(told)}; focoop data check names them"
+        f"{path} holds files that are not used: {' and '.join(unused)}; "
+        "focoop data check names them"
     )
-    if told and text not in _warned:
+    if unused and text not in _warned:
         _warned.add(text)
         warnings.warn(text, stacklevel=3)
 
@@ -214,9 +215,9 @@ def advice(kind: str, target: str, by: str = "domain") -> list[str]:
     """
     if kind not in OWN:
         return []
-    images, told = _classes_and_doubts(kind, target, by)
+    images, remarks = _classes_and_doubts(kind, target, by)
     refuse_classes(images, f"{kind}:{target}")
-    return told
+    return remarks
 
 
 def _classes_and_doubts(kind: str, target: str, by: str) -> tuple[ImageSet, list[str]]:
@@ -229,10 +230,10 @@ def _classes_and_doubts(kind: str, target: str, by: str) -> tuple[ImageSet, list
             f"{source} holds images and no class folders: fine as an OOD set (data.ood); to learn "
             "from it, sort the images into CLASS/IMAGE"
         )
-    told = [] if table is None else list(table.warnings)
+    remarks = [] if table is None else list(table.warnings)
     if kind == "folder" and table is None:
-        told += _unread_table(source, path, images.classes)
-    return images, [*told, *label_warnings(images, source)]
+        remarks += _unread_table(source, path, images.classes)
+    return images, [*remarks, *label_warnings(images, source)]
 
 
 def _unread_table(source: str, folder: Path, classes: Sequence[str]) -> list[str]:
@@ -263,9 +264,9 @@ def listed_note(kind: str, target: str, by: str = "domain") -> str:
     """
     if kind != "clients" and not (kind == "folder" and by == "client"):
         return ""
-    found = tables.listings(Path(target).expanduser())
-    told = ", ".join(f"{client} by {name}" for client, name in found.items())
-    return f"{kind}:{target}: tables list the images: {told}" if told else ""
+    listed = tables.listings(Path(target).expanduser())
+    summary = ", ".join(f"{client} by {name}" for client, name in listed.items())
+    return f"{kind}:{target}: tables list the images: {summary}" if summary else ""
 
 
 def _table(kind: str, path: Path, by: str) -> tables.Table | None:
@@ -290,10 +291,10 @@ def doubts(kind: str, target: str, by: str = "domain") -> list[str]:
     """
     if kind not in OWN:
         return []
-    told: list[str] = []
+    remarks: list[str] = []
     try:
-        images, told = _classes_and_doubts(kind, target, by)
+        images, remarks = _classes_and_doubts(kind, target, by)
         refuse_classes(images, f"{kind}:{target}")
     except DataError as error:
-        return [str(error), *told]
-    return told
+        return [str(error), *remarks]
+    return remarks

@@ -136,16 +136,16 @@ def csv_table(path: Path, by: str = "domain") -> Table:
     classes = {number: name_of(row["label"], names) for number, row in rows.items()}
     refuse_missing(str(path), classes)
     splits = column_splits(str(path), {n: _given(row["split"]) for n, row in rows.items()})
-    found = [(row["path"], classes[n], splits[n], _given(row[by])) for n, row in rows.items()]
+    entries = [(row["path"], classes[n], splits[n], _given(row[by])) for n, row in rows.items()]
     doubts = [] if any(splits.values()) else _like_splits(path, header, lines)
-    return Table(path.parent, found, str(path), doubts)
+    return Table(path.parent, entries, str(path), doubts)
 
 
 def _like_splits(
     path: Path, header: Sequence[str], lines: Mapping[int, Mapping[str, str]]
 ) -> list[str]:
     """Columns that may be meant as `split`; one that says train and test is refused."""
-    told = []
+    remarks = []
     for name in [name for name in header if name in LIKE_SPLIT]:
         values = {(line.get(name) or "").strip() for line in lines.values()}
         if all(split_of(value) for value in values):
@@ -153,11 +153,11 @@ def _like_splits(
                 f"{path}: the column {name!r} says {', '.join(sorted(values))} and is not read: "
                 "call it split"
             )
-        told.append(
+        remarks.append(
             f"{path}: the column {name!r} is not read. Call it split if it says which images "
             "train and which are tests"
         )
-    return told
+    return remarks
 
 
 def _given(value: str) -> str:
@@ -299,7 +299,7 @@ def listing(folder: Path) -> Path | None:
     Raises:
         DataError: there are several.
     """
-    found = []
+    paths = []
     for path in sorted(folder.iterdir()):
         if path.suffix.lower() != ".csv" or path.name in FILES or path.name[0] == ".":
             continue
@@ -310,13 +310,13 @@ def listing(folder: Path) -> Path | None:
         except DataError:  # not a table of text
             continue
         if set(COLUMNS[:2]) <= set(header):
-            found.append(path)
-    if len(found) > 1:
-        both = " and ".join(path.name for path in found)
+            paths.append(path)
+    if len(paths) > 1:
+        both = " and ".join(path.name for path in paths)
         raise DataError(
             f"{folder} holds {both}, which both list images: keep one of them there, with all rows"
         )
-    return found[0] if found else None
+    return paths[0] if paths else None
 
 
 def listings(root: Path) -> dict[str, str]:
@@ -329,8 +329,8 @@ def listings(root: Path) -> dict[str, str]:
         Name of the table by client.
     """
     folders = root.iterdir() if root.is_dir() else ()
-    found = {p.name: listing(p) for p in folders if p.is_dir() and p.name[0] != "."}
-    return {client: path.name for client, path in sorted(found.items()) if path is not None}
+    paths = {p.name: listing(p) for p in folders if p.is_dir() and p.name[0] != "."}
+    return {client: path.name for client, path in sorted(paths.items()) if path is not None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -349,8 +349,8 @@ class HubRows:
         Returns:
             The image as RGB.
         """
-        found: Image = self.rows[row][self.column]
-        return as_rgb(found)
+        image: Image = self.rows[row][self.column]
+        return as_rgb(image)
 
     def digest(self) -> str:
         """Return the library's own fingerprint of the rows."""
@@ -383,19 +383,19 @@ def read_hub(target: str, split: str) -> ImageSet:
         ) from error
     name, _, config = target.partition("@")
     try:
-        found = library.load_dataset(name, config or None)
+        splits = library.load_dataset(name, config or None)
     except Exception as error:  # the library raises errors of many packages
         raise DataError(
             f"cannot load hf:{target} ({type(error).__name__}: {error}): check the name and the "
             "network, or use a copy on disk (folder:PATH)"
         ) from error
-    if split not in found:
-        same = [name for name in found if split_of(name) == split]
-        same += [name for name in found if split == "test" and split_of(name) == "val"]
+    if split not in splits:
+        same = [name for name in splits if split_of(name) == split]
+        same += [name for name in splits if split == "test" and split_of(name) == "val"]
         split = next(iter(same), split)
-    if split not in found:
-        raise DataError(f"hf:{target} has no split {split!r}{nearest(split, list(found))}")
-    rows = found[split]
+    if split not in splits:
+        raise DataError(f"hf:{target} has no split {split!r}{nearest(split, list(splits))}")
+    rows = splits[split]
     kinds = {column: type(kind).__name__ for column, kind in rows.features.items()}
     images = [column for column, kind in kinds.items() if kind == "Image"]
     labels = [column for column, kind in kinds.items() if kind == "ClassLabel"]

@@ -62,21 +62,25 @@ def examine(images: ImageSet, cache_dir: Path | None = None) -> dict[str, Findin
     known = _remembered(path)
     stamps = {file: _stamp(root / file) for file in images.files}
     fresh = [file for file, stamp in stamps.items() if known.get(file, [])[:2] != stamp]
-    found: dict[str, Finding] = {}
+    findings: dict[str, Finding] = {}
     with ThreadPoolExecutor(THREADS) as pool:
         looked = pool.map(lambda file: look(root / file), fresh)
         for done, (file, finding) in enumerate(zip(fresh, looked, strict=True)):
             if done % TOLD == 0:
                 tell(f"checking {root.name}", done, len(fresh))
-            found[file] = finding
+            findings[file] = finding
         tell(f"checking {root.name}", len(fresh), len(fresh))
     if fresh:
-        kept = {file: [*stamps[file], *_stored(one)] for file, one in found.items() if one.lasting}
+        entries = {
+            file: [*stamps[file], *_stored(finding)]
+            for file, finding in findings.items()
+            if finding.lasting
+        }
         try:
-            write_whole(path, json.dumps(known | kept).encode())
+            write_whole(path, json.dumps(known | entries).encode())
         except OSError as error:
             warnings.warn(f"the check of {root} could not be kept: {error}", stacklevel=2)
-    return {file: found.get(file) or _restored(known[file]) for file in images.files}
+    return {file: findings.get(file) or _restored(known[file]) for file in images.files}
 
 
 def look(path: Path) -> Finding:
@@ -105,7 +109,11 @@ def broken(images: ImageSet, cache_dir: Path | None = None) -> dict[str, str]:
     Returns:
         Why each of them cannot be read, by file.
     """
-    return {file: one.reason for file, one in examine(images, cache_dir).items() if one.reason}
+    return {
+        file: finding.reason
+        for file, finding in examine(images, cache_dir).items()
+        if finding.reason
+    }
 
 
 def sift(
@@ -125,39 +133,39 @@ def sift(
     Returns:
         The readable images.
     """
-    found = examine(images, cache_dir)
-    bad = {file: one.reason for file, one in found.items() if one.reason}
+    findings = examine(images, cache_dir)
+    bad = {file: finding.reason for file, finding in findings.items() if finding.reason}
     if bad:
-        told = summary(images, bad)
+        message = summary(images, bad)
         # Files that stay unread for want of a package alone.
-        wanting = not any(one.reason and one.lasting for one in found.values())
+        wanting = not any(finding.reason and finding.lasting for finding in findings.values())
         refusal = MissingExtra if wanting else DataError
         if strict:
-            raise refusal(f"{told}: replace or remove them, or set data.strict = false")
-        kept = [row for row, file in enumerate(images.files) if file not in bad]
-        if not kept:
-            raise refusal(f"{told}: no image is left")
-        warnings.warn(f"{told}: left out", stacklevel=2)
-        images = images.take(kept)
-    if all(one.top is None for one in found.values()):
+            raise refusal(f"{message}: replace or remove them, or set data.strict = false")
+        rows = [row for row, file in enumerate(images.files) if file not in bad]
+        if not rows:
+            raise refusal(f"{message}: no image is left")
+        warnings.warn(f"{message}: left out", stacklevel=2)
+        images = images.take(rows)
+    if all(finding.top is None for finding in findings.values()):
         return images
     every = images if whole is None else whole()
     return replace(images, whites=scales(every, examine(every, cache_dir)))
 
 
-def scales(images: ImageSet, found: Mapping[str, Finding]) -> tuple[Whites, ...]:
+def scales(images: ImageSet, findings: Mapping[str, Finding]) -> tuple[Whites, ...]:
     """Say which values of deep images are white.
 
     Args:
         images: All splits of a set.
-        found: What a look at its files found.
+        findings: What a look at its files found.
 
     Returns:
         One answer for each domain or client, or one for the set.
     """
     tops: list[list[float]] = [[] for _ in images.domain_names or ("",)]
     for file, group in zip(images.files, images.domains or [0] * len(images), strict=True):
-        top = found[file].top
+        top = findings[file].top
         if top is not None:
             tops[group].append(top)
     for group, values in enumerate(tops):
@@ -215,10 +223,10 @@ def _restored(row: list[Any]) -> Finding:
 def _stamp(path: Path) -> list[int]:
     """Size and time of a file; zeros where it cannot be looked at."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return [0, 0]
-    return [found.st_size, found.st_mtime_ns]
+    return [status.st_size, status.st_mtime_ns]
 
 
 def _remembered(path: Path) -> dict[str, list[Any]]:

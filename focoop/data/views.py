@@ -54,7 +54,7 @@ def altered(
         from PIL import Image
 
         pixels = _corrupted(images, rows, opened, corruption, severity)
-        opened = (Image.fromarray(one) for one in pixels)
+        opened = (Image.fromarray(array) for array in pixels)
     for row, image in zip(rows, opened, strict=True):
         if augmented:
             generator = numpy_generator(0, "view", augmented, images.files[row])

@@ -73,9 +73,9 @@ _FAMILIES = (
 
 
 def _function(name: str) -> Callable[[Pixels, Strength, Generators], Pixels]:
-    found: Callable[[Pixels, Strength, Generators], Pixels]
-    (found,) = (vars(family)[name] for family in _FAMILIES if name in vars(family))
-    return found
+    corruption: Callable[[Pixels, Strength, Generators], Pixels]
+    (corruption,) = (vars(family)[name] for family in _FAMILIES if name in vars(family))
+    return corruption
 
 
 CORRUPTIONS = {name: Corruption(_function(name), rows) for name, rows in STRENGTHS.items()}

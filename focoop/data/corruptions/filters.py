@@ -210,13 +210,13 @@ def zoomed(stack: Pixels, factor: float) -> Pixels:
     """
     for axis in (1, 2):
         size = stack.shape[axis]
-        kept = math.ceil(size / factor)
-        full = round(kept * factor)
-        first, trim = (size - kept) // 2, (full - size) // 2
-        # Corners meet corners: position o of the enlarged line is o (kept - 1) / (full - 1).
-        place = (np.arange(size) + trim) * ((kept - 1) / max(1, full - 1))
-        low = np.floor(place).astype(np.int64).clip(0, max(0, kept - 2))
-        high = np.minimum(low + 1, kept - 1)
+        crop = math.ceil(size / factor)
+        full = round(crop * factor)
+        first, trim = (size - crop) // 2, (full - size) // 2
+        # Corners meet corners: position o of the enlarged line is o (crop - 1) / (full - 1).
+        place = (np.arange(size) + trim) * ((crop - 1) / max(1, full - 1))
+        low = np.floor(place).astype(np.int64).clip(0, max(0, crop - 2))
+        high = np.minimum(low + 1, crop - 1)
         shape = [1] * stack.ndim
         shape[axis] = size
         share = (place - low).reshape(shape)

@@ -15,7 +15,7 @@ def gaussian_noise(pixels: Pixels, strength: Strength, generators: Generators) -
 def shot_noise(pixels: Pixels, strength: Strength, generators: Generators) -> Pixels:
     """Count photons: Poisson(c x) / c."""
     (photons,) = strength
-    counted = [g.poisson(photons * one) for g, one in zip(generators, pixels, strict=True)]
+    counted = [g.poisson(photons * image) for g, image in zip(generators, pixels, strict=True)]
     return np.stack(counted) / photons
 
 

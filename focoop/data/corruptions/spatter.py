@@ -72,8 +72,8 @@ def _edges(levels: Pixels) -> Mask:
         edges = grown
 
 
-def _above(size: Pixels, one: Pixels, other: Pixels) -> Mask:
-    return (size > one) & (size > other)
+def _above(size: Pixels, neighbour: Pixels, other: Pixels) -> Mask:
+    return (size > neighbour) & (size > other)
 
 
 def _distance(edges: Mask) -> Pixels:

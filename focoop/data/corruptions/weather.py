@@ -31,12 +31,12 @@ def frost(pixels: Pixels, strength: Strength, generators: Generators) -> Pixels:
     The published sets lay crops of six photographs over the image. There are no photographs here:
     the frost is drawn, as veins along the middle height of one plasma over the veil of another.
     """
-    kept, added = strength
+    image_weight, added = strength
     size = (pixels.shape[1], pixels.shape[2])
     veil = plasma(generators, size, 2.0)
     veins = 1 - np.abs(2 * plasma(generators, size, 1.6) - 1)
     thickness = (0.4 * veil + 0.6 * veins * veins)[..., None]
-    out: Pixels = kept * pixels + added * thickness * np.array(ICE)
+    out: Pixels = image_weight * pixels + added * thickness * np.array(ICE)
     return out
 
 
@@ -46,7 +46,7 @@ def snow(pixels: Pixels, strength: Strength, generators: Generators) -> Pixels:
     The numbers: mean and deviation of the flakes' normal field, its zoom, the least height that is
     a flake, radius and sigma of the flakes' motion blur, and how much of the image is not whitened.
     """
-    mean, deviation, zoom, least, radius, sigma, kept = strength
+    mean, deviation, zoom, least, radius, sigma, image_weight = strength
     flakes = mean + deviation * drawn(generators, lambda g: g.standard_normal(pixels.shape[1:3]))
     flakes = zoomed(flakes[..., None], zoom)
     flakes = np.clip(np.where(flakes < least, 0.0, flakes), 0, 1)
@@ -54,5 +54,5 @@ def snow(pixels: Pixels, strength: Strength, generators: Generators) -> Pixels:
     flakes = motion(np.floor(flakes * 255.0) / 255.0, radius, sigma, angles)
     red, green, blue = (weight * pixels[..., i] for i, weight in enumerate(LUMA))
     grey = (red + green + blue)[..., None]
-    white = kept * pixels + (1 - kept) * np.maximum(pixels, grey * 1.5 + 0.5)
+    white = image_weight * pixels + (1 - image_weight) * np.maximum(pixels, grey * 1.5 + 0.5)
     return white + flakes + flakes[:, ::-1, ::-1]

@@ -43,12 +43,12 @@ def read_pickle(path: Path) -> dict[str, Any]:
         DataError: The file is missing or damaged.
     """
     try:
-        found = _Plain(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-        if not isinstance(found, dict):
+        content = _Plain(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        if not isinstance(content, dict):
             raise ValueError("it holds no dict")
     except (OSError, ValueError, EOFError, IndexError, KeyError, pickle.UnpicklingError) as error:
         raise DataError(f"cannot read {path} ({error}): get the dataset again") from error
-    return {k.decode() if isinstance(k, bytes) else str(k): v for k, v in found.items()}
+    return {k.decode() if isinstance(k, bytes) else str(k): v for k, v in content.items()}
 
 
 def cifar_pixels(batches: list[dict[str, Any]], source: Path) -> Pixels:
@@ -95,7 +95,7 @@ def read_npy(path: Path) -> npt.NDArray[Any]:
         DataError: The file is missing or damaged.
     """
     try:
-        found: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise DataError(f"cannot read {path} ({error}): get the dataset again") from error
-    return found
+    return array

@@ -40,14 +40,14 @@ def read_mat(path: Path) -> dict[str, Any]:
         if len(raw) < 128 or raw[126:128] not in (b"IM", b"MI"):
             raise ValueError("it is no MATLAB 5 file")
         order = "<" if raw[126:128] == b"IM" else ">"
-        found: dict[str, Any] = {}
+        variables: dict[str, Any] = {}
         for kind, body in _elements(raw[128:], order):
             if kind == COMPRESSED:
                 (kind, body), *_ = _elements(zlib.decompress(body), order)
             if kind == MATRIX:
                 name, value = _matrix(body, order)
-                found[name] = value
-        return found
+                variables[name] = value
+        return variables
     except (OSError, ValueError, struct.error, zlib.error, IndexError) as error:
         raise DataError(f"cannot read {path} ({error}): get the dataset again") from error
 

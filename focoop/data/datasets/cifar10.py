@@ -27,10 +27,10 @@ def read(base: Path, batches: dict[str, list[str]], labels: str, classes: list[s
     """
     splits, stores = {}, {}
     for split, names in batches.items():
-        found = [read_pickle(base / name) for name in names]
-        rows = [int(label) for batch in found for label in batch[labels]]
+        contents = [read_pickle(base / name) for name in names]
+        rows = [int(label) for batch in contents for label in batch[labels]]
         splits[split] = [(f"{split}/{i:05d}", label) for i, label in enumerate(rows)]
-        stores[split] = cifar_pixels(found, base)
+        stores[split] = cifar_pixels(contents, base)
     return Listing(base, classes, splits, stores=stores)
 
 

@@ -61,32 +61,32 @@ def read(base: Path, only: tuple[str, ...] = ()) -> Listing:
     where = next((f for f in FOLDERS if (base / f / "clipart_train.txt").is_file()), "")
     splits: dict[str, list[Row]] = {"train": [], "test": []}
     domains: dict[str, list[int]] = {"train": [], "test": []}
-    found: dict[str, list[tuple[str, str, int]]] = {"train": [], "test": []}
+    entries: dict[str, list[tuple[str, str, int]]] = {"train": [], "test": []}
     for number, domain in enumerate(DOMAINS):
-        for split, rows in found.items():
+        for split, rows in entries.items():
             for line in read_lines(base / where / f"{domain}_{split}.txt"):
                 file = line.rpartition(" ")[0]
                 name = file.split("/")[-2]
                 if not only or name in only:
                     rows.append((file, name, number))
-    classes = sorted({name for rows in found.values() for _, name, _ in rows})
+    classes = sorted({name for rows in entries.values() for _, name, _ in rows})
     place = {name: label for label, name in enumerate(classes)}
-    for split, rows in found.items():
+    for split, rows in entries.items():
         splits[split] = [(file, place[name]) for file, name, _ in rows]
         domains[split] = [number for _, _, number in rows]
     return Listing(base, [spaced(name) for name in classes], splits, domains, list(DOMAINS))
 
 
 def _downloads() -> tuple[Download, ...]:
-    found = []
+    downloads = []
     for domain, (archive, checksum, train, test) in DOMAINS.items():
         url, file = f"{SITE}/{archive}", f"{domain}.zip"
         md5 = f"md5:{checksum}"
-        found.append(Download(url, file, md5, unpack="domainnet", gives=domain))
+        downloads.append(Download(url, file, md5, unpack="domainnet", gives=domain))
         for split, of_list in (("train", train), ("test", test)):
             file = f"{domain}_{split}.txt"
-            found.append(Download(f"{SITE}/domainnet/txt/{file}", file, f"md5:{of_list}"))
-    return tuple(found)
+            downloads.append(Download(f"{SITE}/domainnet/txt/{file}", file, f"md5:{of_list}"))
+    return tuple(downloads)
 
 
 DATASET = Dataset(

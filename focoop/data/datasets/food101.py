@@ -10,11 +10,13 @@ SPLIT = "split_zhou_Food101.json"
 
 def official(base: Path) -> Listing:
     """`meta/train.json` and `meta/test.json`: class -> images."""
-    found = {split: read_json(base / "meta" / f"{split}.json") for split in ("train", "test")}
-    classes = sorted(found["train"])
+    listed = {split: read_json(base / "meta" / f"{split}.json") for split in ("train", "test")}
+    classes = sorted(listed["train"])
     splits: dict[str, list[Row]] = {
-        split: [(f"images/{one}.jpg", classes.index(name)) for name in rows for one in rows[name]]
-        for split, rows in found.items()
+        split: [
+            (f"images/{image}.jpg", classes.index(name)) for name in rows for image in rows[name]
+        ]
+        for split, rows in listed.items()
     }
     return Listing(base, [spaced(name) for name in classes], splits)
 

@@ -21,9 +21,9 @@ def read(base: Path) -> Listing:
         path = base / f"{split}_32x32.mat"
         if not path.is_file():
             continue
-        found = read_mat(path)
+        variables = read_mat(path)
         try:
-            pixels, labels = found["X"].transpose(3, 0, 1, 2), found["y"].ravel() % 10
+            pixels, labels = variables["X"].transpose(3, 0, 1, 2), variables["y"].ravel() % 10
         except (KeyError, ValueError, AttributeError) as error:
             raise DataError(f"{path} is no file of SVHN ({error}): get it again") from error
         splits[split] = [(f"{split}/{i:05d}", int(label)) for i, label in enumerate(labels)]

@@ -30,12 +30,14 @@ def names(base: Path, wnids: list[str]) -> list[str]:
     if missing:
         raise DataError(f"{base / 'words.txt'} has no name for {missing[0]}: get the dataset again")
     synonyms = {wnid: [word.strip() for word in words[wnid].split(",")] for wnid in wnids}
-    counts = Counter(word for one in synonyms.values() for word in one)
-    firsts = Counter(one[0] for one in synonyms.values())
+    counts = Counter(word for terms in synonyms.values() for word in terms)
+    firsts = Counter(terms[0] for terms in synonyms.values())
     unique = {word for word, count in counts.items() if count == 1}
     return [
-        one[0] if firsts[one[0]] == 1 else next((w for w in one if w in unique), f"{one[0]} {wnid}")
-        for wnid, one in synonyms.items()
+        terms[0]
+        if firsts[terms[0]] == 1
+        else next((w for w in terms if w in unique), f"{terms[0]} {wnid}")
+        for wnid, terms in synonyms.items()
     ]
 
 
@@ -45,8 +47,8 @@ def read(base: Path) -> Listing:
     place = {wnid: label for label, wnid in enumerate(wnids)}
     train: list[Row] = []
     for wnid, label in place.items():
-        found = sorted((base / "train" / wnid / "images").glob("*.JPEG"))
-        train += [(path.relative_to(base).as_posix(), label) for path in found]
+        paths = sorted((base / "train" / wnid / "images").glob("*.JPEG"))
+        train += [(path.relative_to(base).as_posix(), label) for path in paths]
     test = []
     for line in read_lines(base / "val" / "val_annotations.txt"):
         file, wnid = line.split("\t")[:2]

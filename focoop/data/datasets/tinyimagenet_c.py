@@ -21,8 +21,8 @@ def corrupt(base: Path, kind: str, severity: int) -> ImageSet:
     clean = CLEAN.find(base.parent)
     if clean is None:
         raise DataError(f"{base} has no class names: put TinyImageNet beside it ({CLEAN.layout})")
-    found = sorted((base / kind / str(severity)).glob("*/*.JPEG"))
-    wnids, rows = by_folder(path.relative_to(base).as_posix() for path in found)
+    paths = sorted((base / kind / str(severity)).glob("*/*.JPEG"))
+    wnids, rows = by_folder(path.relative_to(base).as_posix() for path in paths)
     return Listing(base, names(clean, wnids), {"test": rows}).pick("test")
 
 

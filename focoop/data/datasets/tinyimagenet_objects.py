@@ -26,8 +26,8 @@ WANTED = frozenset(" ".join(name.split()) for name in NAMES.split(","))
 def read(base: Path) -> Listing:
     """The test split of TinyImageNet's reader, those classes alone, as one class."""
     whole = read_whole(base)
-    kept = {label for label, name in enumerate(whole.classes) if plain(name) in WANTED}
-    rows = [(file, 0) for file, label in whole.splits["test"] if label in kept]
+    labels = {label for label, name in enumerate(whole.classes) if plain(name) in WANTED}
+    rows = [(file, 0) for file, label in whole.splits["test"] if label in labels]
     return Listing(base, ["tinyimagenet_objects"], {"test": rows})
 
 
