@@ -134,7 +134,7 @@ def encode(
     cache = cache_folder(cache_dir) / "features"
     data = data_hash(images, cache_dir)
     origin = {"source": str(images.root), "split": images.split}
-    found = []
+    feature_sets = []
     for number in range(views + 1):
         view = View(patches, corruption, severity, number)
         final = _stored(cache, view, backbone, data)
@@ -143,8 +143,10 @@ def encode(
             report(len(images), len(images))
         else:
             _Job(images, backbone, view, final, batch_size, shard_size).run(report)
-        found.append(load_split(final, ALL, with_patches=patches is not None, provenance=origin))
-    return replace(found[0], views=tuple(found[1:])) if views else found[0]
+        feature_sets.append(
+            load_split(final, ALL, with_patches=patches is not None, provenance=origin)
+        )
+    return replace(feature_sets[0], views=tuple(feature_sets[1:])) if views else feature_sets[0]
 
 
 def _stored(cache: Path, view: View, backbone: Backbone, data: str) -> Path:
@@ -223,8 +225,8 @@ class _Job:
     def fill(self, rows: range, into: Tensor) -> None:
         """Put some images, corrupted or cropped where asked for, into the first rows of `into`."""
         view, side = self.view, self.backbone.image_size
-        found = altered(self.images, rows, view.corruption, view.severity, view.augmented, side)
-        for place, image in zip(into, found, strict=False):
+        images = altered(self.images, rows, view.corruption, view.severity, view.augmented, side)
+        for place, image in zip(into, images, strict=False):
             place.copy_(self.backbone.prepare(image))
 
     def features(self, pixels: Tensor) -> dict[str, Tensor]:

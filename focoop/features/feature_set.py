@@ -78,13 +78,13 @@ class FeatureSet(LabelledFeatures):
         if not self.views:
             return self
         every = (self, *self.views)
-        patches = [one.patches for one in every if one.patches is not None]
-        domains = [one.domains for one in every if one.domains is not None]
+        patches = [view.patches for view in every if view.patches is not None]
+        domains = [view.domains for view in every if view.domains is not None]
         return replace(
             self,
-            pooled=torch.cat([one.pooled for one in every]),
+            pooled=torch.cat([view.pooled for view in every]),
             patches=torch.cat(patches) if patches else None,
-            labels=torch.cat([one.labels for one in every]),
+            labels=torch.cat([view.labels for view in every]),
             domains=torch.cat(domains) if domains else None,
             views=(),
             num_views=len(self.views),
@@ -107,9 +107,9 @@ class FeatureSet(LabelledFeatures):
                 raise DataError(
                     f"cannot drop class {name!r}: it is no class{nearest(name, self.classes)}"
                 )
-        kept = tuple(name for name in self.classes if name not in names)
-        stays = torch.tensor([name in kept for name in self.classes])
-        return self.select(stays[self.labels]).with_classes(kept)
+        remaining = tuple(name for name in self.classes if name not in names)
+        stays = torch.tensor([name in remaining for name in self.classes])
+        return self.select(stays[self.labels]).with_classes(remaining)
 
     def with_classes(self, classes: Sequence[str]) -> "FeatureSet":
         """Number the same rows by other class names.

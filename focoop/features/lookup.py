@@ -88,8 +88,8 @@ def open_features(
     """
     source = Source.parse(spec)
     split = source.split_of(split)
-    found = ready_features.find(source)
-    if found is None and source.kind not in ("demo", "file"):
+    ready = ready_features.find(source)
+    if ready is None and source.kind not in ("demo", "file"):
         if backbone is None:
             raise DataError(f"{spec} holds images: a backbone is needed to encode them")
         images, corrupted = _images(source, split, root, by, strict, cache_dir)
@@ -106,13 +106,13 @@ def open_features(
         )
         return _served(encoded, "images")
     if views:
-        where = f" ({found.path})" if found else ""
+        where = f" ({ready.path})" if ready else ""
         raise DataError(
             f"data.views = {views} needs images, and {spec} holds features{where}: name a dataset "
             "of images, such as folder:PATH, or set data.views = 0"
         )
-    if found is not None:
-        features = _ready(source, found, split, with_patches)
+    if ready is not None:
+        features = _ready(source, ready, split, with_patches)
     elif source.kind == "demo":
         origin = {"source": spec, "fingerprint": demo.fingerprint()}
         features = load_split(_demo(source), split, with_patches=with_patches, provenance=origin)
@@ -122,7 +122,7 @@ def open_features(
         features = load_split(path, split, with_patches=with_patches)
         features = _served(features, "a feature file")
     if backbone is not None:
-        _fits(spec, features, backbone, of_mini=found is not None)
+        _fits(spec, features, backbone, of_mini=ready is not None)
         if with_patches and patch_kind:
             _same_patches(spec, features, patch_kind_of(backbone, patch_kind))
     return features.drop_classes(drop_classes) if drop_classes else features
@@ -266,8 +266,8 @@ def sibling(path: Path, source: Source) -> Path:
     """
     if source.corruption is None:
         return path
-    stem, found, ending = path.name.partition(".safetensors")
-    corrupted = path.with_name(f"{stem}{source.suffix}{found}{ending}")
+    stem, extension, ending = path.name.partition(".safetensors")
+    corrupted = path.with_name(f"{stem}{source.suffix}{extension}{ending}")
     if not corrupted.is_file():
         raise DataError(
             f"no corrupted features {corrupted}: make them from the images (focoop features "
@@ -296,15 +296,15 @@ def _images(
 
 
 def _ready(
-    source: Source, found: ready_features.Ready, split: str, with_patches: bool
+    source: Source, ready: ready_features.Ready, split: str, with_patches: bool
 ) -> FeatureSet:
     """Ready features of a public dataset, with classes and domains as its images have them."""
-    wanted = found.split if source.split else split
-    features = load_split(found.path, wanted, with_patches=with_patches)
-    ready_features.check_classes(source.name, found, features.classes)
-    renamed = tuple(found.dataset.domains.get(name, name) for name in features.domain_names)
+    wanted = ready.split if source.split else split
+    features = load_split(ready.path, wanted, with_patches=with_patches)
+    ready_features.check_classes(source.name, ready, features.classes)
+    renamed = tuple(ready.dataset.domains.get(name, name) for name in features.domain_names)
     features = replace(_served(features, "ready features"), domain_names=renamed)
-    strangers = [name for name in found.dataset.no_classes if name in features.classes]
+    strangers = [name for name in ready.dataset.no_classes if name in features.classes]
     return features.drop_classes(strangers) if strangers else features
 
 

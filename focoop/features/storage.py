@@ -67,15 +67,15 @@ def load_split(
         The features, as unit vectors in float32.
     """
     path = Path(path)
-    told = path.stat() if path.is_file() else None
-    version = told and (told.st_mtime_ns, told.st_size)
+    status = path.stat() if path.is_file() else None
+    version = status and (status.st_mtime_ns, status.st_size)
     origin = tuple(sorted((provenance or {}).items()))
-    found: FeatureSet = caching.FEATURES.get(
+    features: FeatureSet = caching.FEATURES.get(
         (str(path), version, split, with_patches, origin),
         lambda: _load_split(path, split, with_patches, provenance),
         lambda made: made.pooled.nbytes + (0 if made.patches is None else made.patches.nbytes),
     )
-    return found
+    return features
 
 
 def _load_split(
@@ -122,8 +122,8 @@ def read_file(path: Path, *, with_patches: bool = True) -> tuple[dict[str, Tenso
             header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
             return parse_tensors(raw), dict(header.get("__metadata__", {}))
         with safe_open(path, "pt") as stored:
-            kept = [k for k in stored.keys() if with_patches or not k.startswith("patches")]  # noqa: SIM118 (no iterator)
-            return {key: stored.get_tensor(key) for key in kept}, dict(stored.metadata() or {})
+            keys = [k for k in stored.keys() if with_patches or not k.startswith("patches")]  # noqa: SIM118 (no iterator)
+            return {key: stored.get_tensor(key) for key in keys}, dict(stored.metadata() or {})
     except (OSError, EOFError, ValueError, KeyError, zlib.error, SafetensorError) as error:
         raise damaged(path, f"it cannot be read ({error})") from error
 
@@ -189,23 +189,26 @@ def save_splits(
         DataError: The sets have different classes, or the file cannot be written.
     """
     sets = list(splits.values())
-    if len({one.classes for one in sets}) != 1 or len({one.patches is None for one in sets}) != 1:
+    if (
+        len({features.classes for features in sets}) != 1
+        or len({features.patches is None for features in sets}) != 1
+    ):
         raise DataError(f"cannot write {path}: its splits differ in classes or in having patches")
-    counts = torch.tensor([len(one) for one in sets])
+    counts = torch.tensor([len(features) for features in sets])
     tensors = {
-        "pooled": torch.cat([one.pooled for one in sets]).half(),
-        "labels": torch.cat([one.labels for one in sets]).int(),
+        "pooled": torch.cat([features.pooled for features in sets]).half(),
+        "labels": torch.cat([features.labels for features in sets]).int(),
         "split": torch.arange(len(sets), dtype=torch.int8).repeat_interleave(counts),
     }
-    patches = [one.patches for one in sets if one.patches is not None]
+    patches = [features.patches for features in sets if features.patches is not None]
     if patches:
         tensors["patches_q"], tensors["patches_scale"] = quantise(torch.cat(patches))
         tensors["patches_index"] = torch.arange(int(counts.sum()), dtype=torch.int32)
     names = {"classes": json.dumps(sets[0].classes)}
     names["domains" if are_domains else "splits"] = json.dumps(list(splits))
-    shared = set.intersection(*(set(one.provenance.items()) for one in sets))
-    kept = [key for key in MAKING if patches or key != "patches"]
-    made = {key: value for key, value in sorted(shared) if key in kept}
+    shared = set.intersection(*(set(features.provenance.items()) for features in sets))
+    keys = [key for key in MAKING if patches or key != "patches"]
+    made = {key: value for key, value in sorted(shared) if key in keys}
     write_file(path, tensors, {**made, **(metadata or {}), **names})
 
 
