@@ -98,16 +98,16 @@ def closest(
         Valid names, the most alike first; empty if none is alike.
     """
     known: dict[str, list[str]] = {}
-    for one in valid:
-        known.setdefault(folded(one), []).append(one)
+    for candidate in valid:
+        known.setdefault(folded(candidate), []).append(candidate)
     wanted = folded(name)
     meant = (spellings or {}).get(wanted)
     if meant is not None and meant in known.get(folded(meant), ()):
         return [meant]
-    found = get_close_matches(wanted, known, n=count, cutoff=cutoff)
-    if not found and len(wanted) >= PART:  # "pets" for "oxford_pets"
-        found = [key for key in known if wanted in key]
-    return [one for key in found for one in known[key]][:count]
+    matches = get_close_matches(wanted, known, n=count, cutoff=cutoff)
+    if not matches and len(wanted) >= PART:  # "pets" for "oxford_pets"
+        matches = [key for key in known if wanted in key]
+    return [candidate for key in matches for candidate in known[key]][:count]
 
 
 def nearest(name: str, valid: Iterable[str], *, spellings: Mapping[str, str] | None = None) -> str:

@@ -92,8 +92,8 @@ def fields_of(cls: Any) -> Iterator[tuple[Field[Any], Any]]:
         Each field and its type.
     """
     hints = typing.get_type_hints(cls)
-    for one in dataclasses.fields(cls):
-        yield one, hints[one.name]
+    for field in dataclasses.fields(cls):
+        yield field, hints[field.name]
 
 
 def grouped(cls: Any) -> dict[str, list[Field[Any]]]:
@@ -108,7 +108,7 @@ def grouped(cls: Any) -> dict[str, list[Field[Any]]]:
     """
     fields = dataclasses.fields(cls)
     by_group = {
-        name: [one for one in fields if one.metadata.get("group", "") == name]
+        name: [field for field in fields if field.metadata.get("group", "") == name]
         for name in ("", *GROUPS)
     }
     return {name: members for name, members in by_group.items() if members}
@@ -123,8 +123,10 @@ def grids(cls: Any) -> dict[str, tuple[Any, ...]]:
     Returns:
         Values by field name.
     """
-    found = {one.name: tuple(one.metadata.get("grid", ())) for one in dataclasses.fields(cls)}
-    return {name: grid for name, grid in found.items() if grid}
+    all_grids = {
+        field.name: tuple(field.metadata.get("grid", ())) for field in dataclasses.fields(cls)
+    }
+    return {name: grid for name, grid in all_grids.items() if grid}
 
 
 def build(cls: type[Settings], tree: Tree, prefix: str, also: Sequence[str] = ()) -> Settings:
@@ -142,7 +144,7 @@ def build(cls: type[Settings], tree: Tree, prefix: str, also: Sequence[str] = ()
     Raises:
         ConfigError: A key is unknown, or a value is of the wrong type or out of range.
     """
-    known = {one.name: (one, kind) for one, kind in fields_of(cls)}
+    known = {field.name: (field, kind) for field, kind in fields_of(cls)}
     values = {}
     for name, given in tree.items():
         key = prefix + name
@@ -150,9 +152,9 @@ def build(cls: type[Settings], tree: Tree, prefix: str, also: Sequence[str] = ()
             shown = given.raw if isinstance(given, Typed) else given
             keys = [prefix + other for other in (*also, *known)]
             raise ConfigError(f"there is no setting {key} (given: {shown!r}){nearest(key, keys)}")
-        one, kind = known[name]
+        field, kind = known[name]
         values[name] = convert(key, given, kind)
-        check(key, values[name], one)
+        check(key, values[name], field)
     try:
         return cls(**values)
     except ConfigError as error:
@@ -185,7 +187,7 @@ def convert(key: str, given: Any, kind: Any) -> Any:
     if origin is tuple:
         return _tuple(key, given, arguments)
     if origin in (types.UnionType, typing.Union):
-        inner = [one for one in arguments if one is not type(None)]
+        inner = [member for member in arguments if member is not type(None)]
         return None if given is None else convert(key, given, inner[0])
     if kind is float and type(given) is int:
         given = float(given)
@@ -201,15 +203,15 @@ def convert(key: str, given: Any, kind: Any) -> Any:
     return given
 
 
-def check(key: str, value: Any, one: Field[Any]) -> None:
+def check(key: str, value: Any, field: Field[Any]) -> None:
     """Refuse a value outside a field's `choices`, `low`, `high` or `above`.
 
     Args:
         key: The setting's name, for messages.
         value: The value.
-        one: The field.
+        field: The field.
     """
-    rules = one.metadata
+    rules = field.metadata
     if "choices" in rules:
         _among(key, value, rules["choices"])
     for item in value if isinstance(value, tuple) else (value,):
@@ -257,12 +259,12 @@ def plain(config: Any) -> dict[str, Any]:
     Returns:
         Values by field name.
     """
-    found = {}
-    for one in dataclasses.fields(config):
-        value = getattr(config, one.name)
+    values = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
         if value is not None:
-            found[one.name] = list(value) if isinstance(value, tuple) else value
-    return found
+            values[field.name] = list(value) if isinstance(value, tuple) else value
+    return values
 
 
 def toml_value(value: Any) -> str:

@@ -58,14 +58,14 @@ def imports_for_type_checkers(source: str) -> dict[str, tuple[str, str]]:
     """
     import ast  # here: `import focoop` alone does not need it
 
-    found = {}
+    imports = {}
     for block in ast.parse(source).body:
         if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING":
             for node in block.body:
                 if isinstance(node, ast.ImportFrom) and node.module:
                     for alias in node.names:
-                        found[alias.asname or alias.name] = (node.module, alias.name)
-    return found
+                        imports[alias.asname or alias.name] = (node.module, alias.name)
+    return imports
 
 
 def defer(package: str) -> None:

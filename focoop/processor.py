@@ -76,12 +76,12 @@ def bfloat16_on_cpu() -> Bfloat16:
     The first call on a machine starts child processes and takes some seconds; the answer is then
     kept in the cache folder.
     """
-    found = remembered()
-    if found is None:
-        found = try_products()
+    support = remembered()
+    if support is None:
+        support = try_products()
         with suppress(OSError):  # a cache that cannot be written costs the next process a trial
-            write_whole(_file(), json.dumps(asdict(found)).encode())
-    return found
+            write_whole(_file(), json.dumps(asdict(support)).encode())
+    return support
 
 
 def remembered() -> Bfloat16 | None:
@@ -95,9 +95,9 @@ def remembered() -> Bfloat16 | None:
 def apply_remembered_limit() -> None:
     """Set the limit an earlier trial found necessary; call this before torch is imported."""
     global _applied
-    found = remembered()
-    if found is not None and found.limit and "torch" not in sys.modules:
-        _applied = os.environ.setdefault(LIMIT, found.limit)
+    support = remembered()
+    if support is not None and support.limit and "torch" not in sys.modules:
+        _applied = os.environ.setdefault(LIMIT, support.limit)
 
 
 @functools.lru_cache(maxsize=1)
@@ -129,18 +129,18 @@ def training_in_bfloat16(precision: str, device: str) -> bool:
         return False
     if device != "cpu":
         return True
-    found = bfloat16_on_cpu()
-    if found.usable_now:
+    support = bfloat16_on_cpu()
+    if support.usable_now:
         return True
     if precision != "bfloat16":
         return False
-    if found.works:
+    if support.works:
         raise ConfigError(
-            f"on this machine {found}, and torch is loaded already: set {LIMIT}={found.limit} in "
-            "the environment and start again, or set backbone.precision to float32"
+            f"on this machine {support}, and torch is loaded already: set {LIMIT}={support.limit} "
+            "in the environment and start again, or set backbone.precision to float32"
         )
     raise ConfigError(
-        f"backbone.precision = bfloat16 cannot be used on this machine's processor: {found}. Set "
+        f"backbone.precision = bfloat16 cannot be used on this machine's processor: {support}. Set "
         "it to float32, or to prefer_bfloat16 for bfloat16 only where it works"
     )
 
@@ -157,9 +157,9 @@ def restart_with_limit(precision: str, device: str) -> None:
     """
     if precision not in ("bfloat16", "prefer_bfloat16") or device != "cpu":
         return
-    found = bfloat16_on_cpu()
-    if found.works and not found.usable_now and LIMIT not in os.environ:
-        environment = {**os.environ, LIMIT: found.limit}
+    support = bfloat16_on_cpu()
+    if support.works and not support.usable_now and LIMIT not in os.environ:
+        environment = {**os.environ, LIMIT: support.limit}
         os.execve(sys.executable, [sys.executable, "-m", "focoop", *sys.argv[1:]], environment)
 
 
@@ -216,5 +216,5 @@ def _limit_at_start() -> str:
     except OSError:  # not Linux: what is set now must do
         return os.environ.get(LIMIT, "")
     name = LIMIT.encode() + b"="
-    given = (one.removeprefix(name).decode() for one in entries if one.startswith(name))
+    given = (entry.removeprefix(name).decode() for entry in entries if entry.startswith(name))
     return next(given, _applied)
