@@ -70,7 +70,7 @@ def test_mean_pool_makes_transport_a_matter_of_sums(name: str) -> None:
     method, task, server, updates = round_of(name, settings)
     plain = aggregate(method, server, updates, task)
     secure = aggregate(method, server, updates, task, summed)
-    assert plain.report["transport_steps"] > 0
+    assert plain.report["transport_gained"] > 0  # the plan is better than the product plan
     for key, value in plain.shared.items():
         assert torch.allclose(secure.shared[key], value, atol=1e-5), key
     mean = sum(u.num_examples * u.shared["ood"].double() for u in updates)
