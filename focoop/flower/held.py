@@ -124,9 +124,9 @@ def _seconds(hold: Hold, scope: Event) -> float:
     """How long an answer may be held."""
     if not hold.asked:
         return hold.seconds
-    told = dict(scope["headers"]).get(WAIT.encode(), b"0")
+    header = dict(scope["headers"]).get(WAIT.encode(), b"0")
     try:
-        return min(hold.seconds, float(told))
+        return min(hold.seconds, float(header))
     except ValueError:
         return 0.0
 

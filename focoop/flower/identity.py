@@ -43,13 +43,13 @@ def read_name(folder: Path) -> tuple[str, int]:
         ConfigError: The folder is not a site's.
     """
     try:
-        told = tomllib.loads((folder / SITE).read_text(encoding="utf-8"))
+        table = tomllib.loads((folder / SITE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{folder} is no folder of a site's keys ({error}): ask the coordinator for the one "
             "that was made for this site"
         ) from error
-    name, client = told.get("name"), told.get("client")
+    name, client = table.get("name"), table.get("client")
     if not isinstance(name, str) or type(client) is not int or client < 0:
         raise ConfigError(f'{folder / SITE} must hold name = "..." and client = 0, 1, ...')
     return name, client
@@ -90,17 +90,17 @@ def numbered(keys: Path) -> dict[int, str]:
         ConfigError: The numbers have a gap, or a folder was renamed.
     """
     folders = [path.parent for path in sorted(keys.glob(f"sites/*/{SITE}"))]
-    told = [read_name(folder) for folder in folders]
-    for (name, _), folder in zip(told, folders, strict=True):
+    sites = [read_name(folder) for folder in folders]
+    for (name, _), folder in zip(sites, folders, strict=True):
         if name != folder.name:
             raise ConfigError(f"{folder} holds the keys of {name}: give it that name again")
-    if not told or sorted(client for _, client in told) != list(range(len(told))):
-        numbers = ", ".join(f"{name} {client}" for name, client in told)
+    if not sites or sorted(client for _, client in sites) != list(range(len(sites))):
+        numbers = ", ".join(f"{name} {client}" for name, client in sites)
         raise ConfigError(
             f"the sites in {keys / 'sites'} are not numbered from 0 without a gap ({numbers}): "
             "add the missing one (focoop keys DIR --add --site NAME)"
         )
-    return {client: name for name, client in told}
+    return {client: name for name, client in sites}
 
 
 def registered(keys: Path) -> dict[int, Site]:

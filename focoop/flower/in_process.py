@@ -117,7 +117,9 @@ class InProcessGrid(Grid):
         Returns:
             The replies.
         """
-        return [self.replies.pop(one) for one in message_ids if one in self.replies]
+        return [
+            self.replies.pop(message_id) for message_id in message_ids if message_id in self.replies
+        ]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

@@ -66,7 +66,9 @@ def shown(text: str) -> str:
     >>> shown("a" + chr(27) + "[2Jb" + "c" * 1000)[:8]
     'a [2Jbcc'
     """
-    plain_text = "".join(one if one.isprintable() else " " for one in text[: 2 * LONGEST])
+    plain_text = "".join(
+        character if character.isprintable() else " " for character in text[: 2 * LONGEST]
+    )
     return plain_text if len(plain_text) <= LONGEST else plain_text[:LONGEST] + "..."
 
 
@@ -114,11 +116,11 @@ def parsed(content: bytes) -> Iterator[dict[str, Any]]:
     """
     for raw in content.split(b"\n")[:-1]:
         try:
-            found = json.loads(raw)
+            event = json.loads(raw)
         except ValueError:  # torn by a crash
             continue
-        if isinstance(found, dict) and "event" in found:
-            yield found
+        if isinstance(event, dict) and "event" in event:
+            yield event
 
 
 # Steps of a round as the end of "asked 3 sites ...".
@@ -144,11 +146,11 @@ UNSAID = (
 )
 
 
-def sentence(found: dict[str, Any]) -> str:
+def sentence(event: dict[str, Any]) -> str:
     """Describe an event for people.
 
     Args:
-        found: The event.
+        event: The event.
 
     Returns:
         A sentence.
@@ -158,23 +160,23 @@ def sentence(found: dict[str, Any]) -> str:
     >>> sentence({"event": "asked", "round": 1, "step": "train", "sites": ["ghent", "lille"]})
     'round 1: asked 2 sites to train'
     """
-    place = f"round {found['round']}: " if "round" in found else ""
-    site = f"{found['site']} " if "site" in found else ""
-    if found["event"] == "asked" and "sites" in found:
-        step = str(found.get("step"))
-        return f"{place}asked {len(found['sites'])} sites {STEPS.get(step, step)}"
-    if found["event"] == "committed":
-        return place + committed(found)
-    rest = ", ".join(f"{key} {value}" for key, value in found.items() if key not in UNSAID)
-    parts = [str(found[key]) for key in ("reason",) if found.get(key)] + ([rest] if rest else [])
-    return f"{place}{site}{found['event']}" + "".join(f": {part}" for part in parts)
+    place = f"round {event['round']}: " if "round" in event else ""
+    site = f"{event['site']} " if "site" in event else ""
+    if event["event"] == "asked" and "sites" in event:
+        step = str(event.get("step"))
+        return f"{place}asked {len(event['sites'])} sites {STEPS.get(step, step)}"
+    if event["event"] == "committed":
+        return place + committed(event)
+    rest = ", ".join(f"{key} {value}" for key, value in event.items() if key not in UNSAID)
+    parts = [str(event[key]) for key in ("reason",) if event.get(key)] + ([rest] if rest else [])
+    return f"{place}{site}{event['event']}" + "".join(f": {part}" for part in parts)
 
 
-def committed(found: dict[str, Any]) -> str:
+def committed(event: dict[str, Any]) -> str:
     """Describe what a round came to.
 
     Args:
-        found: The event.
+        event: The event.
 
     Returns:
         A sentence.
@@ -182,10 +184,10 @@ def committed(found: dict[str, Any]) -> str:
     >>> committed({"accepted": ["ghent"], "accuracy": 0.91234, "epsilon": 2.5, "seconds": 12.3})
     'done: 1 updates, accuracy 0.912, epsilon 2.50, 12.3 s'
     """
-    parts = [f"{len(found['accepted'])} updates"] if "accepted" in found else []
+    parts = [f"{len(event['accepted'])} updates"] if "accepted" in event else []
     for key, form in (("accuracy", ".3f"), ("epsilon", ".2f")):
-        if isinstance(found.get(key), int | float):
-            parts.append(f"{key} {found[key]:{form}}")
-    if isinstance(found.get("seconds"), int | float):
-        parts.append(f"{found['seconds']:.1f} s")
+        if isinstance(event.get(key), int | float):
+            parts.append(f"{key} {event[key]:{form}}")
+    if isinstance(event.get("seconds"), int | float):
+        parts.append(f"{event['seconds']:.1f} s")
     return "done" + (": " + ", ".join(parts) if parts else "")

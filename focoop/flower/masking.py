@@ -161,9 +161,10 @@ class Masker:
             "secrets": [f"{s:064x}" for s in (self._mask_key, self._channel_key, self._seed)],
             "everyone": {
                 str(k): [
-                    part.hex() for part in (one.mask, one.channel, one.commitment, one.signature)
+                    part.hex()
+                    for part in (keys.mask, keys.channel, keys.commitment, keys.signature)
                 ]
-                for k, one in self._everyone.items()
+                for k, keys in self._everyone.items()
             },
             "packages": {str(k): package.hex() for k, package in self._packages.items()},
             "own": [f"{share:x}" for share in self._own],
@@ -173,30 +174,32 @@ class Masker:
         }
 
     @classmethod
-    def load(cls, kept: Mapping[str, Any]) -> "Masker":
+    def load(cls, dumped: Mapping[str, Any]) -> "Masker":
         """Read what `dump` gave.
 
         Args:
-            kept: Plain values.
+            dumped: Plain values.
 
         Returns:
             The masker.
         """
-        found = cls(kept["client"], kept["threshold"], kept["least"])
-        found._mask_key, found._channel_key, found._seed = (int(s, 16) for s in kept["secrets"])
-        found._everyone = {
+        masker = cls(dumped["client"], dumped["threshold"], dumped["least"])
+        masker._mask_key, masker._channel_key, masker._seed = (
+            int(s, 16) for s in dumped["secrets"]
+        )
+        masker._everyone = {
             int(k): Keys(*(bytes.fromhex(part) for part in parts))
-            for k, parts in kept["everyone"].items()
+            for k, parts in dumped["everyone"].items()
         }
-        found._packages = {int(k): bytes.fromhex(text) for k, text in kept["packages"].items()}
-        found._own = int(kept["own"][0], 16), int(kept["own"][1], 16)
-        found._received = {
-            int(k): (int(seed, 16), int(key, 16)) for k, (seed, key) in kept["received"].items()
+        masker._packages = {int(k): bytes.fromhex(text) for k, text in dumped["packages"].items()}
+        masker._own = int(dumped["own"][0], 16), int(dumped["own"][1], 16)
+        masker._received = {
+            int(k): (int(seed, 16), int(key, 16)) for k, (seed, key) in dumped["received"].items()
         }
-        found._masked = kept["masked"]
-        answered = kept["answered"]
-        found._answered = None if answered is None else frozenset(answered)
-        return found
+        masker._masked = dumped["masked"]
+        answered = dumped["answered"]
+        masker._answered = None if answered is None else frozenset(answered)
+        return masker
 
     def keys(self) -> Keys:
         """Return the keys that the server passes on to all, not signed yet."""
@@ -232,7 +235,11 @@ class Masker:
         for other, keys in everyone.items():
             if not keys.usable:
                 raise FederationError(f"client {other} sent a key that is none: leave it out")
-        points = [key for one in everyone.values() for key in (one.mask, one.channel)]
+        points = [
+            key
+            for client_keys in everyone.values()
+            for key in (client_keys.mask, client_keys.channel)
+        ]
         if len(set(points)) < len(points):
             raise FederationError("two clients sent the same key: shares stay here")
         self._everyone = dict(everyone)

@@ -88,15 +88,15 @@ class Clock:
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)
 
-    def looked(self, took: float, found: bool) -> None:
+    def looked(self, took: float, had_message: bool) -> None:
         """Note a look for messages, or a message sent: after what was found a new wait begins.
 
         Args:
             took: Seconds that the look took.
-            found: Whether there was something.
+            had_message: Whether a message came or was sent.
         """
         self.took = took
-        if found:
+        if had_message:
             self.since = time.monotonic()
 
     def ring(self) -> None:

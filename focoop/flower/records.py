@@ -72,23 +72,23 @@ class Order:
     key: str
     config_hash: str
 
-    def record(self, told: tuple[int, str] | None = None) -> ConfigRecord:
+    def record(self, last_outcome: tuple[int, str] | None = None) -> ConfigRecord:
         """Return the order as it travels; make one per message.
 
         Flower names a message by the hash of its content and takes a reply from any node that knows
         the name: the nonce keeps other sites from guessing it.
 
         Args:
-            told: What became of the client's last update: the round, and why it was left out, or ""
-                where it counted.
+            last_outcome: What became of the client's last update: the round, and why it was left
+                out, or "" where it counted.
 
         Returns:
             The record.
         """
         record = ConfigRecord({"round": self.round_index, "nonce": secrets.token_hex(16)})
         record["key"], record["config-hash"] = self.key, self.config_hash
-        if told is not None:
-            record[OUTCOME_ROUND], record[OUTCOME] = told
+        if last_outcome is not None:
+            record[OUTCOME_ROUND], record[OUTCOME] = last_outcome
         return record
 
     @classmethod
@@ -235,8 +235,8 @@ def to_tensor(name: str, array: Array, like: Tensor | None = None) -> Tensor:
         if dtype.hasobject or len(array.data) - stream.tell() != expected:
             raise FederationError(f"{name} does not hold the bytes its header announces")
         stream.seek(0)
-        found = np.load(stream, allow_pickle=False)
-        return torch.from_numpy(np.ascontiguousarray(found).reshape(shape))
+        values = np.load(stream, allow_pickle=False)
+        return torch.from_numpy(np.ascontiguousarray(values).reshape(shape))
 
 
 def _header(name: str, stream: io.BytesIO) -> tuple[tuple[int, ...], "np.dtype[Any]"]:
@@ -354,13 +354,13 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, int | float]
     >>> flatten({"ood": {"sun": {"auroc": 0.5}}, "alarm": None})
     {'ood/sun/auroc': 0.5}
     """
-    found: dict[str, int | float] = {}
+    flat: dict[str, int | float] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):
-            found |= flatten(value, f"{prefix}{name}/")
+            flat |= flatten(value, f"{prefix}{name}/")
         elif value is not None:
-            found[prefix + name] = value
-    return found
+            flat[prefix + name] = value
+    return flat
 
 
 def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:

@@ -78,13 +78,15 @@ def told(flat: Flat) -> Flat:
     if not isinstance(sent, str) or not sent:
         return {key: value for key, value in flat.items() if key != SETTINGS}
     try:
-        found = json.loads(sent)
+        settings = json.loads(sent)
     except ValueError as error:
         raise ConfigError(f"the settings of this run cannot be read ({error})") from error
     plain = bool, int, float, str
-    if not isinstance(found, dict) or not all(type(value) in plain for value in found.values()):
+    if not isinstance(settings, dict) or not all(
+        type(value) in plain for value in settings.values()
+    ):
         raise ConfigError("the settings of this run are no table of numbers and texts")
-    return found
+    return settings
 
 
 def server_settings(flat: Flat) -> ServerSettings:

@@ -73,13 +73,13 @@ def split(secret: int, clients: Iterable[int], threshold: int, draw: Draw) -> di
     """
     # 64 bits beyond the field's size make the remainder uniform for all purposes.
     coefficients = [secret, *(draw(585) % FIELD for _ in range(threshold - 1))]
-    found = {}
+    shares = {}
     for client in clients:
         value = 0
         for coefficient in reversed(coefficients):
             value = (value * (client + 1) + coefficient) % FIELD
-        found[client] = value
-    return found
+        shares[client] = value
+    return shares
 
 
 def restore(shares: Mapping[int, int], threshold: int, at: int = 0) -> int:
@@ -109,9 +109,9 @@ def weights(points: tuple[int, ...], at: int) -> tuple[int, ...]:
     Returns:
         The weights.
     """
-    found = []
+    factors = []
     for mine in points:
         others = [k + 1 for k in points if k != mine]
         top = math.prod(at - x for x in others)
-        found.append(top * pow(math.prod(mine + 1 - x for x in others), -1, FIELD) % FIELD)
-    return tuple(found)
+        factors.append(top * pow(math.prod(mine + 1 - x for x in others), -1, FIELD) % FIELD)
+    return tuple(factors)

@@ -36,12 +36,12 @@ def test_a_pause_is_a_share_of_the_time_waited(monkeypatch: pytest.MonkeyPatch) 
     clock.sleep(0.5)
     now[0] = 1000.0
     clock.sleep(3)  # no message for long
-    clock.looked(0.02, found=True)
+    clock.looked(0.02, had_message=True)
     clock.sleep(3)
     assert slept == [0.1, 0.02, 1.0, 0.5, 3.0, 0.08]
-    clock.looked(10.0, found=False)  # the SuperLink waited for us
+    clock.looked(10.0, had_message=False)  # the SuperLink waited for us
     clock.sleep(3)
-    clock.looked(0.05, found=False)
+    clock.looked(0.05, had_message=False)
     clock.sleep(3)
     assert slept[-1] == patience.AT_ONCE
     assert clock.perf_counter is time.perf_counter  # the rest is Python's

@@ -108,10 +108,10 @@ class Control:
         Raises:
             FederationError: The SuperLink refuses.
         """
-        told: dict[str, bool | float | int | str] = {SETTINGS: json.dumps(dict(settings))}
+        overrides: dict[str, bool | float | int | str] = {SETTINGS: json.dumps(dict(settings))}
         request = StartRunRequest(
             fab=fab_to_proto(Fab(fingerprint(), app_bundle(), {})),
-            override_config=user_config_to_proto(told),
+            override_config=user_config_to_proto(overrides),
         )
         with _told("starting the run"):
             answer = self.client.StartRun(request)
@@ -123,12 +123,12 @@ class Control:
         """Return status and details of every run by its number."""
         with _told("asking for the runs"):
             answer = self.client.ListRuns(ListRunsRequest())
-        found: dict[int, tuple[str, str]] = {}
+        runs: dict[int, tuple[str, str]] = {}
         for number, run in dict(answer.run_dict).items():
             status = run.status
             words = f"{status.status}:{status.sub_status}" if status.sub_status else status.status
-            found[int(number)] = (str(words), str(status.details))
-        return found
+            runs[int(number)] = (str(words), str(status.details))
+        return runs
 
     def status(self, run: int) -> tuple[str, str]:
         """Return status and details of a run.
@@ -187,8 +187,8 @@ def _told(what: str) -> Iterator[None]:
     try:
         yield
     except httpx.HTTPStatusError as error:
-        found = FlowerError.from_json(error.response.text)
-        said = found.message if found is not None else error.response.text[:300]
+        failure = FlowerError.from_json(error.response.text)
+        said = failure.message if failure is not None else error.response.text[:300]
         raise FederationError(f"{what} failed ({error.response.status_code}): {said}") from error
     except httpx.HTTPError as error:
         raise FederationError(f"{what} failed: {error}") from error

@@ -44,8 +44,8 @@ def invite(keys: Path, name: str, days: float = DAYS) -> str:
     """
     token = secrets.token_urlsafe(32)
     until = int(time.time() + days * 86_400)
-    told = f'token_sha256 = "{_digest(token)}"\nuntil = {until}\n'
-    write(keys / "sites" / name / INVITATION, told.encode())
+    content = f'token_sha256 = "{_digest(token)}"\nuntil = {until}\n'
+    write(keys / "sites" / name / INVITATION, content.encode())
     return token
 
 
@@ -89,16 +89,16 @@ class Enrolment:
         """
         name, public = self.known.get(pem, ("", b""))
         try:
-            kept = (self.keys / "sites" / name / "key.pub").read_bytes() if name else b""
+            stored = (self.keys / "sites" / name / "key.pub").read_bytes() if name else b""
         except OSError:
             return None
-        return name if name and kept == public else None
+        return name if name and stored == public else None
 
     def __call__(self, body: bytes) -> tuple[int, dict[str, Any]]:
         """Answer a site's request {site, token, key}: an HTTP status and a document."""
         try:
-            told = json.loads(body)
-            name, token, line = (str(told[key]) for key in ("site", "token", "key"))
+            request = json.loads(body)
+            name, token, line = (str(request[key]) for key in ("site", "token", "key"))
         except (ValueError, KeyError, TypeError):
             return 400, {"detail": "the request cannot be read"}
         place = self._place(name)
@@ -129,8 +129,8 @@ class Enrolment:
 
     def _invited(self, place: Path, token: str) -> bool:
         try:
-            told = tomllib.loads((place / INVITATION).read_text(encoding="utf-8"))
-            expected, until = str(told["token_sha256"]), int(told["until"])
+            invitation = tomllib.loads((place / INVITATION).read_text(encoding="utf-8"))
+            expected, until = str(invitation["token_sha256"]), int(invitation["until"])
         except (OSError, ValueError, KeyError, TypeError):
             return False
         return hmac.compare_digest(expected, _digest(token)) and time.time() < until

@@ -34,11 +34,11 @@ class Side:
         Raises:
             TimeoutError: nothing came for `pause` seconds, or it is later than `until`.
         """
-        while (found := self.http.next_event()) is h11.NEED_DATA:
+        while (event := self.http.next_event()) is h11.NEED_DATA:
             left = min(pause, until - time.monotonic())
             async with asyncio.timeout(max(0.0, left)):
                 self.http.receive_data(await self.reader.read(PIECE))
-        return found
+        return event
 
     async def send(self, event: Any) -> None:
         """Send an event and wait until the other party keeps up.
@@ -65,9 +65,9 @@ async def close(sides: list[Side]) -> None:
         waits = [asyncio.ensure_future(side.writer.wait_closed()) for side in sides]
         if waits:
             await asyncio.wait(waits, timeout=FAREWELL)
-        for one in waits:
-            if not one.cancel():
-                one.exception()  # how the peer left is nobody's concern
+        for wait in waits:
+            if not wait.cancel():
+                wait.exception()  # how the peer left is nobody's concern
     finally:
         for side in sides:
             side.writer.transport.abort()

@@ -61,8 +61,8 @@ class Invitation:
             ConfigError: It is no invitation.
         """
         try:
-            told = tomllib.loads(text)
-            return cls(str(told["server"]), str(told["token"]), str(told["focoop"]))
+            table = tomllib.loads(text)
+            return cls(str(table["server"]), str(table["token"]), str(table["focoop"]))
         except (ValueError, KeyError) as error:
             raise ConfigError(f"{JOIN} of the bundle cannot be read ({error})") from error
 
@@ -105,13 +105,13 @@ def unpack(path: Path) -> dict[str, bytes]:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            found: dict[str, bytes] = {}
+            files: dict[str, bytes] = {}
             for name in NAMES:
                 if archive.getinfo(name).file_size > LARGEST:
                     raise ConfigError(f"{name} in {path} is too large for a join bundle")
                 with archive.open(name) as file:
-                    found[name] = file.read(LARGEST + 1)[:LARGEST]
-            return found
+                    files[name] = file.read(LARGEST + 1)[:LARGEST]
+            return files
     except (OSError, KeyError, zipfile.BadZipFile) as error:
         raise ConfigError(
             f"{path} is no join bundle ({error}): ask the coordinator for this site's .focoop file"

@@ -146,8 +146,8 @@ def add_sites(
             elif keyed:
                 make_site_key(draft, name)
             _write(draft / "ca.crt", (folder / "ca.crt").read_bytes())
-            told = f"name = {toml_value(name)}\nclient = {number}\n"
-            _write(draft / SITE, told.encode())
+            content = f"name = {toml_value(name)}\nclient = {number}\n"
+            _write(draft / SITE, content.encode())
 
 
 def make_site_key(folder: Path, name: str) -> bytes:

@@ -45,8 +45,8 @@ def environment(home: Path) -> dict[str, str]:
     home.mkdir(parents=True, exist_ok=True)
     # Flower's programs start each other by name: they must find those of this environment.
     paths = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
-    found = {**CALM, **os.environ, **QUIET, "FLWR_HOME": str(home.resolve())}
-    return {**found, "PATH": os.pathsep.join(paths)}
+    variables = {**CALM, **os.environ, **QUIET, "FLWR_HOME": str(home.resolve())}
+    return {**variables, "PATH": os.pathsep.join(paths)}
 
 
 def program(name: str) -> str:
@@ -163,9 +163,9 @@ def new_secret(home: Path) -> Path:
 
 def free_port() -> int:
     """Return a port of loopback that nobody listens on now."""
-    with socket.socket() as one:
-        one.bind((LOOPBACK, 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind((LOOPBACK, 0))
+        return int(listener.getsockname()[1])
 
 
 def own_folder(home: Path) -> None:

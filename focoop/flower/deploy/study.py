@@ -54,8 +54,9 @@ class Federation:
     def text(self) -> str:
         """Return the federation as TOML, each value with its meaning."""
         lines = [
-            f"# {one.metadata['doc']}\n{one.name} = {toml_value(_plain(getattr(self, one.name)))}"
-            for one in fields(self)
+            f"# {entry.metadata['doc']}\n"
+            f"{entry.name} = {toml_value(_plain(getattr(self, entry.name)))}"
+            for entry in fields(self)
         ]
         return "\n".join(lines) + "\n"
 
@@ -77,15 +78,15 @@ def read(folder: Path) -> Federation:
         ConfigError: There is none, or its file cannot be used.
     """
     try:
-        told = tomllib.loads((folder / FILE).read_text(encoding="utf-8"))
+        table = tomllib.loads((folder / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{folder} is no federation ({error}): make one with focoop federation create"
         ) from error
-    found = build(Federation, told, "")
-    if not found.hosts:
+    federation = build(Federation, table, "")
+    if not federation.hosts:
         raise ConfigError(f"{folder / FILE} names no hosts")
-    return found
+    return federation
 
 
 def host_port(text: str) -> tuple[str, int]:

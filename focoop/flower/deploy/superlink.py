@@ -80,8 +80,8 @@ class OwnerAlone(ControlAuthnPlugin):
         Returns:
             Whether it did, and whose account it is.
         """
-        told = dict(metadata).get(ACCESS_TOKEN_KEY, "")
-        given = told.encode() if isinstance(told, str) else told
+        token = dict(metadata).get(ACCESS_TOKEN_KEY, "")
+        given = token.encode() if isinstance(token, str) else token
         if not self.secret or not hmac.compare_digest(given, self.secret.encode()):
             return False, None
         return True, AccountInfo(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME)

@@ -52,10 +52,10 @@ def only_ours(get_fab: Callable[[str, int], Fab]) -> Callable[[str, int], Fab]:
     def get(fab_hash: str, run_id: int) -> Fab:
         if fab_hash != fingerprint():
             return Fab(fab_hash, b"", {})
-        found = get_fab(fab_hash, run_id)
-        if not is_ours(found.content):
+        fab = get_fab(fab_hash, run_id)
+        if not is_ours(fab.content):
             return Fab(fab_hash, b"", {})
-        return Fab(fab_hash, found.content, {LICENSE: "focoop"})
+        return Fab(fab_hash, fab.content, {LICENSE: "focoop"})
 
     return get
 
@@ -73,9 +73,9 @@ def noted(act: Callable[..., Any], clock: Clock) -> Callable[..., Any]:
 
     def acted(*given: Any) -> Any:
         began = time.monotonic()
-        found = act(*given)
-        clock.looked(time.monotonic() - began, found is not None)
-        return found
+        result = act(*given)
+        clock.looked(time.monotonic() - began, result is not None)
+        return result
 
     return acted
 
@@ -117,10 +117,10 @@ class Runtime:
         """
 
         def confirmed(*given: Any) -> Any:
-            found = confirm(*given)
+            result = confirm(*given)
             if self.held is not None:
                 self.held.ring(ACQUIRE)
-            return found
+            return result
 
         return confirmed
 
@@ -136,8 +136,8 @@ def guard() -> None:
 
     @contextmanager
     def connected(*args: Any, **options: Any) -> Iterator[tuple[Any, ...]]:
-        with connect(*args, **options) as found:
-            parts = list(found)
+        with connect(*args, **options) as connection:
+            parts = list(connection)
             parts[GET_FAB] = only_ours(parts[GET_FAB])
             parts[RECEIVE], parts[SEND] = (noted(parts[k], clock) for k in (RECEIVE, SEND))
             parts[CONFIRM] = runtime.offering(parts[CONFIRM])

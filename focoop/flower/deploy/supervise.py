@@ -99,13 +99,13 @@ def _once(
 ) -> tuple[str, str]:
     """One life of the node: what it wrote, and how it ended."""
     process = processes.begin(command, environment, log)
-    told = False
+    announced = False
     try:
         while process.poll() is None:
             text = _since(log, start)
-            if CONNECTED in text and not told:
+            if CONNECTED in text and not announced:
                 say("connected") if watch is None else watch.connected()
-                told = True
+                announced = True
             if watch is not None:
                 watch.tick()
             if FORGOTTEN in text:

@@ -333,8 +333,8 @@ def _length(headers: dict[bytes, bytes], most: int) -> int:
 
 def _passed(request: h11.Request) -> list[tuple[bytes, bytes]]:
     """The headers that Flower's node needs, once each, for the SuperLink."""
-    found = {name: value for name, value in request.headers if name in PASSED or _flower(name)}
-    return [(b"host", LOOPBACK.encode()), *found.items()]
+    headers = {name: value for name, value in request.headers if name in PASSED or _flower(name)}
+    return [(b"host", LOOPBACK.encode()), *headers.items()]
 
 
 def _kept(headers: Any) -> list[tuple[bytes, bytes]]:

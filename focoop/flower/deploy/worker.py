@@ -73,11 +73,11 @@ def work(kind: str, address: str, secret: Path, certificate: Path | None) -> Non
         while os.getppid() == parent:
             began = time.monotonic()
             try:
-                found = client.AcquireTask(wanted)
+                answer = client.AcquireTask(wanted)
             except httpx.HTTPError:  # the node is starting, busy or on its way out
-                found, began = None, time.monotonic()
-            if found is not None and found.HasField("task") and found.token:
-                fork(run, str(found.token))
+                answer, began = None, time.monotonic()
+            if answer is not None and answer.HasField("task") and answer.token:
+                fork(run, str(answer.token))
             else:
                 time.sleep(pause.after(time.monotonic() - began))
             reap()
@@ -112,7 +112,7 @@ def runner(kind: str, address: str, certificate: Path | None) -> Callable[[str],
         wrapping = Wrapping(module.pull_task_input, module.push_message)
         replaced(module, "pull_task_input", wrapping.pull)
         replaced(module, "push_message", wrapping.push)
-    told: dict[str, Any] = {
+    options: dict[str, Any] = {
         "runtime_api_address": address,
         "insecure": certificate is None,
         "certificates": certificate.read_bytes() if certificate else None,
@@ -120,14 +120,14 @@ def runner(kind: str, address: str, certificate: Path | None) -> Callable[[str],
     }
 
     def client(token: str) -> None:
-        module.run_clientapp(token=token, parent_pid=os.getppid(), **told)
+        module.run_clientapp(token=token, parent_pid=os.getppid(), **options)
 
     def server(token: str) -> None:
         from flwr.supercore.logger import mirror_output_to_queue
 
         lines: Queue[str | None] = Queue()
         mirror_output_to_queue(lines)
-        module.run_serverapp(token=token, parent_pid=os.getppid(), log_queue=lines, **told)
+        module.run_serverapp(token=token, parent_pid=os.getppid(), log_queue=lines, **options)
 
     return client if kind == "client" else server
 

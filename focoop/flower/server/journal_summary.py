@@ -81,8 +81,8 @@ class Board:
         kind = str(event["event"])
         self.updated = str(event.get("time", self.updated))
         if kind != "answered":
-            told = {"time": event.get("time"), "text": sentence(event)}
-            self.events.append({**told, "trouble": kind in TROUBLE})
+            entry = {"time": event.get("time"), "text": sentence(event)}
+            self.events.append({**entry, "trouble": kind in TROUBLE})
         if "round" in event:
             self.round = int(event["round"])
         if kind == "began":
@@ -100,10 +100,10 @@ class Board:
 
     def snapshot(self) -> dict[str, Any]:
         """Return everything as plain values, the newest event first."""
-        found = asdict(self)
-        found["sites"] = [asdict(self.sites[name]) for name in sorted(self.sites)]
-        found["events"] = list(self.events)[::-1]
-        return {**found, "now": now()}
+        snapshot = asdict(self)
+        snapshot["sites"] = [asdict(self.sites[name]) for name in sorted(self.sites)]
+        snapshot["events"] = list(self.events)[::-1]
+        return {**snapshot, "now": now()}
 
     def row(self, name: str) -> SiteRow:
         """Return a site's row, made when it is first heard of.
@@ -124,9 +124,9 @@ class Board:
         self.private = bool(event.get("private", False))
         self.state, self.reason, self.step = "running", "", "waiting for sites"
         self.began, self.round, self.committed = str(event.get("time", "")), after, after
-        self.history = [one for one in self.history if 0 < one["round"] <= after]
-        self.bytes_up = sum(one["bytes_up"] for one in self.history)
-        self.bytes_down = sum(one["bytes_down"] for one in self.history)
+        self.history = [entry for entry in self.history if 0 < entry["round"] <= after]
+        self.bytes_up = sum(entry["bytes_up"] for entry in self.history)
+        self.bytes_down = sum(entry["bytes_down"] for entry in self.history)
         for row in self.sites.values():
             row.connected, row.doing, row.reason = False, "not here yet", ""
 

@@ -63,9 +63,9 @@ def _at_once(grid: Any, client: Any, ids: list[str], wait: float) -> Pulled:
     )
     pull = soon(pull_and_inflate_object_from_tree)
     with _held(client, wait):
-        found = client.PullMessages(PullAppMessagesRequest(message_ids=ids))
-    for told, tree in zip(found.messages_list, found.message_object_trees, strict=True):
-        name = str(told.metadata.reply_to_message_id)
+        answer = client.PullMessages(PullAppMessagesRequest(message_ids=ids))
+    for proto, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
+        name = str(proto.metadata.reply_to_message_id)
 
         def inflated(_: str, tree: Any = tree) -> Iterator[Message]:
             message = pull(tree, get, confirm, return_type=Message)

@@ -122,95 +122,97 @@ class Collection:
     @property
     def open(self) -> list[Asked]:
         """Return the clients that may still answer."""
-        return [one for one in self.asked.values() if one.reply is None]
+        return [order for order in self.asked.values() if order.reply is None]
 
     @property
     def replies(self) -> dict[int, Message]:
         """Return the last replies by client: what they sent, or the error that stands for it."""
-        found = {k: one.reply for k, one in sorted(self.asked.items()) if one.reply is not None}
-        return {k: reply for k, reply in found.items() if reply is not None}
+        replies = {
+            k: order.reply for k, order in sorted(self.asked.items()) if order.reply is not None
+        }
+        return {k: reply for k, reply in replies.items() if reply is not None}
 
     @property
     def again(self) -> dict[int, str]:
         """Return why clients were asked more than once."""
-        return {k: one.reason for k, one in self.asked.items() if one.tries > 1}
+        return {k: order.reason for k, order in self.asked.items() if order.tries > 1}
 
     def _push(self, those: Sequence[Asked]) -> None:
-        pushed = push_parcels(self.grid, [one.message for one in those])
+        pushed = push_parcels(self.grid, [order.message for order in those])
         ids: Sequence[str | None] = list(pushed) or [None] * len(those)
-        for one, identifier in zip(those, ids, strict=True):
-            self.ids[one.message.metadata.message_id] = one.client
+        for order, identifier in zip(those, ids, strict=True):
+            self.ids[order.message.metadata.message_id] = order.client
             if identifier is None:  # refused by the SuperLink, such as for a node just removed
-                self._fail(one, Error(5))
+                self._fail(order, Error(5))
             else:
-                self.waiting[identifier] = one
+                self.waiting[identifier] = order
 
     def _receive(self, identifier: str, reply: Message | FederationError) -> None:
         if isinstance(reply, FederationError):
-            if (one := self.waiting.pop(identifier, None)) is not None and one.reply is None:
-                self._fail(one, Error(MALFORMED, str(reply)))
+            if (order := self.waiting.pop(identifier, None)) is not None and order.reply is None:
+                self._fail(order, Error(MALFORMED, str(reply)))
             return
-        one = self.waiting.pop(reply.metadata.reply_to_message_id, None)
-        if one is None or one.reply is not None:
+        order = self.waiting.pop(reply.metadata.reply_to_message_id, None)
+        if order is None or order.reply is not None:
             self.journal.note("ignored", round=self.round, reason="a late or repeated reply")
         elif reply.has_error():
-            if one not in self.waiting.values():  # an order sent since may still be answered
-                self._fail(one, reply.error, reply)
-        elif reply.metadata.src_node_id != self.roster.members[one.client].node:
-            self.waiting[reply.metadata.reply_to_message_id] = one
+            if order not in self.waiting.values():  # an order sent since may still be answered
+                self._fail(order, reply.error, reply)
+        elif reply.metadata.src_node_id != self.roster.members[order.client].node:
+            self.waiting[reply.metadata.reply_to_message_id] = order
             self.journal.note("ignored", round=self.round, reason="a reply of another node")
         else:
-            one.reply = reply
-            self.journal.note("answered", round=self.round, site=self.roster.name(one.client))
+            order.reply = reply
+            self.journal.note("answered", round=self.round, site=self.roster.name(order.client))
 
-    def _fail(self, one: Asked, error: Error, reply: Message | None = None) -> None:
+    def _fail(self, order: Asked, error: Error, reply: Message | None = None) -> None:
         """Keep a lost order for another try, or let its error stand."""
-        one.reason = why(error)
-        if error.code in PASSING and one.tries <= self.settings.retries and self._time():
-            one.away = time.monotonic()
+        order.reason = why(error)
+        if error.code in PASSING and order.tries <= self.settings.retries and self._time():
+            order.away = time.monotonic()
         else:
-            one.reply = reply or Message(Error(error.code, one.reason), reply_to=one.message)
+            order.reply = reply or Message(Error(error.code, order.reason), reply_to=order.message)
 
     def _look(self) -> None:
         """Ask again who is back: after its order failed, or restarted with the order in hand."""
         now = time.monotonic()
-        away = [one for one in self.open if one.away is not None]
+        away = [order for order in self.open if order.away is not None]
         if not away and now < self.looked + self.pauses.look_every:
             return
         self.looked = now
         nodes = {info.node_id: info.last_activated_at for info in self.grid.get_nodes()}
         self.roster.notice(set(nodes))
         back = []
-        for one in self.open:
-            node = one.message.metadata.dst_node_id
-            if one.away is not None:
+        for order in self.open:
+            node = order.message.metadata.dst_node_id
+            if order.away is not None:
                 patience = min(self.settings.rejoin, self.settings.wait)
                 if node in nodes:
-                    back.append(one)
-                elif now > one.away + patience:
-                    one.reply = Message(Error(5, one.reason), reply_to=one.message)
-                    self.roster.give_up(one.client)
-            elif one.tries <= self.settings.retries and self._time():
+                    back.append(order)
+                elif now > order.away + patience:
+                    order.reply = Message(Error(5, order.reason), reply_to=order.message)
+                    self.roster.give_up(order.client)
+            elif order.tries <= self.settings.retries and self._time():
                 since = nodes.get(node, "")
-                if since and stamp(since) > one.message.metadata.created_at:
-                    one.reason = "its node was restarted"
-                    back.append(one)
-        for one in back:
-            self._again(one)
+                if since and stamp(since) > order.message.metadata.created_at:
+                    order.reason = "its node was restarted"
+                    back.append(order)
+        for order in back:
+            self._again(order)
 
-    def _again(self, one: Asked) -> None:
-        before, one.away = one.message, None
-        one.tries += 1
-        one.message = Message(
+    def _again(self, order: Asked) -> None:
+        before, order.away = order.message, None
+        order.tries += 1
+        order.message = Message(
             before.content,
             before.metadata.dst_node_id,
             before.metadata.message_type,
             ttl=self.until - time.monotonic(),
             group_id=before.metadata.group_id,
         )
-        name = self.roster.name(one.client)
-        self.journal.note("asked again", round=self.round, site=name, reason=one.reason)
-        self._push([one])
+        name = self.roster.name(order.client)
+        self.journal.note("asked again", round=self.round, site=name, reason=order.reason)
+        self._push([order])
 
     def _time(self) -> bool:
         return self.until - time.monotonic() > self.pauses.least_time

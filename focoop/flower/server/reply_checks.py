@@ -69,7 +69,7 @@ def read_update(
     if not isinstance(arrays, ArrayRecord) or not isinstance(stats, ArrayRecord):
         raise FederationError("its tensors are not arrays")
     form = payload.form(sent)
-    expected = sum(one.nbytes for one in form.values()) + 8 * num_classes
+    expected = sum(tensor.nbytes for tensor in form.values()) + 8 * num_classes
     if (size := num_bytes(content)) > (most := 2 * expected + HEADERS):
         raise FederationError(f"it is {size / 1e6:.1f} MB large, and {most / 1e6:.1f} are the most")
     if set(arrays) != set(form) or set(stats) != {"class-counts"}:
@@ -186,17 +186,17 @@ def _check_row(row: Mapping[str, Any], num_classes: int) -> None:
                 _whole(where, value, MOST_IMAGES) if key == "count" else _share(where, value)
 
 
-def _check_frontier(found: Any) -> None:
+def _check_frontier(values: Any) -> None:
     """Refuse a frontier with other values than an evaluation has."""
-    if not isinstance(found, Mapping) or set(found) != {*FRONTIER, "bias", "curve"}:
+    if not isinstance(values, Mapping) or set(values) != {*FRONTIER, "bias", "curve"}:
         raise FederationError("frontier has other values than an evaluation")
-    curve = found["curve"]
+    curve = values["curve"]
     if not isinstance(curve, Mapping) or set(curve) != set(map(str, frontier.CURVE)):
         raise FederationError("frontier/curve has other places than an evaluation")
-    if isinstance(found["bias"], Mapping):
+    if isinstance(values["bias"], Mapping):
         raise FederationError("frontier/bias is not a number")
     for name in FRONTIER:
-        _share(f"frontier/{name}", found[name])
+        _share(f"frontier/{name}", values[name])
     for x, value in curve.items():
         _share(f"frontier/curve/{x}", value)
 
@@ -255,7 +255,7 @@ def suspects(
     present = [update for update in updates if update.num_examples]
     if len(present) < FEWEST_TO_COMPARE:
         return {}
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     rules = (
         ("moved the shared tensors by", {u.client: moved(u.shared, sent) for u in present}),
         ("has a number of images of", {u.client: float(u.num_examples) for u in present}),
@@ -263,9 +263,9 @@ def suspects(
     for (what, values), bound in zip(rules, (norm_bound, count_bound), strict=True):
         usual = median(values.values())
         for client, value in values.items():
-            if bound and usual > 0 and value > bound * usual and client not in found:
-                found[client] = f"it {what} {value:g}, {value / usual:.0f} times the median"
-    return found
+            if bound and usual > 0 and value > bound * usual and client not in reasons:
+                reasons[client] = f"it {what} {value:g}, {value / usual:.0f} times the median"
+    return reasons
 
 
 def moved(shared: Params, sent: Mapping[str, Tensor]) -> float:
@@ -295,7 +295,7 @@ def num_bytes(content: RecordDict) -> int:
     Returns:
         Their number.
     """
-    records = [one for one in content.values() if isinstance(one, ArrayRecord)]
+    records = [value for value in content.values() if isinstance(value, ArrayRecord)]
     return sum(len(array.data) for record in records for array in record.values())
 
 

@@ -140,7 +140,7 @@ class Roster:
             here = wanted & set(self.present())
             missed = wanted - here
             late = time.monotonic() >= began + self.rejoin
-            coming = any(began - one.sent < self.rejoin for one in self.hellos.values())
+            coming = any(began - hello.sent < self.rejoin for hello in self.hellos.values())
             known = missed <= self.given_up and not coming
             return not missed or (len(here) >= needed and (late or known))
 
@@ -182,14 +182,14 @@ class Roster:
             return 0 < self._announced() <= answered
 
         self.gather(grid, complete)
-        told = Counter(member.facts for _, member in sorted(self.members.items()))
-        if not told:
+        votes = Counter(member.facts for _, member in sorted(self.members.items()))
+        if not votes:
             reasons = "; ".join(f"{name}: {why}" for name, why in self.refused.items())
             raise FederationError(
                 f"no client answered within {self.wait:g} s"
                 + (f" ({reasons})" if reasons else ": start the nodes, or give them more `wait`")
             )
-        self.facts = told.most_common(1)[0][0]
+        self.facts = votes.most_common(1)[0][0]
         for client, member in list(self.members.items()):
             if member.facts != self.facts:
                 self.refuse(member.name, f"it differs in {difference(member.facts, self.facts)}")
@@ -212,9 +212,9 @@ class Roster:
         self.labels |= {info.node_id: info.name for info in nodes if info.name}
         known = {member.node for member in self.members.values()}
         now = time.monotonic()
-        for key in [key for key, one in self.hellos.items() if one.until <= now]:
+        for key in [key for key, hello in self.hellos.items() if hello.until <= now]:
             self.later[self.hellos.pop(key).node] = now + ASK_SILENT
-        pending = {one.node for one in self.hellos.values()}
+        pending = {hello.node for hello in self.hellos.values()}
         new = [n for n in self.online - known - pending if self.later.get(n, 0.0) <= now]
         self._greet(grid, sorted(new), now)
         for identifier, reply in pull_each(grid, list(self.hellos)):
@@ -254,20 +254,20 @@ class Roster:
         asked = [Hello(node, secrets.token_hex(16), now, now + patience) for node in nodes]
         messages = [
             Message(
-                RecordDict({CONFIG: ConfigRecord({"challenge": one.challenge})}),
-                one.node,
+                RecordDict({CONFIG: ConfigRecord({"challenge": hello.challenge})}),
+                hello.node,
                 HELLO,
                 ttl=patience,
             )
-            for one in asked
+            for hello in asked
         ]
         pushed = push_parcels(grid, messages)
-        for one, identifier in zip(asked, pushed, strict=True):
+        for hello, identifier in zip(asked, pushed, strict=True):
             if identifier is not None:
-                self.hellos[identifier] = one
-                if one.node in self.labels and one.node not in self.greeted:
-                    self.greeted.add(one.node)
-                    self.journal.note("connected", site=self.labels[one.node])
+                self.hellos[identifier] = hello
+                if hello.node in self.labels and hello.node not in self.greeted:
+                    self.greeted.add(hello.node)
+                    self.journal.note("connected", site=self.labels[hello.node])
 
     def admit(self, member: Member) -> None:
         """Take in a new member.
@@ -371,7 +371,9 @@ def read_member(reply: Message) -> Member:
     texts = [name, backbone, version, *classes]
     if not all(isinstance(text, str) and text.isprintable() for text in texts):
         raise FederationError("its answer cannot be read")
-    facts = Facts(clients, str(backbone), tuple(str(one) for one in classes), str(version))
+    facts = Facts(
+        clients, str(backbone), tuple(str(class_name) for class_name in classes), str(version)
+    )
     images = about.get("images")
     if images is not None and (type(images) is not int or images < 0):
         raise FederationError("its answer cannot be read")

@@ -86,9 +86,9 @@ class SecureStrategy(PromptStrategy):
         self.context = sum_context(order, self.attempt, arrays)
         self.everyone = self._ask(round_index, KEYS, {k: {} for k in here}, self._read_keys)
         self._check(round_index, "sent keys", len(self.everyone))
-        told = {**to_record(self.everyone), **self._identities()}
+        values = {**to_record(self.everyone), **self._identities()}
         sealed = self._ask(
-            round_index, SHARES, dict.fromkeys(self.everyone, told), self._read_packages
+            round_index, SHARES, dict.fromkeys(self.everyone, values), self._read_packages
         )
         self._check(round_index, "sent shares", len(sealed))
         messages = list(self._orders(sorted(sealed), round_index, arrays, MessageType.TRAIN))
@@ -153,7 +153,7 @@ class SecureStrategy(PromptStrategy):
         self,
         round_index: int,
         step: str,
-        told: Mapping[int, Values],
+        questions: Mapping[int, Values],
         read: Callable[[ConfigRecord, int], Read],
     ) -> dict[int, Read]:
         """One message to each client and what its answer says; who fails is noted in `lost`."""
@@ -169,9 +169,9 @@ class SecureStrategy(PromptStrategy):
                     group_id=str(round_index),
                 ),
             )
-            for client, values in told.items()
+            for client, values in questions.items()
         ]
-        found: dict[int, Read] = {}
+        answers: dict[int, Read] = {}
         for client, reply in self._sorted(self._collect(self.grid, round_index), self.lost):
             try:
                 with reading("its answer"):
@@ -179,10 +179,10 @@ class SecureStrategy(PromptStrategy):
                 if (record.get("client"), record.get("round")) != (client, round_index):
                     raise FederationError("its answer is another client's, or of another round")
                 with reading("its answer"):
-                    found[client] = read(record, client)
+                    answers[client] = read(record, client)
             except FederationError as error:
                 self.lost[self.roster.name(client)] = str(error)
-        return found
+        return answers
 
     def _record(self, values: Values) -> ConfigRecord:
         record = ConfigRecord({"attempt": self.attempt})
@@ -200,10 +200,10 @@ class SecureStrategy(PromptStrategy):
         """
         needed = max(self.config.privacy.parties, self._threshold(), self._needed())
         if count < needed:
-            told = "; ".join(f"{name}: {reason}" for name, reason in self.lost.items())
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in self.lost.items())
             raise FederationError(
                 f"round {round_index}: {count} clients {what}, and a secure sum needs {needed} "
-                f"({told}): mend these clients and resume"
+                f"({reasons}): mend these clients and resume"
             )
 
     def _identities(self) -> dict[str, bytes]:
@@ -215,18 +215,18 @@ class SecureStrategy(PromptStrategy):
 
     def _read_keys(self, record: ConfigRecord, client: int) -> Keys:
         """A client's keys, signed by its site where sites have keys; others would refuse them."""
-        found, sites = read_keys(record, client), self.roster.sites
-        claim = found.claim(self.about, client)
-        if sites is not None and not signs(sites[client].public, found.signature, claim):
+        keys, sites = read_keys(record, client), self.roster.sites
+        claim = keys.claim(self.about, client)
+        if sites is not None and not signs(sites[client].public, keys.signature, claim):
             raise FederationError("its keys are not signed by its site")
-        return found
+        return keys
 
     def _read_packages(self, record: ConfigRecord, client: int) -> dict[int, bytes]:
-        found = dict(numbered(record, "package"))
-        wrong = [k for k, raw in found.items() if len(raw) != PACKAGE_BYTES]
-        if wrong or set(found) != set(self.everyone) - {client}:
+        packages = dict(numbered(record, "package"))
+        wrong = [k for k, raw in packages.items() if len(raw) != PACKAGE_BYTES]
+        if wrong or set(packages) != set(self.everyone) - {client}:
             raise FederationError("its shares are not one for each other client")
-        return found
+        return packages
 
 
 def read_keys(record: ConfigRecord, client: int) -> Keys:
@@ -242,12 +242,12 @@ def read_keys(record: ConfigRecord, client: int) -> Keys:
     Raises:
         FederationError: They cannot be used.
     """
-    found = to_keys(record)
-    if set(found) != {client} or len(found[client].signature) > LONGEST_SIGNATURE:
+    keys = to_keys(record)
+    if set(keys) != {client} or len(keys[client].signature) > LONGEST_SIGNATURE:
         raise FederationError("its keys cannot be read")
-    if not found[client].usable:
+    if not keys[client].usable:
         raise FederationError("it sent a key that is none")
-    return found[client]
+    return keys[client]
 
 
 def read_opened(record: ConfigRecord, client: int) -> Revealed:
@@ -294,5 +294,5 @@ def read_masked(content: RecordDict, client: int, round_index: int, words: int) 
     if (metrics.get("client"), metrics.get("round")) != (client, round_index):
         raise FederationError("its answer is another client's, or of another round")
     like = torch.empty(words, dtype=torch.int64, device="meta")
-    found: Words = to_tensor(MASKED, arrays[MASKED], like).numpy().view(np.uint64)
-    return found
+    masked: Words = to_tensor(MASKED, arrays[MASKED], like).numpy().view(np.uint64)
+    return masked

@@ -127,10 +127,10 @@ def chosen(
     Returns:
         The updates by client, and the clients whose update is one too many.
     """
-    found = {update.client: update for update in updates}
-    ranked = [client for client in (*sorted(sampled), *spares) if client in found]
+    by_client = {update.client: update for update in updates}
+    ranked = [client for client in (*sorted(sampled), *spares) if client in by_client]
     taken = sorted(ranked[: len(sampled)])
-    return [found[client] for client in taken], sorted(ranked[len(sampled) :])
+    return [by_client[client] for client in taken], sorted(ranked[len(sampled) :])
 
 
 def suffice(wanted: int, read: Callable[[int, Message], ClientUpdate]) -> Enough:

@@ -125,11 +125,11 @@ def page_and_rules() -> tuple[bytes, str]:
     return text.encode(), "; ".join([*rules, "base-uri 'none'", "frame-ancestors 'none'"])
 
 
-def metrics(found: dict[str, Any]) -> bytes:
+def metrics(snapshot: dict[str, Any]) -> bytes:
     """Write a snapshot in Prometheus's text format.
 
     Args:
-        found: The snapshot.
+        snapshot: The snapshot.
 
     Returns:
         The text.
@@ -140,18 +140,18 @@ def metrics(found: dict[str, Any]) -> bytes:
 
         def collect(self) -> Iterator[Metric]:
             """Its metrics."""
-            yield from families(found)
+            yield from families(snapshot)
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Once())
     return generate_latest(registry)
 
 
-def families(found: dict[str, Any]) -> Iterator[Metric]:
+def families(snapshot: dict[str, Any]) -> Iterator[Metric]:
     """Go through the metrics of a snapshot; those without a value are left out.
 
     Args:
-        found: The snapshot.
+        snapshot: The snapshot.
 
     Yields:
         Metrics.
@@ -159,11 +159,11 @@ def families(found: dict[str, Any]) -> Iterator[Metric]:
     about = GaugeMetricFamily(
         "focoop_info", "the run", labels=["title", "method", "version"], value=None
     )
-    about.add_metric([found["title"], found["method"], found["version"]], 1)
+    about.add_metric([snapshot["title"], snapshot["method"], snapshot["version"]], 1)
     yield about
     state = GaugeMetricFamily("focoop_state", "1 for the state the run is in", labels=["state"])
     for name in STATES:
-        state.add_metric([name], float(found["state"] == name))
+        state.add_metric([name], float(snapshot["state"] == name))
     yield state
     single = {
         "round": "round under way",
@@ -175,13 +175,13 @@ def families(found: dict[str, Any]) -> Iterator[Metric]:
         "seconds": "seconds of the last round",
     }
     for name, text in single.items():
-        if isinstance(found[name], int | float):
-            yield GaugeMetricFamily(f"focoop_{name}", text, value=found[name])
+        if isinstance(snapshot[name], int | float):
+            yield GaugeMetricFamily(f"focoop_{name}", text, value=snapshot[name])
     sent = CounterMetricFamily("focoop_bytes", "bytes of tensors sent", labels=["direction"])
     for way in ("up", "down"):
-        sent.add_metric([way], found[f"bytes_{way}"])
+        sent.add_metric([way], snapshot[f"bytes_{way}"])
     yield sent
-    yield from _of_sites(found["sites"])
+    yield from _of_sites(snapshot["sites"])
 
 
 def _of_sites(sites: list[dict[str, Any]]) -> Iterator[Metric]:

@@ -112,7 +112,7 @@ class PromptStrategy(Strategy):
         step = Collection(grid, self.roster, self.settings, self.journal, round_index, self.pauses)
         step.gather(self.sent, enough)
         self.orders = step.ids
-        self.busy = {one.client for one in step.open} if step.closed else set()
+        self.busy = {order.client for order in step.open} if step.closed else set()
         if step.again:
             again = {self.roster.name(client): why for client, why in step.again.items()}
             self.notes["asked_again"] = {**self.notes.get("asked_again", {}), **again}
@@ -231,7 +231,7 @@ class PromptStrategy(Strategy):
         """
         round_index = self.done + server_round
         refused: dict[str, str] = {}
-        found: dict[int, dict[str, Any]] = {}
+        evaluated: dict[int, dict[str, Any]] = {}
         for client, reply in self._sorted(replies, refused):
             try:
                 row = read_row(reply.content, client, round_index, len(self.task.classes))
@@ -239,14 +239,14 @@ class PromptStrategy(Strategy):
                 refused[self.roster.name(client)] = str(error)
                 continue
             if row is not None:
-                found[client] = {**row, "client": client}
-        odd = suspicious_rows(found, self.settings.count_bound)
+                evaluated[client] = {**row, "client": client}
+        odd = suspicious_rows(evaluated, self.settings.count_bound)
         refused |= {self.roster.name(client): reason for client, reason in odd.items()}
-        rows = [row for client, row in found.items() if client not in odd]
+        rows = [row for client, row in evaluated.items() if client not in odd]
         refused = {name: shown(reason) for name, reason in refused.items()}
         for name, reason in refused.items():
-            told = f"not evaluated: {reason}"
-            self.journal.note("left out", round=round_index, site=name, reason=told)
+            text = f"not evaluated: {reason}"
+            self.journal.note("left out", round=round_index, site=name, reason=text)
         line: dict[str, Any] | None = None
         if rows:
             line = {**summarise(rows), "clients": rows}
@@ -265,18 +265,20 @@ class PromptStrategy(Strategy):
 
     def _summed_up(self, round_index: int, line: dict[str, Any] | None) -> dict[str, Any]:
         """What the journal tells of a committed round, for the screen and the status page."""
-        told: dict[str, Any] = {}
+        summary: dict[str, Any] = {}
         if line:
-            told["accuracy"] = line["accuracy_own"]
+            summary["accuracy"] = line["accuracy_own"]
             rows = {self.roster.name(row["client"]): row["accuracy_own"] for row in line["clients"]}
-            told["accuracies"] = rows
+            summary["accuracies"] = rows
         if round_index:
-            told["accepted"] = [self.roster.name(client) for client in self.notes["accepted"]]
-            told |= {key: self.notes[key] for key in ("bytes_up", "bytes_down", "seconds")}
-            told["loss"] = self.loss if self.loss is not None and math.isfinite(self.loss) else None
+            summary["accepted"] = [self.roster.name(client) for client in self.notes["accepted"]]
+            summary |= {key: self.notes[key] for key in ("bytes_up", "bytes_down", "seconds")}
+            summary["loss"] = (
+                self.loss if self.loss is not None and math.isfinite(self.loss) else None
+            )
             epsilon = self.server.report.get("epsilon")
-            told["epsilon"] = epsilon if epsilon is not None and math.isfinite(epsilon) else None
-        return told
+            summary["epsilon"] = epsilon if epsilon is not None and math.isfinite(epsilon) else None
+        return summary
 
     def _spent(self, round_index: int) -> dict[str, float]:
         """Epsilon so far, of the client that was asked most often."""
@@ -330,14 +332,14 @@ class PromptStrategy(Strategy):
 
         Some error replies come from the SuperLink itself: the order they answer tells the client.
         """
-        found = {self.orders[reply.metadata.reply_to_message_id]: reply for reply in replies}
+        by_client = {self.orders[reply.metadata.reply_to_message_id]: reply for reply in replies}
         for client, _ in self.sent:
             name = self.roster.name(client)
-            if client in found and found[client].has_error():
-                refused[name] = why(found[client].error)
-            elif client not in found and client not in self.busy:
+            if client in by_client and by_client[client].has_error():
+                refused[name] = why(by_client[client].error)
+            elif client not in by_client and client not in self.busy:
                 refused[name] = REASONS[EXPIRED]
-        return sorted((k, reply) for k, reply in found.items() if reply.has_content())
+        return sorted((k, reply) for k, reply in by_client.items() if reply.has_content())
 
     def _note(
         self,
@@ -354,9 +356,9 @@ class PromptStrategy(Strategy):
             event = "refused" if reason.startswith(POLICY) else "left out"
             self.journal.note(event, round=round_index, site=name, reason=reason)
         for client in self.sampled:
-            told = "" if client in accepted else refused.get(self.roster.name(client))
-            if told is not None:
-                self.outcomes[client] = round_index, told
+            outcome = "" if client in accepted else refused.get(self.roster.name(client))
+            if outcome is not None:
+                self.outcomes[client] = round_index, outcome
         for client in unused:
             self.journal.note("not needed", round=round_index, site=self.roster.name(client))
         self.notes |= {"participants": list(self.sampled), "accepted": list(accepted)}
@@ -367,8 +369,8 @@ class PromptStrategy(Strategy):
         needed = self._needed()
         if len(accepted) < needed:
             known = {**refused, **self.roster.refused}
-            told = "; ".join(f"{name}: {reason}" for name, reason in known.items())
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in known.items())
             raise FederationError(
-                f"round {round_index} has {len(accepted)} updates of {needed} needed ({told}): "
+                f"round {round_index} has {len(accepted)} updates of {needed} needed ({reasons}): "
                 "mend these clients and resume, or lower quorum"
             )

@@ -26,11 +26,11 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         LabelledFeatures(torch.empty(0, 0), None, torch.empty(0, dtype=torch.int64)), []
     )
     common = [set(row["ood"]) for row in rows]
-    names = [name for name in rows[0]["ood"] if all(name in one for one in common)]
+    names = [name for name in rows[0]["ood"] if all(name in row_names for row_names in common)]
     measures = {name: dict.fromkeys(rows[0]["ood"][name], 0.0) for name in names}
     corrupted = dict.fromkeys(name for row in rows for name in row["corrupted"])
     sets = EvaluationSets(nothing, dict.fromkeys(corrupted, nothing))
-    found = summary_of(rows, measures, sets)
-    for one in found["ood"].values():
-        del one["pooled"]
-    return found
+    summary = summary_of(rows, measures, sets)
+    for measured in summary["ood"].values():
+        del measured["pooled"]
+    return summary

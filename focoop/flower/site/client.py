@@ -145,13 +145,13 @@ class Party:
             )
         if self.data:
             return own_scenario(config, self.data, self.classes, self.client, self.clients)
-        found = _scenario(config)
-        if found.num_clients != self.clients:
+        scenario = _scenario(config)
+        if scenario.num_clients != self.clients:
             raise ConfigError(
-                f"the images are divided among {found.num_clients} clients, and there are "
+                f"the images are divided among {scenario.num_clients} clients, and there are "
                 f"{self.clients} nodes: set partition.clients, or start as many nodes"
             )
-        return found
+        return scenario
 
     def release(
         self, privacy: Privacy, order: Order, update: ClientUpdate, received: Params

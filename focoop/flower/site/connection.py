@@ -61,11 +61,11 @@ def look(server: str, certificate: Path, timeout: float = 5.0) -> Reach:
             socket.create_connection((host, int(port)), timeout) as plain,
             context.wrap_socket(plain, server_hostname=host) as secure,
         ):
-            told = secure.getpeercert() or {}
+            peer = secure.getpeercert() or {}
             date = _date(secure, host)
     except (OSError, ValueError) as error:
         return Reach(*_cause(error, server, host))
-    return judge(told, date, time.time())
+    return judge(peer, date, time.time())
 
 
 def judge(certificate: Mapping[str, object], date: float | None, now: float) -> Reach:
@@ -113,8 +113,8 @@ def _date(secure: ssl.SSLSocket, host: str) -> float | None:
     answer = http.client.HTTPResponse(secure)
     try:
         answer.begin()
-        told = answer.getheader("Date")
-        return parsedate_to_datetime(told).timestamp() + 0.5 if told else None  # whole seconds
+        header = answer.getheader("Date")
+        return parsedate_to_datetime(header).timestamp() + 0.5 if header else None  # whole seconds
     except (http.client.HTTPException, ValueError, TypeError):
         return None
     finally:

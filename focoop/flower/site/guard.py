@@ -114,18 +114,18 @@ def guarded(handle: Handler, message: Message, context: Context) -> Message:
 
 def _refused(journal: Journal, number: int | None, error: Exception, message: Message) -> Message:
     """The error reply; the whole error goes to the site's journal and log."""
-    code, told = (REFUSED, f"policy: {error}") if isinstance(error, Refusal) else (FAILED, "")
-    told = told or told_of(error)
+    code, text = (REFUSED, f"policy: {error}") if isinstance(error, Refusal) else (FAILED, "")
+    text = text or told_of(error)
     event = "refused" if code == REFUSED else "failed"
     place = {} if number is None else {"round": number}
-    reason = told if code == REFUSED else f"{type(error).__name__}: {error}"
+    reason = text if code == REFUSED else f"{type(error).__name__}: {error}"
     trace = None if code == REFUSED else error
-    log(ERROR, "the message was not answered: %s", told, exc_info=trace)
+    log(ERROR, "the message was not answered: %s", text, exc_info=trace)
     try:
         journal.note(event, **place, step=message.metadata.message_type, reason=reason)
     except FocoopError as second:  # a full disk must not keep the coordinator from hearing of it
         log(ERROR, "the journal cannot be written", exc_info=second)
-    return Message(Error(code, told), reply_to=message)
+    return Message(Error(code, text), reply_to=message)
 
 
 def told_of(error: BaseException) -> str:
@@ -148,7 +148,7 @@ def told_of(error: BaseException) -> str:
         return shown(PATH.sub("(a file)", str(error)))
     if "OutOfMemory" in type(error).__name__:  # torch's, which is a RuntimeError
         return dict(KINDS)[MemoryError]
-    return next((told for kind, told in KINDS if isinstance(error, kind)), OTHER)
+    return next((text for kind, text in KINDS if isinstance(error, kind)), OTHER)
 
 
 def round_of(content: RecordDict) -> int | None:
@@ -161,8 +161,8 @@ def round_of(content: RecordDict) -> int | None:
         The round's number, or None.
     """
     record = content.get(CONFIG)
-    found = record.get("round") if isinstance(record, ConfigRecord) else None
-    return found if type(found) is int else None
+    number = record.get("round") if isinstance(record, ConfigRecord) else None
+    return number if type(number) is int else None
 
 
 def size(content: RecordDict) -> int:
@@ -209,9 +209,9 @@ def _check_sum(policy: Policy, content: RecordDict) -> None:
 
 def _note_outcome(journal: Journal, content: RecordDict) -> None:
     """What the coordinator says became of this site's last update, in the site's journal."""
-    told = outcome(content)
-    if told is not None:
-        number, reason = told
+    last_outcome = outcome(content)
+    if last_outcome is not None:
+        number, reason = last_outcome
         if reason:
             journal.note("left out", round=number, reason=reason)
         else:

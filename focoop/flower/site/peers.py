@@ -47,14 +47,14 @@ def peers_file(state: Path, keys: Path) -> Path:
 
 
 def accept(
-    path: Path, own: Site, told: Mapping[int, bytes], everyone: Mapping[int, Keys], about: str
+    path: Path, own: Site, publics: Mapping[int, bytes], everyone: Mapping[int, Keys], about: str
 ) -> None:
     """Check who is in a sum, and remember those that are new.
 
     Args:
         path: the file of peers.
         own: this site.
-        told: public keys (OpenSSH) by client, as the server says.
+        publics: public keys (OpenSSH) by client, as the server says.
         everyone: the keys of the sum by client, with signatures.
         about: which sum it is.
 
@@ -64,12 +64,12 @@ def accept(
     """
     known, closed = read_peers(path)
     known = {**known, own.client: own.public}
-    if set(told) != set(everyone):
+    if set(publics) != set(everyone):
         raise FederationError("the server does not say whose keys these are: no secure sum")
-    keys = {client: _plain(public) for client, public in told.items()}
+    keys = {client: _plain(public) for client, public in publics.items()}
     if len(set(keys.values())) < len(keys):
         raise FederationError("two clients of the sum have the same key: they are one")
-    for client, public in told.items():
+    for client, public in publics.items():
         if client in known and _plain(known[client]) != keys[client]:
             raise FederationError(
                 f"client {client} has another key than before ({key_print(public)}, not "
@@ -77,10 +77,10 @@ def accept(
             )
         if client not in known and closed:
             raise FederationError(f"client {client} is not among the sites of {path}")
-        one = everyone[client]
-        if not signs(public, one.signature, one.claim(about, client)):
+        client_keys = everyone[client]
+        if not signs(public, client_keys.signature, client_keys.claim(about, client)):
             raise FederationError(f"the keys of client {client} are not signed by its site")
-    new = {client: public for client, public in told.items() if client not in known}
+    new = {client: public for client, public in publics.items() if client not in known}
     if new:
         _remember(path, {**known, **new}, closed)
         for client, public in new.items():
@@ -102,9 +102,9 @@ def read_peers(path: Path) -> tuple[dict[int, bytes], bool]:
     if not path.is_file():
         return {}, False
     try:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
-        sites = {int(client): str(key).encode() for client, key in told["sites"].items()}
-        return sites, bool(told.get("closed", False))
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        sites = {int(client): str(key).encode() for client, key in table["sites"].items()}
+        return sites, bool(table.get("closed", False))
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise FederationError(
             f"{path} cannot be read ({error}): mend it, or remove it and compare keys again"
@@ -120,12 +120,12 @@ def known_peers(state: Path) -> dict[str, dict[str, str]]:
     Returns:
         Fingerprints by federation and client.
     """
-    found = {}
+    peers = {}
     for path in sorted(state.glob("peers-*.toml")):
         sites, _ = read_peers(path)
         marks = {str(client): key_print(public) for client, public in sorted(sites.items())}
-        found[path.stem.removeprefix("peers-")] = marks
-    return found
+        peers[path.stem.removeprefix("peers-")] = marks
+    return peers
 
 
 def _remember(path: Path, sites: Mapping[int, bytes], closed: bool) -> None:

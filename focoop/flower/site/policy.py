@@ -135,11 +135,11 @@ class Policy:
         also = ("privacy", "settings")
         made = build(cls, plain, "", also)
         rules = {key: _rule(key, value) for key, value in allowed.items()}
-        own = {one.name: getattr(made, one.name) for one in fields(made)}
-        kept = build(PrivacyPolicy, privacy, "privacy.")
-        found = cls(**{**own, "privacy": kept, "settings": rules, "base": base})
-        found._check_names()
-        return found
+        own = {entry.name: getattr(made, entry.name) for entry in fields(made)}
+        privacy_policy = build(PrivacyPolicy, privacy, "privacy.")
+        policy = cls(**{**own, "privacy": privacy_policy, "settings": rules, "base": base})
+        policy._check_names()
+        return policy
 
     def check(self, config: RunConfig, places: Mapping[str, str] | None = None) -> None:
         """Refuse a run whose settings the policy does not allow.
@@ -218,7 +218,7 @@ class Policy:
             Refusal: It is in none of them.
         """
         place = Path(path).expanduser().resolve()
-        allowed = [(self.base / Path(one).expanduser()).resolve() for one in self.folders]
+        allowed = [(self.base / Path(name).expanduser()).resolve() for name in self.folders]
         if not any(place.is_relative_to(folder) for folder in allowed):
             raise Refusal(f"{what} names files of this site, which its policy does not open")
 
@@ -284,7 +284,7 @@ class Policy:
         kind, _, _ = spec.partition(":")
         if kind in PATHS:
             self.check_file(Source.parse(spec).target, what)
-        elif ".." in spec or not any(fnmatch.fnmatchcase(spec, one) for one in self.sets):
+        elif ".." in spec or not any(fnmatch.fnmatchcase(spec, pattern) for pattern in self.sets):
             raise Refusal(f"{what} names {spec}, which is none of this site's `sets`")
 
     def _check_agreed(self, config: RunConfig) -> None:
@@ -302,7 +302,7 @@ class Policy:
     def sentences(self) -> list[str]:
         """Return the policy in words, a sentence each, for the people of the site."""
         names = ", ".join(self.methods) or "any method of focoop"
-        told = [
+        lines = [
             f"Trains {names}, at most {self.epochs} epochs a round, {self.rounds} rounds and "
             f"{self.views} random views of an image.",
             f"Reads this site's own images, and {_listed(self.folders, 'no other folder')}; "
@@ -315,10 +315,10 @@ class Policy:
             else "Keeps accuracies on its test images.",
         ]
         if self.run:
-            told.append(f"Takes part in the run of {self.run} alone: no setting may differ.")
-        told += self._privacy_sentences()
-        told += [f"Allows {key}: {_rule_text(rule)}." for key, rule in self.settings.items()]
-        return told
+            lines.append(f"Takes part in the run of {self.run} alone: no setting may differ.")
+        lines += self._privacy_sentences()
+        lines += [f"Allows {key}: {_rule_text(rule)}." for key, rule in self.settings.items()]
+        return lines
 
     def _privacy_sentences(self) -> list[str]:
         wanted = self.privacy
@@ -326,18 +326,18 @@ class Policy:
         clip = f"changes of at most {wanted.clip_at_most:g}" if wanted.clip_at_most else ""
         asked = " and ".join(part for part in (noise, clip) if part)
         plain = "Lets updates leave without noise, if the run asks for none."
-        told = [f"Sends updates only with {asked}." if asked else plain]
+        lines = [f"Sends updates only with {asked}." if asked else plain]
         if wanted.epsilon_at_most:
-            told.append(
+            lines.append(
                 "Sends no noised update that brings the epsilon of all of them above "
                 f"{wanted.epsilon_at_most:g}."
             )
         if wanted.secure_sum:
-            told.append("Takes part in secure sums alone.")
-        told.append(f"Takes part in a secure sum of {wanted.parties_at_least} sites or more.")
+            lines.append("Takes part in secure sums alone.")
+        lines.append(f"Takes part in a secure sum of {wanted.parties_at_least} sites or more.")
         if set(wanted.counts) != set(COUNTS):
-            told.append(f"Sends class counts only as: {', '.join(wanted.counts)}.")
-        return told
+            lines.append(f"Sends class counts only as: {', '.join(wanted.counts)}.")
+        return lines
 
 
 def policy_file(given: Path | None, keys: Path | None) -> Path | None:
@@ -391,9 +391,9 @@ def default_policy_toml(run: str = "") -> str:
         "# `focoop site check` shows it in words and says whether a run keeps to it.",
         "",
     ]
-    top = [one for one in fields(Policy) if one.metadata]
-    lines = head + [_line(one, run if one.name == "run" else one.default) for one in top]
-    lines += ["", "[privacy]"] + [_line(one, one.default) for one in fields(PrivacyPolicy)]
+    top = [entry for entry in fields(Policy) if entry.metadata]
+    lines = head + [_line(entry, run if entry.name == "run" else entry.default) for entry in top]
+    lines += ["", "[privacy]"] + [_line(entry, entry.default) for entry in fields(PrivacyPolicy)]
     lines += [
         "",
         "[settings]",
@@ -404,8 +404,8 @@ def default_policy_toml(run: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _line(one: Any, value: Any) -> str:
-    return f"# {one.metadata['doc']}\n{one.name} = {toml_value(value)}"
+def _line(entry: Any, value: Any) -> str:
+    return f"# {entry.metadata['doc']}\n{entry.name} = {toml_value(value)}"
 
 
 def _rule(key: str, value: Any) -> Any:
@@ -417,7 +417,7 @@ def _rule(key: str, value: Any) -> Any:
     if isinstance(value, list):
         return value
     bounds = isinstance(value, dict) and value and set(value) <= {"least", "most"}
-    if bounds and all(type(one) in (int, float) for one in value.values()):
+    if bounds and all(type(bound) in (int, float) for bound in value.values()):
         return value
     raise ConfigError(
         f"settings: {key} must be a list of allowed values or {{ least = 1, most = 9 }}"
@@ -434,7 +434,7 @@ def _within(value: Any, rule: Any) -> bool:
 
 def _rule_text(rule: Any) -> str:
     if isinstance(rule, list):
-        return ", ".join(str(one) for one in rule) or "nothing"
+        return ", ".join(str(choice) for choice in rule) or "nothing"
     return " and ".join(f"at {name} {value}" for name, value in rule.items())
 
 

@@ -26,11 +26,11 @@ def privacy_facts(state: Path) -> dict[str, Any]:
     return {"released": count, "epsilon": epsilon, "delta": DELTA, "peers": known_peers(state)}
 
 
-def privacy_sentences(found: dict[str, Any]) -> list[str]:
+def privacy_sentences(facts: dict[str, Any]) -> list[str]:
     """Describe a site's privacy in words.
 
     Args:
-        found: Facts by name.
+        facts: Facts by name.
 
     Returns:
         A line each; none where there is nothing to tell.
@@ -39,13 +39,13 @@ def privacy_sentences(found: dict[str, Any]) -> list[str]:
     ['2 noised updates released in all runs: epsilon 3.25 at delta 1e-05']
     """
     lines = []
-    if found["released"]:
-        bound = "no bound" if found["epsilon"] is None else f"epsilon {found['epsilon']:.4g}"
+    if facts["released"]:
+        bound = "no bound" if facts["epsilon"] is None else f"epsilon {facts['epsilon']:.4g}"
         lines.append(
-            f"{found['released']} noised updates released in all runs: {bound} at delta "
-            f"{found['delta']:g}"
+            f"{facts['released']} noised updates released in all runs: {bound} at delta "
+            f"{facts['delta']:g}"
         )
-    for federation, sites in found["peers"].items():
+    for federation, sites in facts["peers"].items():
         known = ", ".join(f"client {client}: {mark}" for client, mark in sites.items())
         lines.append(
             f"keys known from secure sums of federation {federation} (compare them with the other "

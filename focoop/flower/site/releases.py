@@ -90,10 +90,10 @@ class Releases:
                     return last.update
             counts = last.update.class_counts if last is not None else None
             self._afford(privacy)
-            found = self._draw(privacy, update, received, counts)
+            noised = self._draw(privacy, update, received, counts)
             self._note(privacy, order)
-            self._keep(Release(order.round_index, asked, order.config_hash, found))
-            return found
+            self._keep(Release(order.round_index, asked, order.config_hash, noised))
+            return noised
 
     def _afford(self, privacy: Privacy) -> None:
         if math.isinf(self.most):
@@ -179,9 +179,9 @@ def question(order: Order, received: Params) -> str:
     Returns:
         The hash.
     """
-    told = hashlib.sha256(f"{order.round_index}/{order.config_hash}/".encode())
-    told.update(dump(received, {}))
-    return told.hexdigest()
+    hasher = hashlib.sha256(f"{order.round_index}/{order.config_hash}/".encode())
+    hasher.update(dump(received, {}))
+    return hasher.hexdigest()
 
 
 def check(last: Release, order: Order, asked: str) -> None:
@@ -224,14 +224,14 @@ def released(state: Path) -> list[float]:
     Raises:
         FederationError: The record is damaged.
     """
-    path, found = state / LEDGER, []
+    path, noises = state / LEDGER, []
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     for number, line in enumerate(lines, start=1):
         try:
-            found.append(float(json.loads(line)["noise"]))
+            noises.append(float(json.loads(line)["noise"]))
         except (ValueError, KeyError, TypeError) as error:
             raise FederationError(f"{path}, line {number}, is damaged ({error})") from error
-    return found
+    return noises
 
 
 def spent(state: Path, delta: float) -> tuple[int, float]:

@@ -70,10 +70,10 @@ class Kept:
         A file of another sum, or a damaged one, is none.
         """
         try:
-            found = json.loads(self.path.read_text(encoding="utf-8"))
-            if (found["round"], found["attempt"]) != (self.round_index, self.attempt):
+            saved = json.loads(self.path.read_text(encoding="utf-8"))
+            if (saved["round"], saved["attempt"]) != (self.round_index, self.attempt):
                 return None
-            return Masker.load(found["masker"])
+            return Masker.load(saved["masker"])
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
 
@@ -86,10 +86,10 @@ class Kept:
         Raises:
             FederationError: It has not.
         """
-        found = self.load()
-        if found is None:
+        masker = self.load()
+        if masker is None:
             raise FederationError("this site has no part in that sum: it is over, or never began")
-        return found
+        return masker
 
     def begin(self) -> None:
         """Note that this sum has begun here; one that has is never begun again.
@@ -152,16 +152,16 @@ def keys(message: Message, context: Context) -> Message:
         The reply.
     """
     party, order = asked(message, context)
-    kept = Kept.of(party, order, message.content)
-    masker = kept.load()
+    sum_state = Kept.of(party, order, message.content)
+    masker = sum_state.load()
     if masker is None:
-        kept.begin()
+        sum_state.begin()
         masker = Masker(party.client, 2, least_parties(party))
-        kept.save(masker)  # the threshold follows with all the keys
+        sum_state.save(masker)  # the threshold follows with all the keys
     mine = masker.keys()
     if party.keys is not None:
         mine = mine.signed(
-            sign(party.keys, mine.claim(sum_name(order, kept.attempt), party.client))
+            sign(party.keys, mine.claim(sum_name(order, sum_state.attempt), party.client))
         )
     return answer(message, party, order, to_record({party.client: mine}))
 
@@ -180,19 +180,19 @@ def shares(message: Message, context: Context) -> Message:
         FederationError: There are too few sites, or a key is not signed by its site.
     """
     party, order = asked(message, context)
-    kept = Kept.of(party, order, message.content)
+    sum_state = Kept.of(party, order, message.content)
     record = record_of(message.content)
-    masker, everyone = kept.need(), to_keys(record)
+    masker, everyone = sum_state.need(), to_keys(record)
     if not all(0 <= client < party.clients for client in everyone):
         raise FederationError("the sum names clients that this federation does not have")
     if party.keys is not None:
-        told, own = dict(numbered(record, "identity")), read_site(party.keys)
+        identities, own = dict(numbered(record, "identity")), read_site(party.keys)
         file = peers_file(party.state, party.keys)
-        accept(file, own, told, everyone, sum_name(order, kept.attempt))
+        accept(file, own, identities, everyone, sum_name(order, sum_state.attempt))
     masker.threshold = threshold_of(len(everyone), party.config.privacy.threshold)
     sealed = masker.share(everyone)
-    kept.save(masker)
-    return answer(message, party, order, {f"package/{k}": one for k, one in sealed.items()})
+    sum_state.save(masker)
+    return answer(message, party, order, {f"package/{k}": package for k, package in sealed.items()})
 
 
 def least_parties(party: Party) -> int:
@@ -235,11 +235,11 @@ def sum_context(order: Order, attempt: str, arrays: Mapping[str, Array]) -> byte
     Returns:
         The hash.
     """
-    told = hashlib.sha256(f"{attempt}/{order.round_index}/{order.config_hash}".encode())
+    hasher = hashlib.sha256(f"{attempt}/{order.round_index}/{order.config_hash}".encode())
     for name in sorted(arrays):
         data = arrays[name].data
-        told.update(f"/{len(name)}/{name}/{len(data)}/".encode() + data)
-    return told.digest()
+        hasher.update(f"/{len(name)}/{name}/{len(data)}/".encode() + data)
+    return hasher.digest()
 
 
 def masked_content(
@@ -264,14 +264,14 @@ def masked_content(
     Raises:
         FederationError: The sum has not begun, or there are too few sites.
     """
-    kept = Kept.of(party, order, content)
-    masker, record = kept.need(), record_of(content)
+    sum_state = Kept.of(party, order, content)
+    masker, record = sum_state.need(), record_of(content)
     packages = dict(numbered(record, "package"))
     vector, arrays = pack(update, by_class, party.clients), content.get(GLOBAL)
     if not isinstance(arrays, ArrayRecord):
         raise FederationError("the message holds no arrays where it should")
-    hidden = masker.mask(vector, packages, sum_context(order, kept.attempt, arrays))
-    kept.save(masker)
+    hidden = masker.mask(vector, packages, sum_context(order, sum_state.attempt, arrays))
+    sum_state.save(masker)
     numbers = MetricRecord({"client": party.client, "round": order.round_index})
     words = torch.from_numpy(hidden.view(np.int64))
     return RecordDict({UPDATE: to_arrays({MASKED: words}), METRICS: numbers})
@@ -291,15 +291,17 @@ def open_shares(message: Message, context: Context) -> Message:
         FederationError: Too few have answered.
     """
     party, order = asked(message, context)
-    kept = Kept.of(party, order, message.content)
-    masker, alive = kept.need(), record_of(message.content).get("answered")
+    sum_state = Kept.of(party, order, message.content)
+    masker, alive = sum_state.need(), record_of(message.content).get("answered")
     if not isinstance(alive, list) or not all(type(client) is int for client in alive):
         raise FederationError("the message does not say who answered")
-    told = masker.reveal([int(client) for client in alive])
+    revealed = masker.reveal([int(client) for client in alive])
     forget(party, order)
-    found = {f"seed/{k}": share.to_bytes(SHARE_BYTES, "big") for k, share in told.seeds.items()}
-    found |= {f"key/{k}": share.to_bytes(SHARE_BYTES, "big") for k, share in told.keys.items()}
-    return answer(message, party, order, found)
+    values = {
+        f"seed/{k}": share.to_bytes(SHARE_BYTES, "big") for k, share in revealed.seeds.items()
+    }
+    values |= {f"key/{k}": share.to_bytes(SHARE_BYTES, "big") for k, share in revealed.keys.items()}
+    return answer(message, party, order, values)
 
 
 def asked(message: Message, context: Context) -> tuple[Party, Order]:
@@ -322,20 +324,20 @@ def asked(message: Message, context: Context) -> tuple[Party, Order]:
     return party, order
 
 
-def answer(message: Message, party: Party, order: Order, told: dict[str, bytes]) -> Message:
+def answer(message: Message, party: Party, order: Order, values: dict[str, bytes]) -> Message:
     """Make a reply of named bytes.
 
     Args:
         message: The order.
         party: The client.
         order: What was asked.
-        told: Bytes by name.
+        values: Bytes by name.
 
     Returns:
         The reply.
     """
     record = ConfigRecord({"client": party.client, "round": order.round_index})
-    for name, raw in told.items():
+    for name, raw in values.items():
         record[name] = raw
     return Message(RecordDict({SUM: record}), reply_to=message)
 
@@ -368,14 +370,14 @@ def numbered(record: ConfigRecord, name: str) -> list[tuple[int, bytes]]:
     Returns:
         Client and bytes of each.
     """
-    found = []
+    pairs = []
     for key, raw in record.items():
         head, _, number = key.partition("/")
         # No federation has a billion clients, and Python reads no number of 5,000 digits.
         plain = number.isascii() and number.isdecimal() and len(number) < 10
         if head == name and plain and isinstance(raw, bytes):
-            found.append((int(number), raw))
-    return found
+            pairs.append((int(number), raw))
+    return pairs
 
 
 def to_record(everyone: Mapping[int, Keys]) -> dict[str, bytes]:
@@ -387,11 +389,11 @@ def to_record(everyone: Mapping[int, Keys]) -> dict[str, bytes]:
     Returns:
         Bytes by name.
     """
-    found: dict[str, bytes] = {}
+    record: dict[str, bytes] = {}
     for k, mine in everyone.items():
-        found[f"mask/{k}"], found[f"channel/{k}"] = mine.mask, mine.channel
-        found[f"commitment/{k}"], found[f"signature/{k}"] = mine.commitment, mine.signature
-    return found
+        record[f"mask/{k}"], record[f"channel/{k}"] = mine.mask, mine.channel
+        record[f"commitment/{k}"], record[f"signature/{k}"] = mine.commitment, mine.signature
+    return record
 
 
 def to_keys(record: ConfigRecord) -> dict[int, Keys]:

@@ -101,8 +101,8 @@ class SiteStatus:
         lists = {"refused": self.refused, "left out": self.left_out, "failed": self.errors}
         if kind in lists:
             self.doing = "" if kind != "left out" else self.doing
-            told = {key: value for key, value in event.items() if key in TOLD}
-            lists[kind][:] = [*lists[kind][1 - KEPT :], told]
+            entry = {key: value for key, value in event.items() if key in TOLD}
+            lists[kind][:] = [*lists[kind][1 - KEPT :], entry]
 
 
 def line_of(event: dict[str, Any]) -> str:
@@ -192,18 +192,18 @@ class SiteWatch:
         Raises:
             FederationError: where waiting cannot help, as the certificate is another server's.
         """
-        pause, told = self.pauses.first, ""
+        pause, reason = self.pauses.first, ""
         while True:
-            found = self._look()
-            if not found.kind:
+            reach = self._look()
+            if not reach.kind:
                 return
-            if found.final and not self.known:
-                self._set("failed", found.text)
-                raise FederationError(found.text)
-            if found.text != told:
-                told = found.text
-                self._set("waiting", told)
-                self.say(f"{told}; trying again")
+            if reach.final and not self.known:
+                self._set("failed", reach.text)
+                raise FederationError(reach.text)
+            if reach.text != reason:
+                reason = reach.text
+                self._set("waiting", reason)
+                self.say(f"{reason}; trying again")
             until = time.monotonic() + pause
             while time.monotonic() < until:
                 time.sleep(0.5)
@@ -229,10 +229,10 @@ class SiteWatch:
         if (
             away or self.status.state == "connected"
         ) and time.monotonic() > self._looked + self.pauses.look_every:
-            found = self._look()
-            if found.kind and found.kind != "clock" and self.status.state == "connected":
-                self._gone(found.text.replace("not reachable yet", "not reachable any more"))
-            elif not found.kind and away:
+            reach = self._look()
+            if reach.kind and reach.kind != "clock" and self.status.state == "connected":
+                self._gone(reach.text.replace("not reachable yet", "not reachable any more"))
+            elif not reach.kind and away:
                 self._left = False
                 self._set("connected", "")
                 self.say("connected again")
@@ -260,8 +260,8 @@ class SiteWatch:
         Returns:
             The reason.
         """
-        found = self._look()
-        reason = found.text if found.kind in ("clock", "expired", "early") else reason
+        reach = self._look()
+        reason = reach.text if reach.kind in ("clock", "expired", "early") else reason
         self._set("waiting", reason)
         return reason
 
@@ -281,10 +281,10 @@ class SiteWatch:
             self.status.take(event)
 
     def _look(self) -> Reach:
-        found = self._looking(self.server, self.certificate)
+        reach = self._looking(self.server, self.certificate)
         self._looked = time.monotonic()
-        self.status.clock_ahead = None if found.ahead is None else round(found.ahead, 1)
-        return found
+        self.status.clock_ahead = None if reach.ahead is None else round(reach.ahead, 1)
+        return reach
 
     def _set(self, state: str, reason: str) -> None:
         if (self.status.state, self.status.reason) != (state, reason):
@@ -320,7 +320,7 @@ def read_status(folder: Path, silent: float = SILENT) -> dict[str, Any]:
         RunError: where no site has ever joined with this folder, or the file is damaged.
     """
     try:
-        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        status = json.loads((folder / FILE).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise RunError(
             f"{folder} has no status: no site has joined with it (focoop site join --state), or "
@@ -328,47 +328,47 @@ def read_status(folder: Path, silent: float = SILENT) -> dict[str, Any]:
         ) from error
     except (OSError, ValueError) as error:
         raise RunError(f"{folder / FILE} cannot be read ({error})") from error
-    if not isinstance(found, dict) or "state" not in found:
+    if not isinstance(status, dict) or "state" not in status:
         raise RunError(f"{folder / FILE} is no status of a site")
     age = time.time() - (folder / FILE).stat().st_mtime
-    ended = found["state"] in ("stopped", "failed")
-    return {**found, "running": not ended and age < silent, "age": round(age, 1)}
+    ended = status["state"] in ("stopped", "failed")
+    return {**status, "running": not ended and age < silent, "age": round(age, 1)}
 
 
-def sentences(found: dict[str, Any]) -> list[str]:
+def sentences(status: dict[str, Any]) -> list[str]:
     """Describe a status in words.
 
     Args:
-        found: The status.
+        status: The status.
 
     Returns:
         A line each.
     """
-    state = found["state"] if found["running"] or found["state"] in ("stopped", "failed") else ""
-    head = f"{found['site']}: {state or 'not running'}"
+    state = status["state"] if status["running"] or status["state"] in ("stopped", "failed") else ""
+    head = f"{status['site']}: {state or 'not running'}"
     if not state:
-        head += f" (last seen {duration(found['age'])} ago, then {found['state']})"
-    lines = [head + (f": {found['reason']}" if found["reason"] else "")]
-    if found["running"]:
-        lines[0] += f" (since {found['since']})"
-    of = f" of {found['rounds']}" if found.get("rounds") else ""
-    if found["round"] is not None:
-        doing = found["doing"] if found["running"] and found["doing"] else ""
-        done = "finished" if found["finished"] else doing or "waiting for the next order"
-        lines.append(f"round {found['round']}{of}: {done}")
-    if found.get("run_failed"):
-        lines.append(f"the run failed at the coordinator: {found['run_failed']}")
+        head += f" (last seen {duration(status['age'])} ago, then {status['state']})"
+    lines = [head + (f": {status['reason']}" if status["reason"] else "")]
+    if status["running"]:
+        lines[0] += f" (since {status['since']})"
+    of = f" of {status['rounds']}" if status.get("rounds") else ""
+    if status["round"] is not None:
+        doing = status["doing"] if status["running"] and status["doing"] else ""
+        done = "finished" if status["finished"] else doing or "waiting for the next order"
+        lines.append(f"round {status['round']}{of}: {done}")
+    if status.get("run_failed"):
+        lines.append(f"the run failed at the coordinator: {status['run_failed']}")
     lines.append(
-        f"{found['updates_sent']} updates sent, {found['updates_counted']} of them known to count, "
-        f"{size_of(found['bytes_sent'])} in all"
+        f"{status['updates_sent']} updates sent, {status['updates_counted']} of them known to "
+        f"count, {size_of(status['bytes_sent'])} in all"
     )
-    last = found.get("last_sent")
+    last = status.get("last_sent")
     if last:
         what = ", ".join(last.get("tensors") or ()) or "no tensors"
         place = f"round {last['round']}, " if last.get("round") is not None else ""
         lines.append(f"last sent: {place}{last['step']}, {size_of(last['bytes'] or 0)} ({what})")
     for name, title in (("refused", "refused"), ("left_out", "left out"), ("errors", "error")):
-        for one in found[name][-3:]:
-            place = f"round {one['round']}: " if "round" in one else ""
-            lines.append(f"{title}: {place}{one.get('reason', '')}")
+        for entry in status[name][-3:]:
+            place = f"round {entry['round']}: " if "round" in entry else ""
+            lines.append(f"{title}: {place}{entry.get('reason', '')}")
     return lines
