@@ -153,7 +153,7 @@ def tune(
     from focoop.experiments import parse_objective, told
 
     weights = parse_objective(objective)
-    found = plan_tuning(
+    studies = plan_tuning(
         setting,
         methods,
         budget=budget,
@@ -164,9 +164,9 @@ def tune(
         device=device,
         seed=seed,
     )
-    cells = [cell for study in found for cell in study.cells]
-    with _board(cells, live_tuning(found, weights)) as watch:
-        tuning = run_tuning(found, objective, jobs=_jobs(jobs, cells), on_change=watch)
+    cells = [cell for study in studies for cell in study.cells]
+    with _board(cells, live_tuning(studies, weights)) as watch:
+        tuning = run_tuning(studies, objective, jobs=_jobs(jobs, cells), on_change=watch)
     choices = tuning.choices
     paths = tuning.save(folder, write, f"@{setting.stem}" if only else "")
     if as_json:
@@ -210,7 +210,7 @@ def _board(cells: "list[Cell]", draw: Draw) -> "Iterator[Callable[[Outcome], Non
         if console.is_terminal:
             live.update(draw(list(current.values())))
         elif outcome.status != "running":
-            done = sum(one.status in ("finished", "failed") for one in current.values())
+            done = sum(latest.status in ("finished", "failed") for latest in current.values())
             text = f"[{done}/{len(current)}] {line(outcome)}"
             console.print(joined(text.split("  "), console.width))
 
@@ -242,12 +242,15 @@ def live_comparison(outcomes: "list[Outcome]") -> RenderableType:
     for setting, rows in groups.items():
         if setting not in (busy or {outcomes[-1].cell.setting}):
             continue
-        found = {label: row(some)[0] for label, some in rows.items()}
-        names = dict.fromkeys(name for stats in found.values() for name in stats)
+        by_label = {label: row(some)[0] for label, some in rows.items()}
+        names = dict.fromkeys(name for stats in by_label.values() for name in stats)
         names = dict.fromkeys(name for name in names if name.split(" ")[0] in BRIEF)
         cells = [
             [label, _runs(some)]
-            + [f"{found[label][name].mean:.1f}" if name in found[label] else "" for name in names]
+            + [
+                f"{by_label[label][name].mean:.1f}" if name in by_label[label] else ""
+                for name in names
+            ]
             for label, some in rows.items()
         ]
         columns = [Column("method"), *(Column(name, right=True) for name in ("runs", *names))]
@@ -297,11 +300,11 @@ def comparison(setting: str, rows: "list[tuple[str, Row, str]]") -> Sheet:
     return Sheet(columns, cells, title=setting)
 
 
-def live_tuning(found: "list[Study]", weights: dict[str, float]) -> Draw:
+def live_tuning(studies: "list[Study]", weights: dict[str, float]) -> Draw:
     """Draw one row per method: trials, and the objective of the defaults and of the best so far.
 
     Args:
-        found: The studies.
+        studies: The studies.
         weights: The objective.
 
     Returns:
@@ -313,7 +316,7 @@ def live_tuning(found: "list[Study]", weights: dict[str, float]) -> Draw:
         by_folder = {outcome.cell.folder: outcome for outcome in outcomes}
         current = [
             choose(study, [by_folder[cell.folder] for cell in study.cells], weights)
-            for study in found
+            for study in studies
         ]
         return Group(_progress(outcomes), _choices_table(current))
 

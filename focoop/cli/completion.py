@@ -35,12 +35,12 @@ def override(ctx: click.Context, incomplete: str) -> list[str]:
     key, equals, start = incomplete.partition("=")
     if equals:
         return offered((f"{key}={value}" for value in _values(key, known, start)), incomplete)
-    found = [name for name in known if name.startswith(incomplete)]
-    if len(found) != 1:
-        return offered((f"{name}=" for name in found), incomplete)
+    matches = [name for name in known if name.startswith(incomplete)]
+    if len(matches) != 1:
+        return offered((f"{name}=" for name in matches), incomplete)
     # A shell ends a word that is the only one possible with a space: there are always two.
-    values = _values(found[0], known, "") or ['""']
-    return offered([f"{found[0]}=", *(f"{found[0]}={value}" for value in values)], incomplete)
+    values = _values(matches[0], known, "") or ['""']
+    return offered([f"{matches[0]}=", *(f"{matches[0]}={value}" for value in values)], incomplete)
 
 
 def method(incomplete: str) -> list[str]:
@@ -110,12 +110,12 @@ def configuration(incomplete: str) -> list[str]:
 
 def config_names() -> list[str]:
     """Return the names that stand for files of `configs`, as `focoop run` takes them."""
-    found = [
+    names = [
         path.relative_to(folder).as_posix().removesuffix(".toml")
         for folder in CONFIGS
         for path in folder.rglob("*.toml")
     ]
-    return sorted({name for name in found if not name.startswith("methods/")})
+    return sorted({name for name in names if not name.startswith("methods/")})
 
 
 def run_folder(incomplete: str) -> list[str]:
@@ -130,13 +130,13 @@ def run_folder(incomplete: str) -> list[str]:
     start = incomplete.rpartition("/")[0]
     # A folder inside a run is no run, and behind the last slash of a path there are few.
     roots = [start or "runs", *([] if start else ["."])]
-    found = (
+    folders = (
         os.path.normpath(folder)
         for root in roots
         for folder, _, files in islice(os.walk(root), MOST)
         if RUN_FILE in files
     )
-    return offered(found, incomplete)
+    return offered(folders, incomplete)
 
 
 def device(incomplete: str) -> list[str]:
@@ -210,14 +210,14 @@ def bash_words(environment: MutableMapping[str, str]) -> Iterator[None]:
     joined, place, before = _join(words, int(environment.get("COMP_CWORD", "0")))
     environment["COMP_WORDS"] = "\n".join(joined)
     environment["COMP_CWORD"] = str(place)
-    kept = re.sub(r"^--?[\w-]+=", "", before)  # `--set=` is no part of what is completed
+    prefix = re.sub(r"^--?[\w-]+=", "", before)  # `--set=` is no part of what is completed
     shown = io.StringIO()
     try:
         with redirect_stdout(shown):
             yield
     finally:
         for line in shown.getvalue().splitlines():
-            print(line.removeprefix(kept))
+            print(line.removeprefix(prefix))
 
 
 def _join(words: Sequence[str], current: int) -> tuple[list[str], int, str]:
@@ -254,8 +254,8 @@ def _method(ctx: click.Context) -> str:
     for path in names:
         if path.is_file():
             text = path.read_text(encoding="utf-8", errors="replace")
-            if found := re.search(r"^\[method\][^\[]*?^name *= *[\"'](\w+)", text, re.S | re.M):
-                return found[1]
+            if match := re.search(r"^\[method\][^\[]*?^name *= *[\"'](\w+)", text, re.S | re.M):
+                return match[1]
     return str(settings("")["method.name"].default)
 
 
@@ -273,7 +273,7 @@ def _values(key: str, known: Mapping[str, Outline], start: str) -> list[str]:
 
 def _datasets(start: str) -> list[str]:
     """Names of datasets; those that go on with a path, with that path."""
-    kind = next((one for one in PATHS if start.startswith(one)), None)
+    kind = next((prefix for prefix in PATHS if start.startswith(prefix)), None)
     if kind is None:
         names = [*datasets(), *_demo(), *PATHS, "hf:"]
         ways = [name for name in names if name.startswith(start)]
@@ -287,9 +287,9 @@ def _datasets(start: str) -> list[str]:
         entries = sorted(folder.iterdir())
     except OSError:
         return []
-    useful = [one for one in entries if one.is_dir() or one.suffix in PATHS[kind]]
-    found = [f"{kind}{lead}{one.name}{'/' if one.is_dir() else ''}" for one in useful]
-    return [kind, *found] if start == kind else found
+    useful = [entry for entry in entries if entry.is_dir() or entry.suffix in PATHS[kind]]
+    specs = [f"{kind}{lead}{entry.name}{'/' if entry.is_dir() else ''}" for entry in useful]
+    return [kind, *specs] if start == kind else specs
 
 
 def _demo() -> list[str]:
@@ -299,10 +299,12 @@ def _demo() -> list[str]:
     return sorted(f"demo:{name}" for name in names if "." not in name)  # corrupted ones have dots
 
 
-def _default(one: Outline) -> list[str]:
+def _default(outline: Outline) -> list[str]:
     """The default of a setting as it is written behind `=`; of lists the empty one."""
-    if isinstance(one.default, tuple):
+    if isinstance(outline.default, tuple):
         return ["[]"]
-    if one.default is None:  # computed: source text does not tell
+    if outline.default is None:  # computed: source text does not tell
         return []
-    return [str(one.default).lower() if isinstance(one.default, bool) else str(one.default)]
+    return [
+        str(outline.default).lower() if isinstance(outline.default, bool) else str(outline.default)
+    ]

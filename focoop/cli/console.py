@@ -34,7 +34,7 @@ class Screen(Console):
             hang: Spaces before the further lines of a broken text.
             **options: Options of rich.
         """
-        if objects and all(isinstance(one, str) for one in objects):
+        if objects and all(isinstance(item, str) for item in objects):
             text = str(options.pop("sep", " ")).join(objects)
             super().print(wrapped(text, self.width, hang), **{**options, "soft_wrap": True})
         else:
@@ -70,5 +70,5 @@ def showing(console: Console) -> Iterator[None]:
     try:
         yield
     finally:
-        for one in ours:
-            _live.remove(one)
+        for screen in ours:
+            _live.remove(screen)

@@ -169,37 +169,39 @@ def show(
     for note in notes_on_data(config, measured=False):
         say(note)
     with image_work(messages()):
-        found = partition(config)
+        assignment = partition(config)
     if plot is not None:
-        plot_partition(found.train, found.classes, plot, found.names)
+        plot_partition(assignment.train, assignment.classes, plot, assignment.names)
     if as_json:
         return print_json(
             {
-                "classes": list(found.classes),
-                "train": found.train.tolist(),
-                "test": found.test.tolist(),
-                "repeated": found.repeated,
-                "clients": list(found.names),
+                "classes": list(assignment.classes),
+                "train": assignment.train.tolist(),
+                "test": assignment.test.tolist(),
+                "repeated": assignment.repeated,
+                "clients": list(assignment.names),
             }
         )
     console = out()
     unicode = (console.encoding or "").lower().startswith("utf")
     table = partition_table(
-        found.train,
+        assignment.train,
         min(console.width, WIDEST),
         unicode=unicode,
-        held_out=found.test.sum(1).tolist(),
-        names=found.names,
+        held_out=assignment.test.sum(1).tolist(),
+        names=assignment.names,
     )
     shots = config.partition.shots
     used = f"{shots} shots" if shots else "all training images"
     console.print(f"{config.data.id}, {config.partition.kind}, {used}", markup=False)
     console.print(table)
-    if len(found.classes) <= NAMED_CLASSES:
-        named = [f"{label} {name}" for label, name in enumerate(found.classes)]
+    if len(assignment.classes) <= NAMED_CLASSES:
+        named = [f"{label} {name}" for label, name in enumerate(assignment.classes)]
         console.print(f"classes: {', '.join(named)}", hang=2)
-    if found.repeated:
-        console.print(f"{found.repeated} of these images are repeats: too few for the shots asked")
+    if assignment.repeated:
+        console.print(
+            f"{assignment.repeated} of these images are repeats: too few for the shots asked"
+        )
     if plot is not None:
         console.print(f"plot: {plot}", markup=False)
     return None
@@ -271,21 +273,23 @@ def features(
         with image_work(messages()):
             if ready is not None:
                 target = write_ready(spec, ready, opened, root)
-                found = load_split(target, "all", with_patches=patches)
+                feature_set = load_split(target, "all", with_patches=patches)
             else:
-                target, found = None, opened(split)
+                target, feature_set = None, opened(split)
         if save is not None:
             target = _beside(save, suffix)
-            _save(found, split, target)
+            _save(feature_set, split, target)
         rows.append(
             {
                 "dataset": spec,
-                "images": len(found),
-                "classes": len(found.classes),
-                "dim": found.dim,
-                "patches": None if found.patches is None else int(found.patches.shape[1]),
-                "patch_kind": found.provenance.get("patches") if patches else None,
-                "sha256": found.sha256(),
+                "images": len(feature_set),
+                "classes": len(feature_set.classes),
+                "dim": feature_set.dim,
+                "patches": None
+                if feature_set.patches is None
+                else int(feature_set.patches.shape[1]),
+                "patch_kind": feature_set.provenance.get("patches") if patches else None,
+                "sha256": feature_set.sha256(),
                 "file": None if target is None else str(target),
             }
         )
@@ -293,10 +297,10 @@ def features(
         return print_json(rows)
     console = out()
     for row in rows:
-        kept = f" in {row['file']}" if row["file"] else ""
+        place = f" in {row['file']}" if row["file"] else ""
         console.print(
             f"{row['dataset']}: {row['images']} images, {row['classes']} classes, "
-            f"{row['dim']} dimensions, patches {_patches(row)}{kept}",
+            f"{row['dim']} dimensions, patches {_patches(row)}{place}",
             markup=False,
             soft_wrap=True,
         )
@@ -322,7 +326,7 @@ def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(f"{path.name.removesuffix('.safetensors')}{suffix}.safetensors")
 
 
-def _save(found: "FeatureSet", split: str, path: Path) -> None:
+def _save(feature_set: "FeatureSet", split: str, path: Path) -> None:
     from focoop.features import save_splits
 
-    save_splits(path, {split: found})
+    save_splits(path, {split: feature_set})

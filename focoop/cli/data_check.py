@@ -49,8 +49,8 @@ def show_report(report: "Report", console: Screen) -> None:
         for text, groups in report.repeated.items()
     }
     console.print(f"in {report.images.root}")
-    for told in report.warnings:
-        console.print(f"warning: {told}", hang=2)
+    for warning in report.warnings:
+        console.print(f"warning: {warning}", hang=2)
     parts: Sequence[tuple[str, Mapping[str, Sequence[str]]]] = (
         ("cannot be read", report.broken),
         ("repeated, byte for byte", repeated),
@@ -67,8 +67,8 @@ def show_report(report: "Report", console: Screen) -> None:
         ("clients or domains", list(report.groups.items())),
     ):
         if counts:
-            told = ", ".join(f"{count} {name}" for name, count in counts)
-            console.print(f"{title}: {told}", hang=2)
+            listing = ", ".join(f"{count} {name}" for name, count in counts)
+            console.print(f"{title}: {listing}", hang=2)
     wrong = sum(map(len, report.broken.values()))
     count, classes = len(report.images), len(report.images.classes)
     plural = "class" if classes == 1 else "classes"

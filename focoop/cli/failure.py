@@ -42,8 +42,8 @@ def report(error: BaseException, arguments: Sequence[str]) -> None:
     code = exit_code(error)
     kind = "Interrupted" if isinstance(error, KeyboardInterrupt) else type(error).__name__
     if "--json" in arguments:
-        told = error.format_message() if isinstance(error, click.ClickException) else str(error)
-        document = {"error": {"kind": kind, "message": told, "exit_code": code}}
+        message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        document = {"error": {"kind": kind, "message": message, "exit_code": code}}
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
     if isinstance(error, FocoopError):
         messages().print(f"error: {error}")

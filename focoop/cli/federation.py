@@ -63,17 +63,19 @@ def create(
     try:
         Policy().check(config)
     except Refusal as refusal:
-        told = f"note: sites must open their policy.toml for this study: {refusal}"
-        messages().print(told, markup=False, soft_wrap=True)
-    found = [host_port(text) for text in hosts]
-    ports = {port for _, port in found}
+        advice = f"note: sites must open their policy.toml for this study: {refusal}"
+        messages().print(advice, markup=False, soft_wrap=True)
+    addresses = [host_port(text) for text in hosts]
+    ports = {port for _, port in addresses}
     if len(ports) > 1:
         raise ConfigError("all hosts must have the same port")
-    federation = Federation(tuple(host for host, _ in found), ports.pop(), quorum=quorum)
+    federation = Federation(tuple(host for host, _ in addresses), ports.pop(), quorum=quorum)
     bundles = make(folder, federation, names, config, classes)
     console = out()
-    told = "give each site its bundle, by a way that nobody else can read; it is good for one key:"
-    console.print(f"a federation in {folder}; {told}", markup=False, soft_wrap=True)
+    advice = (
+        "give each site its bundle, by a way that nobody else can read; it is good for one key:"
+    )
+    console.print(f"a federation in {folder}; {advice}", markup=False, soft_wrap=True)
     for path in bundles:
         console.print(f"  {path}", markup=False, soft_wrap=True)
     console.print(f"then: focoop federation start {folder}", markup=False, soft_wrap=True)
@@ -96,7 +98,7 @@ def start(
     from focoop.cli.coordinator import serve, study_settings
     from focoop.flower import CLASSES, RUN, read
 
-    found = read(folder)
+    federation = read(folder)
     config = load_config(folder / RUN, None, None, own=True)
     path, keys = (folder / "run").resolve(), folder / "keys"
     settings = study_settings(
@@ -104,14 +106,14 @@ def start(
         keys,
         class_names(str(folder / CLASSES)) or "",
         path,
-        quorum=found.quorum,
-        spare=found.spare,
-        deadline=found.deadline,
-        wait=found.wait,
-        rejoin=found.rejoin,
+        quorum=federation.quorum,
+        spare=federation.spare,
+        deadline=federation.deadline,
+        wait=federation.wait,
+        rejoin=federation.rejoin,
         resume=(path / "manifest.json").is_file(),
     )
-    where = listen or found.listen, port or found.port
+    where = listen or federation.listen, port or federation.port
     again = "start it again by the same command"
     shown = Shown(config.federation.rounds, status_port, log_json)
     serve(keys, where, path, settings, shown, again)
@@ -129,5 +131,5 @@ def invite_site(
     from focoop.flower import invite_site as make
 
     path = make(folder, site)
-    told = f"give {path} to {site}, by a way that nobody else can read; it is good for one key"
-    out().print(told, markup=False, soft_wrap=True)
+    advice = f"give {path} to {site}, by a way that nobody else can read; it is good for one key"
+    out().print(advice, markup=False, soft_wrap=True)

@@ -74,18 +74,18 @@ def _method_settings(name: str, as_json: bool) -> None:
     rows: list[dict[str, Any]] = [
         {
             "group": group,
-            "setting": f"method.{one.name}",
-            "default": one.default,
-            "meaning": str(one.metadata.get("doc", "")),
+            "setting": f"method.{field.name}",
+            "default": field.default,
+            "meaning": str(field.metadata.get("doc", "")),
         }
         for group, members in grouped(kind.Config).items()
-        for one in members
+        for field in members
     ]
     if as_json:
         return print_json(rows)
     console = out()
-    told = (kind.__doc__ or "").strip().splitlines()[0]
-    console.print(f"{name}: {told} ({kind.paper})" if kind.paper else f"{name}: {told}")
+    summary = (kind.__doc__ or "").strip().splitlines()[0]
+    console.print(f"{name}: {summary} ({kind.paper})" if kind.paper else f"{name}: {summary}")
     columns = [Column("setting"), Column("default"), Column("meaning", prose=PROSE)]
     for group in dict.fromkeys(row["group"] for row in rows):
         cells = [
@@ -185,16 +185,16 @@ def doctor(
     """Say what is installed and what is missing; with a configuration, what its run lacks."""
     from focoop.cli.doctor import FAIL, examine
 
-    found = []
+    checks = []
     console = out()
     wanted = load_config(file, overrides, None) if file or overrides else None
     for check in examine(wanted):
-        found.append(check)
+        checks.append(check)
         if not as_json:
             console.print(_finding(check, console.width))
     if as_json:
-        print_json([vars(check) for check in found])
-    if any(check.state == FAIL for check in found):
+        print_json([vars(check) for check in checks])
+    if any(check.state == FAIL for check in checks):
         raise typer.Exit(1)
 
 
@@ -203,7 +203,7 @@ def _finding(check: "Check", width: int) -> Text:
     from focoop.cli.display import wrapped
 
     advice = f"  -> {check.advice}" if check.advice else ""
-    told = wrapped(f"{check.topic}: {check.found}{advice}", width - WIDE - 2)
+    message = wrapped(f"{check.topic}: {check.found}{advice}", width - WIDE - 2)
     text = Text(no_wrap=True, overflow="ignore")
     text.append(f"{check.state:>{WIDE}}", style=COLOURS[check.state])
-    return text.append("  " + told.replace("\n", "\n" + " " * (WIDE + 2)))
+    return text.append("  " + message.replace("\n", "\n" + " " * (WIDE + 2)))

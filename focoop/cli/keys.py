@@ -63,8 +63,8 @@ def site_key(
     from focoop.flower import make_site_key
 
     make_site_key(folder, name)
-    told = f"send {folder / 'key.pub'} to the coordinator; {folder / 'key'} stays here"
-    out().print(told, markup=False, soft_wrap=True)
+    advice = f"send {folder / 'key.pub'} to the coordinator; {folder / 'key'} stays here"
+    out().print(advice, markup=False, soft_wrap=True)
 
 
 def need_flower() -> None:

@@ -134,8 +134,8 @@ class Watch:
     def _committed(self, event: dict[str, Any]) -> str:
         from focoop.flower import committed
 
-        _, _, told = committed(event).partition(": ")
-        return f"round {event['round']}/{self.sites.rounds}" + (f", {told}" if told else "")
+        _, _, details = committed(event).partition(": ")
+        return f"round {event['round']}/{self.sites.rounds}" + (f", {details}" if details else "")
 
     def _line(self, text: str) -> None:
         self.console.print(text, markup=False, soft_wrap=True)

@@ -36,11 +36,14 @@ def negatives(
     classes = _classes(config.data)
     weights = Path(config.backbone.weights) if config.backbone.weights else None
     backbone = load_backbone(config.backbone.name, weights=weights, device=config.backbone.device)
-    found = mine_negatives(config, backbone, classes)
+    negative_words = mine_negatives(config, backbone, classes)
     rows: list[dict[str, Any]] = [
         {"word": word, "kind": kind, "distance": round(distance, 6)}
         for word, kind, distance in zip(
-            found.words, found.kinds, found.distances.tolist(), strict=True
+            negative_words.words,
+            negative_words.kinds,
+            negative_words.distances.tolist(),
+            strict=True,
         )
     ]
     if as_json:

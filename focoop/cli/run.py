@@ -88,23 +88,23 @@ def evaluate(
     from focoop.api import open_run
     from focoop.cli.display import clients_table
 
-    found = open_run(folder)
+    opened_run = open_run(folder)
     with image_work(messages()):
-        result = found.evaluate(score=score, device=device, test_only=test_only)
-    names = found.client_names
+        result = opened_run.evaluate(score=score, device=device, test_only=test_only)
+    names = opened_run.client_names
     if as_json:
         return print_json(
             {
                 "folder": str(folder),
-                "status": found.status,
-                "round": found.last_round,
+                "status": opened_run.status,
+                "round": opened_run.last_round,
                 "client_names": list(names),
                 "summary": result.summary,
                 "clients": result.clients,
             }
         )
     out().print(clients_table(result.clients, names))
-    print_results([(found.config.method.name, result.summary)], [folder])
+    print_results([(opened_run.config.method.name, result.summary)], [folder])
     return None
 
 
@@ -119,8 +119,8 @@ def fetch(name: str, config: "RunConfig") -> None:
 
     console = messages()
     dataset = registry.lookup(name)
-    told = f"{dataset.title} is not here yet ({dataset.page}; licence: {dataset.licence})"
-    console.print(told, markup=False)
+    note = f"{dataset.title} is not here yet ({dataset.page}; licence: {dataset.licence})"
+    console.print(note, markup=False)
     with download_progress(console) as progress:
         download.fetch(name, config.data.root or None, progress)
 

@@ -210,8 +210,8 @@ class Rounds:
         """All numbers of an evaluated round, or where they do not fit the most important."""
         from focoop.cli.display import brief, headline
 
-        told = summary.get("server", {})
-        server = [f"{name} {told[name]:.3g}" for name in ("epsilon", "refused") if name in told]
+        facts = summary.get("server", {})
+        server = [f"{name} {facts[name]:.3g}" for name in ("epsilon", "refused") if name in facts]
         measured = {name: value for name, value in headline(summary).items() if value != "-"}
         numbers = [f"{name} {value}" for name, value in measured.items()]
         line = "  ".join([*start, *numbers, *server])

@@ -51,17 +51,17 @@ def settings(method: str) -> dict[str, Outline]:
     Returns:
         Outlines by key.
     """
-    found = []
+    outlines = []
     for node in _tree("config.schema").body:
         if isinstance(node, ast.ClassDef):
             prefix = _assigned(node, "prefix")
             if node.name in ("RunConfig", "MethodConfig") or prefix is not None:
                 start = "method." if node.name == "MethodConfig" else _text(prefix)
-                found += list(_declared("config.schema", node, start))
+                outlines += list(_declared("config.schema", node, start))
     own = _config(f"methods.{method}") if method in methods() else None
     if own is not None:
-        found += list(_declared(own[0], own[1], "method."))
-    return {one.key: one for one in found}
+        outlines += list(_declared(own[0], own[1], "method."))
+    return {outline.key: outline for outline in outlines}
 
 
 def _modules(folder: Path) -> list[str]:
@@ -81,7 +81,9 @@ def _config(module: str, name: str = "") -> tuple[str, ast.ClassDef] | None:
     candidates = [node for node in classes.values() if not name or node.name == name]
     for node in reversed(candidates):
         inside = [
-            one for one in node.body if isinstance(one, ast.ClassDef) and one.name == "Config"
+            member
+            for member in node.body
+            if isinstance(member, ast.ClassDef) and member.name == "Config"
         ]
         named = _assigned(node, "Config")
         if inside:
@@ -90,8 +92,8 @@ def _config(module: str, name: str = "") -> tuple[str, ast.ClassDef] | None:
             return module, classes[named.id]
         for base in node.bases:
             origin = _origin(module, ast.unparse(base))
-            if origin is not None and (found := _config(origin, ast.unparse(base))):
-                return found
+            if origin is not None and (inherited := _config(origin, ast.unparse(base))):
+                return inherited
     return None
 
 
@@ -112,24 +114,26 @@ def _declared(module: str, node: ast.ClassDef, prefix: str) -> Iterator[Outline]
     for base in node.bases:
         if inherited := _settings_class(module, ast.unparse(base)):
             yield from _declared(*inherited, prefix)
-    for one in node.body:
-        if not (isinstance(one, ast.AnnAssign) and isinstance(one.value, ast.Call)):
+    for statement in node.body:
+        if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.value, ast.Call)):
             continue
-        if ast.unparse(one.value.func) == SETTING:
-            default, doc = (_value(module, argument) for argument in one.value.args[:2])
-            key = prefix + ast.unparse(one.target)
-            yield Outline(key, default, str(doc or ""), _choices(module, one, one.value))
+        if ast.unparse(statement.value.func) == SETTING:
+            default, doc = (_value(module, argument) for argument in statement.value.args[:2])
+            key = prefix + ast.unparse(statement.target)
+            yield Outline(
+                key, default, str(doc or ""), _choices(module, statement, statement.value)
+            )
 
 
-def _choices(module: str, one: ast.AnnAssign, call: ast.Call) -> tuple[str, ...]:
+def _choices(module: str, declaration: ast.AnnAssign, call: ast.Call) -> tuple[str, ...]:
     """The values a setting may have, where they can be counted."""
     for keyword in call.keywords:
         if keyword.arg == "choices":
             return tuple(_value(module, keyword.value) or ())
-    kind = ast.unparse(one.annotation)
+    kind = ast.unparse(declaration.annotation)
     if kind == "bool":
         return ("true", "false")
-    where, annotation = _resolved(module, one.annotation)
+    where, annotation = _resolved(module, declaration.annotation)
     if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Literal":
         return tuple(_value(where, annotation.slice) or ())
     return ()
@@ -138,9 +142,9 @@ def _choices(module: str, one: ast.AnnAssign, call: ast.Call) -> tuple[str, ...]
 def _resolved(module: str, node: ast.expr) -> tuple[str, ast.expr]:
     """What a name stands for, and the module that says so; anything else as it is."""
     if isinstance(node, ast.Name):
-        for one in _tree(module).body:
-            if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == node.id:
-                return module, one.value
+        for statement in _tree(module).body:
+            if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == node.id:
+                return module, statement.value
         origin = _origin(module, node.id)
         if origin is not None and origin != module:
             return _resolved(origin, node)
@@ -150,8 +154,8 @@ def _resolved(module: str, node: ast.expr) -> tuple[str, ast.expr]:
 def _value(module: str, node: ast.expr) -> Any:
     """A literal, or what a name stands for; None where it is computed."""
     if isinstance(node, ast.Name):
-        where, found = _resolved(module, node)
-        return None if isinstance(found, ast.Name) else _value(where, found)
+        where, resolved = _resolved(module, node)
+        return None if isinstance(resolved, ast.Name) else _value(where, resolved)
     try:
         return ast.literal_eval(node)
     except ValueError:
@@ -161,7 +165,7 @@ def _value(module: str, node: ast.expr) -> Any:
 def _origin(module: str, name: str) -> str | None:
     """The module of this package from which a name is imported."""
     for node in _tree(module).body:
-        if not isinstance(node, ast.ImportFrom) or name not in [one.name for one in node.names]:
+        if not isinstance(node, ast.ImportFrom) or name not in [alias.name for alias in node.names]:
             continue
         package, _, inside = (node.module or "").partition(".")
         if package != "focoop" or not inside:
@@ -176,9 +180,9 @@ def _origin(module: str, name: str) -> str | None:
 
 def _assigned(node: ast.ClassDef, name: str) -> ast.expr | None:
     """The value of a class's plain assignment."""
-    for one in node.body:
-        if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == name:
-            return one.value
+    for statement in node.body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
+            return statement.value
     return None
 
 

@@ -113,9 +113,9 @@ def check(
         check_keys(keys)
     if state is not None:
         check_state(state)
-    found = _tried(config, data, classes, keys, policy, show=not as_json)
+    report = _tried(config, data, classes, keys, policy, show=not as_json)
     if as_json:
-        print_json(found)
+        print_json(report)
 
 
 def _unpacked(bundle: Path, state: Path) -> tuple[Path, Path, str]:
@@ -148,7 +148,7 @@ def _tried(
     client = read_site(keys).client if keys is not None else 0
     scenario = own_scenario(config, data, tuple(listed(classes)), client, client + 1)
     counts = scenario.split.counts()[client]
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "train": int(counts.sum()),
         "test": len(scenario.split.test_index[client]),
         "classes": {
@@ -161,21 +161,21 @@ def _tried(
         **rehearse(config, scenario, client).record(),
     }
     if show:
-        _show_tried(found)
-    return found
+        _show_tried(report)
+    return report
 
 
-def _show_tried(found: dict[str, Any]) -> None:
+def _show_tried(report: dict[str, Any]) -> None:
     console = out()
-    console.print(f"{found['train']} training and {found['test']} test images", markup=False)
-    for name, count in found["classes"].items():
+    console.print(f"{report['train']} training and {report['test']} test images", markup=False)
+    for name, count in report["classes"].items():
         console.print(f"  {count:6d}  {name}", markup=False)
-    for name, form in found["sent"].items():
-        told = f"{name} ({form}) would be sent each round, with class counts and the mean loss"
-        console.print(told, markup=False, soft_wrap=True)
-    for name, form in found["kept"].items():
+    for name, form in report["sent"].items():
+        sentence = f"{name} ({form}) would be sent each round, with class counts and the mean loss"
+        console.print(sentence, markup=False, soft_wrap=True)
+    for name, form in report["kept"].items():
         console.print(f"{name} ({form}) stays here", markup=False, soft_wrap=True)
-    steps = f"{found['steps_a_round']} steps a round of about {found['seconds_a_step']:.2g} s"
+    steps = f"{report['steps_a_round']} steps a round of about {report['seconds_a_step']:.2g} s"
     console.print(f"{steps}; nothing was sent", markup=False)
 
 
@@ -313,9 +313,9 @@ def _look(data: str) -> None:
 
     source = Source.parse(data)
     if source.kind in OWN:
-        found = open_images(source.kind, source.target, "all")
-        told = f"{len(found)} images of {len(set(found.labels))} classes in {source.target}"
-        messages().print(told, markup=False, soft_wrap=True)
+        images = open_images(source.kind, source.target, "all")
+        summary = f"{len(images)} images of {len(set(images.labels))} classes in {source.target}"
+        messages().print(summary, markup=False, soft_wrap=True)
         for doubt in advice(source.kind, source.target):
             messages().print(f"warning: {doubt}", markup=False, soft_wrap=True)
 
@@ -325,9 +325,9 @@ def _note_held_out(config: "RunConfig", data: str) -> None:
     from focoop.data import Source, held_out_note
 
     source = Source.parse(data)
-    told = held_out_note(source.kind, source.target, config.data.test_share)
-    if told:
-        messages().print(f"note: {told}", markup=False, soft_wrap=True)
+    note = held_out_note(source.kind, source.target, config.data.test_share)
+    if note:
+        messages().print(f"note: {note}", markup=False, soft_wrap=True)
 
 
 def _absolute(data: str) -> str:

@@ -26,11 +26,11 @@ def site_status(state: State = Path("focoop-site"), as_json: AsJson = False) -> 
     need_flower()
     from focoop.flower import privacy_facts, privacy_sentences, read_status, sentences
 
-    found = {**read_status(state), **privacy_facts(state)}
+    status = {**read_status(state), **privacy_facts(state)}
     if as_json:
-        print_json(found)
+        print_json(status)
         return
-    for line in [*sentences(found), *privacy_sentences(found)]:
+    for line in [*sentences(status), *privacy_sentences(status)]:
         out().print(line, markup=False, soft_wrap=True)
 
 

@@ -134,5 +134,5 @@ def _ticks(
 ) -> None:
     """Write names along an axis: all of them where they fit, else every second, third, ..."""
     every = max(1, math.ceil(len(names) * LABEL / inches - 1e-9))
-    shown = [one if len(one) <= LONGEST else f"{one[: LONGEST - 1]}…" for one in names[::every]]
+    shown = [name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…" for name in names[::every]]
     set_ticks(range(0, len(names), every), shown, fontsize=7, **how)

@@ -57,17 +57,17 @@ def brief(summary: Mapping[str, Any]) -> dict[str, str]:
     Returns:
         Short name -> percentage; what was not measured is left out.
     """
-    found: dict[str, float | None] = {
+    numbers: dict[str, float | None] = {
         "own": summary.get("accuracy_own"),
         "all": summary.get("accuracy_all"),
     }
     for metric in ("auroc", "fpr95"):
-        values = [one.get(metric) for one in summary.get("ood", {}).values()]
+        values = [metrics.get(metric) for metrics in summary.get("ood", {}).values()]
         known = [value for value in values if value is not None]
-        found[metric] = math.fsum(known) / len(known) if known else None
-    found["corrupted"] = summary.get("accuracy_corrupted")
-    found["alarm"] = summary.get("cross_alarm")
-    shown = {name: percent(value) for name, value in found.items()}
+        numbers[metric] = math.fsum(known) / len(known) if known else None
+    numbers["corrupted"] = summary.get("accuracy_corrupted")
+    numbers["alarm"] = summary.get("cross_alarm")
+    shown = {name: percent(value) for name, value in numbers.items()}
     return {name: value for name, value in shown.items() if value != "-"}
 
 
@@ -83,11 +83,11 @@ def results_table(rows: Sequence[tuple[str, Mapping[str, Any]]], title: str = ""
     Returns:
         The table.
     """
-    found = [headline(summary) for _, summary in rows]
-    names = dict.fromkeys(name for one in found for name in one)
+    headlines = [headline(summary) for _, summary in rows]
+    names = dict.fromkeys(name for numbers in headlines for name in numbers)
     return Sheet(
         [Column(""), *(Column(label, right=True) for label, _ in rows)],
-        [[name, *(one.get(name, "-") for one in found)] for name in names],
+        [[name, *(numbers.get(name, "-") for numbers in headlines)] for name in names],
         title,
     )
 
@@ -119,19 +119,19 @@ def clients_table(clients: Sequence[Mapping[str, Any]], names: Sequence[str] = (
     for row in clients:
         corrupted = [entry["accuracy"] for entry in row.get("corrupted", {}).values()]
         mean = sum(corrupted) / len(corrupted) if corrupted else None
-        found = headline({**row, "accuracy_corrupted": mean})
-        alarm = {"alarm": found.pop("cross-client alarm")}
-        ood = {name: value for name, value in found.items() if dataset_of(name)}
-        found = {**{name: found[name] for name in found if name not in ood}, **alarm, **ood}
+        numbers = headline({**row, "accuracy_corrupted": mean})
+        alarm = {"alarm": numbers.pop("cross-client alarm")}
+        ood = {name: value for name, value in numbers.items() if dataset_of(name)}
+        numbers = {**{name: numbers[name] for name in numbers if name not in ood}, **alarm, **ood}
         number = int(row["client"])
         shown = names[number] if number < len(names) else number
         first = (shown, row["num_classes"], row["num_test"])
-        rows.append((list(map(str, first)), found))
-    columns = dict.fromkeys(name for _, found in rows for name in found)
+        rows.append((list(map(str, first)), numbers))
+    columns = dict.fromkeys(name for _, numbers in rows for name in numbers)
     return Sheet(
         [
             Column(name, right=True, group=dataset_of(name))
             for name in ("client", "classes", "test images", *columns)
         ],
-        [[*first, *(found.get(name, "-") for name in columns)] for first, found in rows],
+        [[*first, *(numbers.get(name, "-") for name in columns)] for first, numbers in rows],
     )

@@ -203,14 +203,14 @@ class Sheet:
                 yield self._line([c[line] if line < len(c) else "" for c in split], widths)
 
     def _line(self, cells: Sequence[Cell], widths: Sequence[int], style: str = "") -> Text:
-        found = Text(style=style)
+        line = Text(style=style)
         for i, (cell, width, column) in enumerate(zip(cells, widths, self.columns, strict=True)):
             text = cell if isinstance(cell, Text) else Text(_shown(cell))
             pad = " " * (width - text.cell_len)
-            found.append(" " * GAP if i else "")
-            found.append_text(Text(pad) + text if column.right else text + Text(pad))
-        found.rstrip()
-        return _whole(found)
+            line.append(" " * GAP if i else "")
+            line.append_text(Text(pad) + text if column.right else text + Text(pad))
+        line.rstrip()
+        return _whole(line)
 
     def _list(self, width: int) -> Iterator[Text]:
         """Each row as lines: what names it, its values, its prose."""

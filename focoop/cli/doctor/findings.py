@@ -74,9 +74,11 @@ def examine(config: "RunConfig | None" = None) -> Iterator[Check]:
 
 def python() -> Check:
     """Return the finding about the interpreter."""
-    found = f"{sys.version.split()[0]} ({sys.executable})"
+    version = f"{sys.version.split()[0]} ({sys.executable})"
     fits = sys.version_info >= (3, 11)
-    return Check("python", OK if fits else FAIL, found, "" if fits else "use Python 3.11 or newer")
+    return Check(
+        "python", OK if fits else FAIL, version, "" if fits else "use Python 3.11 or newer"
+    )
 
 
 def packages() -> Iterator[Check]:
@@ -87,32 +89,34 @@ def packages() -> Iterator[Check]:
         yield Check(name, OK if here else FAIL, _version(name) if here else "absent", advice)
     for name, (module, use, install) in OPTIONAL.items():
         here = util.find_spec(module) is not None
-        found = _version(name) if here else f"absent; needed for {use}"
-        yield Check(name, OK if here else NOTE, found, "" if here else f"pip install {install}")
+        finding = _version(name) if here else f"absent; needed for {use}"
+        yield Check(name, OK if here else NOTE, finding, "" if here else f"pip install {install}")
 
 
 def device() -> Check:
     """Return what torch can compute on."""
     import torch
 
-    found = f"cpu with {torch.get_num_threads()} threads"
+    finding = f"cpu with {torch.get_num_threads()} threads"
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-        return Check("device", OK, f"{found}; cuda: {', '.join(names)}", "use it by --device cuda")
-    return Check("device", OK, f"{found}; no cuda")
+        return Check(
+            "device", OK, f"{finding}; cuda: {', '.join(names)}", "use it by --device cuda"
+        )
+    return Check("device", OK, f"{finding}; no cuda")
 
 
 def processor() -> Check:
     """Return whether the CPU can multiply in bfloat16, tried in a child process the first time."""
     from focoop.processor import bfloat16_on_cpu
 
-    found = bfloat16_on_cpu()
-    if found.works and not found.limit:
-        return Check("processor", OK, str(found))
+    support = bfloat16_on_cpu()
+    if support.works and not support.limit:
+        return Check("processor", OK, str(support))
     advice = "focoop's commands set this themselves; a notebook needs it in its environment"
-    if not found.works:
+    if not support.works:
         advice = "leave backbone.precision at auto, which is float32 on a CPU"
-    return Check("processor", NOTE, str(found), advice)
+    return Check("processor", NOTE, str(support), advice)
 
 
 def backbone_mini() -> Check:
@@ -151,9 +155,9 @@ def datasets() -> Check:
 
     root = data_root()
     here = [name for name, dataset in available().items() if dataset.find(root)]
-    found = f"{', '.join(here) or 'none'} of {len(available())} in {root}"
+    finding = f"{', '.join(here) or 'none'} of {len(available())} in {root}"
     advice = "focoop data list shows all, focoop data fetch NAME gets one"
-    return Check("datasets", OK if here else NOTE, found, "" if here else advice)
+    return Check("datasets", OK if here else NOTE, finding, "" if here else advice)
 
 
 def demo_pack() -> Check:
@@ -199,17 +203,17 @@ def runs_folder(needed: int = NEEDED_SPACE) -> Check:
     return _place("runs", folder, held, advice, needed)
 
 
-def _place(topic: str, folder: Path, found: str, advice: str, needed: int) -> Check:
+def _place(topic: str, folder: Path, finding: str, advice: str, needed: int) -> Check:
     existing = folder.absolute()
     while not existing.exists():
         existing = existing.parent
     free = shutil.disk_usage(existing).free
-    found = f"{folder}: {found}, {free / 2**30:.1f} GiB free"
+    finding = f"{folder}: {finding}, {free / 2**30:.1f} GiB free"
     if not os.access(existing, os.W_OK | os.X_OK):
-        return Check(topic, FAIL, f"{found}, not writable", advice)
+        return Check(topic, FAIL, f"{finding}, not writable", advice)
     if free < needed:
-        return Check(topic, NOTE, found, f"little space is left: {advice}")
-    return Check(topic, OK, found)
+        return Check(topic, NOTE, finding, f"little space is left: {advice}")
+    return Check(topic, OK, finding)
 
 
 def _version(name: str) -> str:

@@ -97,9 +97,9 @@ def run_dataset(spec: str, config: "RunConfig") -> Check:
         return Check(topic, NOTE, "comes from the hub", "its own cache keeps it")
     if source.kind == NAMED:
         name, root = source.name, config.data.root or None
-        if found := ready_features.find(source):
+        if ready := ready_features.find(source):
             ready_features.require([spec], root, config.backbone.name)
-            return Check(topic, OK, f"ready features in {found.path}")
+            return Check(topic, OK, f"ready features in {ready.path}")
         dataset = registry.lookup(name)
         if base := dataset.find(registry.data_root(root)):
             return Check(topic, OK, f"{dataset.title} in {base}")
