@@ -42,13 +42,13 @@ def refuse_changed(cells: Sequence[Cell]) -> None:
     for cell in cells:
         if not (cell.folder / CONFIG).exists():
             continue
-        found = RunFolder.open(cell.folder)
-        changed = differences(found.config, cell.config)
-        begun = found.last_round() >= 0 or found.status not in ("failed", "interrupted")
+        folder = RunFolder.open(cell.folder)
+        changed = differences(folder.config, cell.config)
+        begun = folder.last_round() >= 0 or folder.status not in ("failed", "interrupted")
         if changed and begun:
             shown = "\n  ".join(changed[:8] + ["..."] * (len(changed) > 8))
             raise RunError(
-                f"{cell.folder} holds a {found.status} run of other settings (there -> now):\n"
+                f"{cell.folder} holds a {folder.status} run of other settings (there -> now):\n"
                 f"  {shown}\ngo back to those settings, choose another --out, or remove the folder"
             )
 

@@ -170,15 +170,19 @@ def _agree(
     hashes = {**as_written(scenario.hashes, folder.config, folder), **(unopened or {})}
     then = folder.manifest.get("data_hashes", hashes)
     differing = [name for name in {**then, **hashes} if then.get(name) != hashes.get(name)]
-    told = HINT if hint and differing == ["train"] else ""
-    folder.agree("data_hashes", hashes, told + _served(folder, scenario))
+    advice = HINT if hint and differing == ["train"] else ""
+    folder.agree("data_hashes", hashes, advice + _served(folder, scenario))
 
 
 def _served(folder: RunFolder, scenario: Scenario) -> str:
     """Sets that come from elsewhere than then, such as from images instead of ready features."""
     then = folder.manifest.get("data_sources", {})
     now = as_written(scenario.sources, folder.config, folder)
-    pairs = {name: [one[name]["served by"] for one in (then, now)] for name in now if name in then}
+    pairs = {
+        name: [sources[name]["served by"] for sources in (then, now)]
+        for name in now
+        if name in then
+    }
     lines = [f"\n{name}: then {a}, now {b}" for name, (a, b) in pairs.items() if a != b]
     return "".join(lines)
 
@@ -208,11 +212,11 @@ def as_written(facts: Mapping[str, Fact], config: RunConfig, folder: RunFolder) 
         Facts by name.
     """
     written = {anchored_spec(spec, folder.base): spec for spec in _specs(config)}
-    found = {}
+    by_spec = {}
     for name, value in facts.items():
         whole, mark, corruption = name.partition("#")
-        found[f"{written.get(whole, whole)}{mark}{corruption}"] = value
-    return found
+        by_spec[f"{written.get(whole, whole)}{mark}{corruption}"] = value
+    return by_spec
 
 
 def _specs(config: RunConfig) -> list[str]:
@@ -273,13 +277,15 @@ def _model(
 
     def params(client: int) -> Params:
         # A client of pooled data has no model of its own, but its labels may shape the answer.
-        kept = store.load(0 if scenario.method.pools_data else client) if initial.private else None
+        private = (
+            store.load(0 if scenario.method.pools_data else client) if initial.private else None
+        )
         state = client_state(
             scenario.method,
             scenario.task,
             initial,
             server,
-            kept,
+            private,
             lambda: counted(client),
         )
         return {**state.shared, **state.private}

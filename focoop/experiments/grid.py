@@ -104,22 +104,22 @@ def parse_methods(text: str) -> list[Variant] | None:
     """
     if text.strip() == "all":
         return None
-    found: list[list[str]] = []
+    groups: list[list[str]] = []
     for part in _split(text):
         name, colon, _ = part.partition(":")
-        if found and "=" in part and not (colon and "=" not in name):
-            found[-1].append(part)  # one more setting of the variant before it
+        if groups and "=" in part and not (colon and "=" not in name):
+            groups[-1].append(part)  # one more setting of the variant before it
         else:
-            found.append([part])
+            groups.append([part])
     variants = []
-    for parts in found:
+    for parts in groups:
         match = NAME.fullmatch(parts[0])
         if match is None:
             raise ConfigError(
                 f"cannot read --methods {','.join(parts)!r}: write promptfl,focoop:bos=false"
             )
         name, first = match.groups()
-        settings = [one.strip() for one in (first, *parts[1:]) if one]
+        settings = [setting.strip() for setting in (first, *parts[1:]) if setting]
         overrides = tuple(s if "." in s.partition("=")[0] else f"method.{s}" for s in settings)
         label = f"{name}:{','.join(settings)}" if settings else name
         variants.append(Variant(label, name, overrides))
@@ -300,7 +300,7 @@ def _tuned_tree(
     tree = merge(below, {"method": {"name": name}})
     if presets is not None and wanted:
         stem = "" if path is None else name_of(path)
-        used = [presets / f"{one}.toml" for one in (name, f"{name}@{stem}")]
+        used = [presets / f"{preset}.toml" for preset in (name, f"{name}@{stem}")]
         used = [file for file in used if file.is_file()]
     for file in used:
         layer = check_preset(file, read_toml(file))

@@ -78,7 +78,7 @@ def names_of(config: RunConfig, split: Split, words: Sequence[str] = ()) -> Name
     test = _counts(split.test.labels, split.classes, split.test_index)
     names = client_names(config, split) or tuple(map(str, range(len(test))))
     tested = "" if config.data.validation else split.tested.split
-    clients = tuple(Client(*one) for one in zip(names, train, test, strict=True))
+    clients = tuple(Client(*row) for row in zip(names, train, test, strict=True))
     return Names(split.classes, clients, tuple(words), tested)
 
 
@@ -135,8 +135,8 @@ def _counts(
     labels: torch.Tensor, classes: Sequence[str], index: Sequence[np.ndarray], copies: int = 1
 ) -> list[dict[str, int]]:
     """Images of each class at each client; each image is there `copies` times, with its views."""
-    found = []
+    counts = []
     for rows in index:
         held = np.bincount(labels.numpy()[rows[: len(rows) // copies]])
-        found.append({classes[int(k)]: int(held[k]) for k in np.flatnonzero(held)})
-    return found
+        counts.append({classes[int(k)]: int(held[k]) for k in np.flatnonzero(held)})
+    return counts

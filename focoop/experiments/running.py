@@ -43,11 +43,11 @@ def run_experiment(
 
 def _opening(config: RunConfig, folder: RunFolder) -> str:
     """The first line of a log: what runs, by which code, and from where it goes on."""
-    done, found = folder.last_round(), versions()
+    done, installed = folder.last_round(), versions()
     point = "begins" if done < 0 else f"goes on after round {done}"
     return (
         f"{config.title} {point}, {config.federation.rounds} rounds; method {config.method.name}, "
-        f"focoop {found['focoop']}, torch {found['torch']}, device {config.backbone.device}"
+        f"focoop {installed['focoop']}, torch {installed['torch']}, device {config.backbone.device}"
     )
 
 
@@ -103,8 +103,8 @@ def _commit(
     """Evaluate where it is due, then commit the round."""
     line: dict[str, Any] | None = None
     if is_due(round_index, schedule.rounds, config.federation.evaluate_every):
-        found = evaluate_state(scenario, server, folder.private, config.seed)
-        line = {**found.summary, "clients": found.clients}
+        evaluation = evaluate_state(scenario, server, folder.private, config.seed)
+        line = {**evaluation.summary, "clients": evaluation.clients}
         if result is not None:
             line |= {"loss": result.loss, "server": dict(server.report)}
     traffic: dict[str, Any] = {}
@@ -134,5 +134,7 @@ def _told(
     if line is not None:
         parts.append(f"own classes {100 * line['accuracy_own']:.2f}")
         parts.append(f"all classes {100 * line['accuracy_all']:.2f}")
-        parts += [f"auroc {name} {100 * one['auroc']:.2f}" for name, one in line["ood"].items()]
+        parts += [
+            f"auroc {name} {100 * metrics['auroc']:.2f}" for name, metrics in line["ood"].items()
+        ]
     return ", ".join(parts)

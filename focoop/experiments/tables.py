@@ -82,11 +82,11 @@ def over_seeds(summaries: Iterable[Mapping[str, Any]]) -> dict[str, Stat]:
     Returns:
         Mean and spread by column, over the runs that have it.
     """
-    found: dict[str, list[float]] = {}
+    by_column: dict[str, list[float]] = {}
     for summary in summaries:
         for name, value in columns(summary).items():
-            found.setdefault(name, []).append(value)
-    return {name: stat(values) for name, values in found.items()}
+            by_column.setdefault(name, []).append(value)
+    return {name: stat(values) for name, values in by_column.items()}
 
 
 def lower_is_better(column: str) -> bool:
@@ -131,7 +131,7 @@ def markdown(rows: Sequence[tuple[str, Row, str]]) -> str:
     tables = [[name for name in present if " " not in name]]
     for i in range(0, len(sets), SETS_PER_TABLE):
         group = sets[i : i + SETS_PER_TABLE]
-        tables.append([f"{metric} {one}" for one in group for metric in DETECTION])
+        tables.append([f"{metric} {dataset}" for dataset in group for metric in DETECTION])
     return "\n\n".join(_table(names, rows, runs=not i) for i, names in enumerate(tables))
 
 
@@ -145,10 +145,10 @@ def _table(names: Sequence[str], rows: Sequence[tuple[str, Row, str]], *, runs: 
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _cell(found: Stat | None, top: str | None) -> str:
-    if found is None:
+def _cell(value: Stat | None, top: str | None) -> str:
+    if value is None:
         return "-"
-    return f"**{found}**" if f"{found.mean:.1f}" == top else str(found)
+    return f"**{value}**" if f"{value.mean:.1f}" == top else str(value)
 
 
 def latex(rows: Sequence[tuple[str, Row, str]], caption: str = "") -> str:
@@ -175,12 +175,12 @@ def latex(rows: Sequence[tuple[str, Row, str]], caption: str = "") -> str:
     return "\n".join([*head, body[0], "\\midrule", *body[1:], *tail]) + "\n"
 
 
-def _latex_cell(found: Stat | None, top: str | None) -> str:
-    if found is None:
+def _latex_cell(value: Stat | None, top: str | None) -> str:
+    if value is None:
         return "--"
-    bold = f"{found.mean:.1f}" == top
-    mean = f"\\mathbf{{{found.mean:.1f}}}" if bold else f"{found.mean:.1f}"
-    return f"${mean}$" if found.spread is None else f"${mean} \\pm {found.spread:.1f}$"
+    bold = f"{value.mean:.1f}" == top
+    mean = f"\\mathbf{{{value.mean:.1f}}}" if bold else f"{value.mean:.1f}"
+    return f"${mean}$" if value.spread is None else f"${mean} \\pm {value.spread:.1f}$"
 
 
 def _escaped(text: str) -> str:

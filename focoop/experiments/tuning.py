@@ -53,12 +53,12 @@ def space(config: RunConfig, fixed: Sequence[str] = ()) -> dict[str, tuple[Any, 
         Values to try by dotted key.
     """
     kind = lookup(config.method.name)
-    found: dict[str, tuple[Any, ...]] = {}
+    candidates: dict[str, tuple[Any, ...]] = {}
     if kind.trains and not kind.closed_form:
-        found["federation.lr"] = tuple(getattr(kind, "lr_grid", ()) or LR_GRID)
-    found["backbone.logit_scale"] = LOGIT_SCALE_GRID
-    found |= {f"method.{name}": grid for name, grid in grids(kind.Config).items()}
-    return {key: grid for key, grid in found.items() if key not in fixed}
+        candidates["federation.lr"] = tuple(getattr(kind, "lr_grid", ()) or LR_GRID)
+    candidates["backbone.logit_scale"] = LOGIT_SCALE_GRID
+    candidates |= {f"method.{name}": grid for name, grid in grids(kind.Config).items()}
+    return {key: grid for key, grid in candidates.items() if key not in fixed}
 
 
 def studies(
@@ -94,15 +94,15 @@ def studies(
         raise ConfigError(f"--budget {budget} is not allowed: the least is 1")
     stem = name_of(setting)
     tree = validated(read_settings(setting), stem, validation, ood)
-    found = []
+    planned = []
     for variant in variants_for(parse_methods(methods), tree):
         base = configured(tree, stem, variant, None)
         for over in (*overrides, {"seed": seed}):
             base = merge(base, override_tree(over))
-        found.append(_study(stem, variant, base, overrides, budget, out, seed))
-    if len({study.label for study in found}) != len(found):
+        planned.append(_study(stem, variant, base, overrides, budget, out, seed))
+    if len({study.label for study in planned}) != len(planned):
         raise ConfigError(f"--methods {methods!r} names a method twice")
-    return found
+    return planned
 
 
 def validated(
@@ -227,7 +227,7 @@ def _refuse_test_data(config: RunConfig) -> None:
 
 
 def tune(
-    found: Sequence[Study],
+    planned: Sequence[Study],
     weights: Mapping[str, float],
     *,
     jobs: int,
@@ -236,7 +236,7 @@ def tune(
     """Run all trials of all methods in one pool, then choose.
 
     Args:
-        found: The studies.
+        planned: The studies.
         weights: The objective.
         jobs: Runs at a time.
         watch: Is told of every change.
@@ -244,9 +244,9 @@ def tune(
     Returns:
         One choice per study.
     """
-    cells = [cell for study in found for cell in study.cells]
+    cells = [cell for study in planned for cell in study.cells]
     outcomes = run(cells, watch, jobs=jobs)
     by_cell = {outcome.cell.folder: outcome for outcome in outcomes}
     return [
-        choose(study, [by_cell[cell.folder] for cell in study.cells], weights) for study in found
+        choose(study, [by_cell[cell.folder] for cell in study.cells], weights) for study in planned
     ]

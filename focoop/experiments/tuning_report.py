@@ -126,7 +126,9 @@ def choose(study: Study, outcomes: Sequence[Outcome], weights: Mapping[str, floa
         done = outcome.status == "finished" and outcome.summary is not None
         value = objective(outcome.summary or {}, weights) if done else None
         trials.append(Trial(number, point_of(outcome.cell.config, study.keys), outcome, value))
-    ranked = sorted(trials, key=lambda one: (one.value is None, -(one.value or 0.0), one.number))
+    ranked = sorted(
+        trials, key=lambda trial: (trial.value is None, -(trial.value or 0.0), trial.number)
+    )
     best = ranked[0]
     preset = "" if best.value is None else preset_text(study, trials, best, weights)
     return Choice(study, ranked, preset)
@@ -172,19 +174,19 @@ def preset_text(
         f"{100 * (best.value or 0.0):.2f} (defaults: {default}).",
     ]
     for section in ("backbone", "federation", "method"):
-        kept = {}
+        settings = {}
         for name, value in tree[section].items():
             allowed = section == "method" or name in TUNABLE[section]
             # Settings fixed by --set or by the setting are part of the choice where they differ.
             if allowed and (
                 f"{section}.{name}" in study.keys or value != defaults[section].get(name)
             ):
-                kept[name] = value
+                settings[name] = value
         if section == "method":
-            kept = {"name": config.method.name, **kept}
-        if kept:
+            settings = {"name": config.method.name, **settings}
+        if settings:
             lines += ["", f"[{section}]"]
-            lines += [f"{name} = {toml_value(value)}" for name, value in kept.items()]
+            lines += [f"{name} = {toml_value(value)}" for name, value in settings.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -279,5 +281,5 @@ def _rows(choice: Choice) -> list[list[Any]]:
 
 
 def _over_sets(summary: Mapping[str, Any], metric: str) -> float | None:
-    values = [one[metric] for one in summary["ood"].values() if one[metric] is not None]
+    values = [metrics[metric] for metrics in summary["ood"].values() if metrics[metric] is not None]
     return math.fsum(values) / len(values) if values else None

@@ -74,7 +74,7 @@ def default_jobs(devices: Sequence[str]) -> int:
     Returns:
         Their number.
     """
-    return cores() if all(one == "cpu" for one in devices) else min(GPU_JOBS, cores())
+    return cores() if all(device == "cpu" for device in devices) else min(GPU_JOBS, cores())
 
 
 def run_jobs(jobs: Sequence[Job], report: Report, *, workers: int) -> None:
@@ -243,10 +243,10 @@ def _obituary(process: SpawnProcess) -> str:
 
 def _serve(connection: Connection, size: int) -> None:
     """A worker's life: jobs until the pipe ends."""
-    told: list[int] = []
+    signals: list[int] = []
 
     def leave(signum: int, frame: FrameType | None) -> None:
-        told.append(signum)
+        signals.append(signum)
         raise SystemExit(128 + signum)
 
     signal.signal(signal.SIGTERM, leave)
@@ -259,8 +259,8 @@ def _serve(connection: Connection, size: int) -> None:
             return
 
         def report(news: News) -> None:
-            if told:  # the exit was raised in code that swallows it, as some imports do
-                raise SystemExit(128 + told[0])
+            if signals:  # the exit was raised in code that swallows it, as some imports do
+                raise SystemExit(128 + signals[0])
             try:
                 connection.send(news)
             except OSError as error:  # the parent is gone: nobody waits for this run
