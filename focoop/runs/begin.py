@@ -51,14 +51,15 @@ def start(
             f"{path} holds a run with another configuration:{listed(changed)}\n"
             f"{advice}choose another folder with --out, or go back to those settings"
         )
-    found = RunFolder.open(path)
+    existing = RunFolder.open(path)
     if not resume:
         raise RunError(
-            f"{path} already holds this run ({found.status}, round {max(found.last_round(), 0)}): "
-            "continue it with --resume, or choose another folder with --out"
+            f"{path} already holds this run ({existing.status}, round "
+            f"{max(existing.last_round(), 0)}): continue it with --resume, or choose another "
+            "folder with --out"
         )
-    if found.status == "finished" and not longer:
-        return found
+    if existing.status == "finished" and not longer:
+        return existing
     folder = RunFolder.open(path, writable=True)
     if longer:
         try:
@@ -78,8 +79,8 @@ def _only_longer(old: RunConfig, new: RunConfig) -> bool:
 
 def _discarded(path: Path) -> bool:
     """Clear away a run that ended before its first commit: there is nothing in it but its log."""
-    found = RunFolder.open(path)
-    if found.last_round() >= 0 or found.status not in ("failed", "interrupted"):
+    folder = RunFolder.open(path)
+    if folder.last_round() >= 0 or folder.status not in ("failed", "interrupted"):
         return False
     # The manifest goes last: without a configuration beside it, a folder counts as new.
     for name in (METRICS, NAMES, STATE, CONFIG, MANIFEST):
@@ -97,8 +98,8 @@ def list_runs(root: Path) -> list[RunFolder]:
     Returns:
         The runs.
     """
-    found = []
+    folders = []
     for path in sorted(root.rglob(CONFIG)) if root.is_dir() else []:
         with contextlib.suppress(RunError):
-            found.append(RunFolder.open(path.parent))
-    return sorted(found, key=lambda run: (str(run.manifest.get("started", "")), run.path))
+            folders.append(RunFolder.open(path.parent))
+    return sorted(folders, key=lambda run: (str(run.manifest.get("started", "")), run.path))

@@ -42,14 +42,14 @@ def read_config(path: Path) -> RunConfig:
 def _needs(plugins: list[dict[str, str]]) -> str:
     """Say which code from outside focoop a run was made with."""
     lines = []
-    for one in plugins:
-        if "package" in one:
-            how = f"install {one['package']} {one['version']}"
-        elif "registered" in one:
+    for plugin in plugins:
+        if "package" in plugin:
+            how = f"install {plugin['package']} {plugin['version']}"
+        elif "registered" in plugin:
             how = "call focoop.register for it first"
         else:
-            how = f"put the file back, sha256 {one['sha256'][:16]}..."
-        lines.append(f"\nthe run was made with the {one['kind']} {one['name']}: {how}")
+            how = f"put the file back, sha256 {plugin['sha256'][:16]}..."
+        lines.append(f"\nthe run was made with the {plugin['kind']} {plugin['name']}: {how}")
     return "".join(lines)
 
 

@@ -237,8 +237,10 @@ class RunFolder:
         noted = self.manifest.get(key, value)
         if noted == value:
             return
-        told = changed(noted, value)
-        raise RunError(f"{key} is not what {self.path} was started with ({told}): {ADVICE}{hint}")
+        difference = changed(noted, value)
+        raise RunError(
+            f"{key} is not what {self.path} was started with ({difference}): {ADVICE}{hint}"
+        )
 
     def keep_names(self, names: Names) -> None:
         """Write the names of a run that has none yet; refuse names that have changed.
@@ -290,8 +292,8 @@ class RunFolder:
             round_index: The round's number.
         """
         self._require_writable()
-        kept = [raw for line, raw in self._committed_lines() if line["round"] != round_index]
-        write(self.path / METRICS, b"".join(raw + b"\n" for raw in kept))
+        lines = [raw for line, raw in self._committed_lines() if line["round"] != round_index]
+        write(self.path / METRICS, b"".join(raw + b"\n" for raw in lines))
 
     def replace_config(self, config: RunConfig) -> None:
         """Give the run another configuration.

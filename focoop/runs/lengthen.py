@@ -47,8 +47,8 @@ def lengthen(folder: RunFolder, config: RunConfig) -> str:
     entry = {"from": before, "to": after, "round": last, "time": now(), "note": note}
     surplus = not is_due(before, after, settings.evaluate_every)
     if lookup(config.method.name).trains and surplus:
-        found = [line for line in folder.metrics() if line["round"] == before]
-        entry |= {"evaluation": found[0]} if found else {}
+        evaluations = [line for line in folder.metrics() if line["round"] == before]
+        entry |= {"evaluation": evaluations[0]} if evaluations else {}
     earlier = list(folder.manifest.get("lengthened", []))
     # Stopped before the configuration is written, the same command does all this again.
     if "evaluation" in entry or not earlier or earlier[-1]["to"] != after:

@@ -63,8 +63,8 @@ def run_log(run: Path, log: logging.Logger) -> Iterator[None]:
     """
     handler, token = _Handler(run), _current.set(run)
     shared = logging.getLogger("focoop")
-    for one in (log, shared):
-        one.addHandler(handler)
+    for logger in (log, shared):
+        logger.addHandler(handler)
     _listen(handler)
     try:
         yield
@@ -76,8 +76,8 @@ def run_log(run: Path, log: logging.Logger) -> Iterator[None]:
         raise
     finally:
         _unlisten(handler)
-        for one in (log, shared):
-            one.removeHandler(handler)
+        for logger in (log, shared):
+            logger.removeHandler(handler)
         handler.close()
         _current.reset(token)
 

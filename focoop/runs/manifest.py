@@ -61,7 +61,7 @@ def used_plugins(config: RunConfig) -> list[dict[str, str]]:
     specs = [data.id, *data.corrupted, *data.ood, *data.validation_ood]
     names = [spec.partition("#")[0].partition("@")[0] for spec in specs if ":" not in spec]
     wanted = [("method", config.method.name), *(("dataset", name) for name in dict.fromkeys(names))]
-    return [found for kind, name in wanted if (found := origin(kind, name)) is not None]
+    return [plugin for kind, name in wanted if (plugin := origin(kind, name)) is not None]
 
 
 def now() -> str:
@@ -81,13 +81,13 @@ def code() -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions of what the numbers depend on."""
-    found = {"focoop": __version__, "python": platform.python_version()}
+    installed = {"focoop": __version__, "python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def hardware(device: str) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def hardware(device: str) -> dict[str, Any]:
     Returns:
         Facts by name.
     """
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "machine": platform.machine(),
         "system": platform.platform(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
@@ -110,8 +110,8 @@ def hardware(device: str) -> dict[str, Any]:
         "device": device,
     }
     if device.startswith("cuda") and torch.cuda.is_available():
-        found["gpu"] = torch.cuda.get_device_name(torch.device(device))
-    return found
+        facts["gpu"] = torch.cuda.get_device_name(torch.device(device))
+    return facts
 
 
 def _memory() -> float | None:

@@ -52,8 +52,11 @@ class Names:
     def to_json(self) -> str:
         """Return the text of `names.json`: one line per client, equal for equal names."""
         clients = [
-            json.dumps({"name": one.name, "train": one.train, "test": one.test}, ensure_ascii=False)
-            for one in self.clients
+            json.dumps(
+                {"name": client.name, "train": client.train, "test": client.test},
+                ensure_ascii=False,
+            )
+            for client in self.clients
         ]
         parts = [
             f'"classes": {json.dumps(self.classes, ensure_ascii=False)}',
@@ -156,7 +159,7 @@ def changed(then: Any, now: Any) -> str:
     if not isinstance(then, dict) or not isinstance(now, dict):
         return f"then {then}, now {now}"
     keys = [key for key in {**then, **now} if then.get(key) != now.get(key)]
-    pairs = [[str(one.get(key, "absent"))[:12] for one in (then, now)] for key in keys]
+    pairs = [[str(facts.get(key, "absent"))[:12] for facts in (then, now)] for key in keys]
     return "; ".join(f"{k}: then {a}, now {b}" for k, (a, b) in zip(keys, pairs, strict=True))
 
 
@@ -171,7 +174,7 @@ def _class_lines(old: Names, new: Names) -> list[str]:
 
 
 def _client_lines(old: Names, new: Names) -> list[str]:
-    before, after = ([client.name for client in one.clients] for one in (old, new))
+    before, after = ([client.name for client in names.clients] for names in (old, new))
     lines = [f"client {name!r} is gone" for name in before if name not in after]
     lines += [f"client {name!r} is new" for name in after if name not in before]
     if not lines and before != after:
@@ -182,14 +185,14 @@ def _client_lines(old: Names, new: Names) -> list[str]:
 def _count_lines(old: Names, new: Names, of: Sequence[str]) -> list[str]:
     """Clients and classes that are there then and now, with other numbers of images."""
     after = {client.name: client for client in new.clients}
-    pairs = [(one, after[one.name]) for one in old.clients if one.name in after]
+    pairs = [(earlier, after[earlier.name]) for earlier in old.clients if earlier.name in after]
     names = [name for name in old.classes if name in new.classes]
     lines = []
-    for one, other in pairs:
+    for earlier, other in pairs:
         for split, what in (("train", "training"), ("test", "test")):
-            then, now = getattr(one, split), getattr(other, split)
+            then, now = getattr(earlier, split), getattr(other, split)
             lines += [
-                f"client {one.name!r}: {then.get(name, 0)} -> {now.get(name, 0)} {what} images "
+                f"client {earlier.name!r}: {then.get(name, 0)} -> {now.get(name, 0)} {what} images "
                 f"of {name!r}"
                 for name in names
                 if split in of and then.get(name, 0) != now.get(name, 0)

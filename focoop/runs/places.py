@@ -45,7 +45,7 @@ def base(run: Path, manifest: Mapping[str, Any]) -> Path:
     if not isinstance(noted, Mapping):
         return Path.cwd()
     places = [Path(str(noted.get("folder"))), run.resolve() / str(noted.get("from_run_folder"))]
-    return next((Path(os.path.normpath(one)) for one in places if one.is_dir()), Path.cwd())
+    return next((Path(os.path.normpath(place)) for place in places if place.is_dir()), Path.cwd())
 
 
 def anchored(config: RunConfig, folder: Path) -> RunConfig:

@@ -34,12 +34,12 @@ class PrivateStore:
         Returns:
             Tensors by name, or None where it has not trained yet.
         """
-        found = [
+        paths = [
             path
             for index, path in self._versions(client)
             if self.limit is None or index <= self.limit
         ]
-        return read(found[-1])[0] if found else None
+        return read(paths[-1])[0] if paths else None
 
     def save(self, client: int, round_index: int, params: Params) -> None:
         """Keep a client's private tensors of a round that is not committed yet.
@@ -59,9 +59,9 @@ class PrivateStore:
         """
         for client in self.clients():
             versions = self._versions(client)
-            kept = [path for index, path in versions if index <= round_index][-1:]
+            latest = [path for index, path in versions if index <= round_index][-1:]
             for _, path in versions:
-                if path not in kept:
+                if path not in latest:
                     remove(path)
             for draft in self._folder(client).glob(f"*{DRAFT}"):
                 remove(draft)
