@@ -116,15 +116,15 @@ def remarks(config: RunConfig, *, measured: bool = True) -> list[str]:
     """
     source = Source.parse(config.data.id)
     by = "client" if config.partition.kind == "given" else "domain"
-    found = [sources.listed_note(source.kind, source.target, by)]
-    found.append(sources.held_out_note(source.kind, source.target, config.data.test_share, by))
+    notes = [sources.listed_note(source.kind, source.target, by)]
+    notes.append(sources.held_out_note(source.kind, source.target, config.data.test_share, by))
     if measured and source.kind != "demo":
         lacking = {"OOD sets": "data.ood", "corrupted sets": "data.corrupted"}
         absent = [name for name, key in lacking.items() if not getattr(config.data, key[5:])]
         keys = ", ".join(lacking[name] for name in absent)
         if absent and not config.data.validation:
-            found.append(f"no {' and no '.join(absent)} given: not measured ({keys})")
-    return [told for told in found if told]
+            notes.append(f"no {' and no '.join(absent)} given: not measured ({keys})")
+    return [note for note in notes if note]
 
 
 def _divided(config: RunConfig, by: str) -> bool:
@@ -138,8 +138,8 @@ def _divided(config: RunConfig, by: str) -> bool:
         DataError: the images cannot be learned from as they are.
     """
     source = Source.parse(config.data.id)
-    for told in sources.advice(source.kind, source.target, by):
-        warnings.warn(told, stacklevel=2)
+    for warning in sources.advice(source.kind, source.target, by):
+        warnings.warn(warning, stacklevel=2)
     need_test = not config.data.validation
     return sources.is_divided(source.kind, source.target, by, need_test=need_test)
 
@@ -207,7 +207,7 @@ def client_split(
         [np.arange(len(part)) if k == client else np.zeros(0, np.int64) for k in range(clients)]
         for part in (train, test)
     ]
-    train, test = (replace(one, domains=None, domain_names=()) for one in (train, test))
+    train, test = (replace(subset, domains=None, domain_names=()) for subset in (train, test))
     return _with_shots(config, train, test, index[0], index[1], None, tested)
 
 
@@ -297,8 +297,8 @@ def _given_split(
         )
     assert train.domains is not None and test.domains is not None
     index = [
-        [np.flatnonzero((one == k).numpy()) for k in range(len(names))]
-        for one in (train.domains, test.domains)
+        [np.flatnonzero((owners == k).numpy()) for k in range(len(names))]
+        for owners in (train.domains, test.domains)
     ]
     for what, rows_of in zip(("training", "test"), index, strict=True):
         empty = [name for name, rows in zip(names, rows_of, strict=True) if not len(rows)]
@@ -359,31 +359,31 @@ def _held_out(
     An image whose split is among `splits` keeps it.
     """
     seed, share = derive(config.partition.seed, "domains"), config.data.test_share
-    kept, held_out = _cut_rows(features, seed, fraction=share)
+    remaining, held_out = _cut_rows(features, seed, fraction=share)
     if splits:
         drawn = np.isin(np.arange(len(features)), held_out)
         fixed = np.array(splits)
-        kept = np.flatnonzero(np.where(fixed == "", ~drawn, fixed == "train"))
+        remaining = np.flatnonzero(np.where(fixed == "", ~drawn, fixed == "train"))
         held_out = np.flatnonzero(np.where(fixed == "", drawn, fixed == "test"))
-    train, test = (features.select(torch.from_numpy(rows)) for rows in (kept, held_out))
+    train, test = (features.select(torch.from_numpy(rows)) for rows in (remaining, held_out))
     untested = sorted(set(train.labels.tolist()) - set(test.labels.tolist()))
     if untested:
         names = ", ".join(features.classes[label] for label in untested[:5])
-        told = (
+        problem = (
             f"{len(untested)} of {len(features.classes)} classes of {config.data.id} have too few "
             f"images to hold one out as test (data.test_share = {share:g}): {names}"
             f"{', ...' if len(untested) > 5 else ''}"
         )
         if not len(test):
-            raise ConfigError(f"{told}: set a larger share, or give test images yourself")
-        warnings.warn(told, stacklevel=2)
+            raise ConfigError(f"{problem}: set a larger share, or give test images yourself")
+        warnings.warn(problem, stacklevel=2)
     return train, test, held_out
 
 
 def _cut(features: FeatureSet, seed: int, per_class: int) -> tuple[FeatureSet, FeatureSet]:
     """Kept and held-out images."""
-    kept, held_out = _cut_rows(features, seed, per_class=per_class)
-    return features.select(torch.from_numpy(kept)), features.select(torch.from_numpy(held_out))
+    remaining, held_out = _cut_rows(features, seed, per_class=per_class)
+    return features.select(torch.from_numpy(remaining)), features.select(torch.from_numpy(held_out))
 
 
 def _cut_rows(
@@ -408,8 +408,8 @@ def _with_shots(
     tested: Tested = Tested(),  # noqa: B008 - frozen
 ) -> Split:
     if config.data.id.startswith(("file:", "hf:")):
-        for told in code_warnings(train.classes, config.data.id):
-            warnings.warn(told, stacklevel=2)
+        for warning in code_warnings(train.classes, config.data.id):
+            warnings.warn(warning, stacklevel=2)
     shots = partition.take_shots(
         train_index,
         train.labels.numpy(),

@@ -95,9 +95,10 @@ def _with_clients(config: RunConfig, test: FeatureSet, clients: Sequence[str]) -
     """Test images whose groups are numbered as the run's clients are."""
     there = test.domain_names
     if test.domains is None or (new := [name for name in there if name not in clients]):
-        told = "no clients" if test.domains is None else f"a client {new[0]!r}"
+        difference = "no clients" if test.domains is None else f"a client {new[0]!r}"
         raise DataError(
-            f"{config.data.id} has {told} now, and the run had {', '.join(clients)}: restore them"
+            f"{config.data.id} has {difference} now, and the run had {', '.join(clients)}: "
+            "restore them"
         )
     place = torch.tensor([list(clients).index(name) for name in there])
     return replace(test, domains=place[test.domains], domain_names=tuple(clients))

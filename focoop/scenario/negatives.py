@@ -231,21 +231,22 @@ class Query:
         Returns:
             The ranking.
         """
-        kept = self.words.without(self.classes)
-        size = len(kept.adjectives) + len(kept.nouns)
-        exact = content_hash([self.key, kept.adjectives, kept.nouns])
+        candidates = self.words.without(self.classes)
+        size = len(candidates.adjectives) + len(candidates.nouns)
+        exact = content_hash([self.key, candidates.adjectives, candidates.nouns])
         path = folder / f"ranking-{exact}.safetensors"
-        distances = cached_tensor(path, (size,), lambda: self.distances(kept, folder))
-        first = len(kept.adjectives)
+        distances = cached_tensor(path, (size,), lambda: self.distances(candidates, folder))
+        first = len(candidates.adjectives)
         return Ranking(
-            _ranked(kept.adjectives, distances[:first]), _ranked(kept.nouns, distances[first:])
+            _ranked(candidates.adjectives, distances[:first]),
+            _ranked(candidates.nouns, distances[first:]),
         )
 
-    def distances(self, kept: Candidates, folder: Path) -> Tensor:
+    def distances(self, candidates: Candidates, folder: Path) -> Tensor:
         """Compute the distances of candidates from the ID classes.
 
         Args:
-            kept: The candidates that are left after cleaning.
+            candidates: The candidates that are left after cleaning.
             folder: The folder of the cache.
 
         Returns:
@@ -256,7 +257,7 @@ class Query:
         path = folder / f"features-{self.features_key}.safetensors"
         features = cached_tensor(path, shape, self.encode)
         row = {word: i for i, word in enumerate(everything)}
-        features = features[[row[word] for word in (*kept.adjectives, *kept.nouns)]]
+        features = features[[row[word] for word in (*candidates.adjectives, *candidates.nouns)]]
         texts = [self.templates[0].format(name) for name in self.classes]
         classes = self.backbone.encode_texts(texts).float().cpu()  # (C, D)
         step = max(1, 2**22 // len(classes))  # torch.quantile takes at most 2^24 values

@@ -40,9 +40,9 @@ def remembered(
     parts = [__version__, fingerprint, sorted(classes), asdict(settings), version]
     path = cache_folder(cache_dir, "negatives") / f"words-{content_hash(parts)}.json"
     try:
-        kept = json.loads(path.read_text("utf-8"))
-        if kept["sha256"] == content_hash(kept["words"]):
-            return tuple(kept["words"])
+        entry = json.loads(path.read_text("utf-8"))
+        if entry["sha256"] == content_hash(entry["words"]):
+            return tuple(entry["words"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
     words = list(mine())

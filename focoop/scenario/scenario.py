@@ -193,16 +193,16 @@ def require_data(*configs: RunConfig) -> None:
     Raises:
         DataError: What to fetch and how large it is, or which ready features do not fit.
     """
-    for one in configs:
-        for spec in expand(() if one.data.validation else one.data.corrupted):
+    for config in configs:
+        for spec in expand(() if config.data.validation else config.data.corrupted):
             _named("data.corrupted", spec, Source.parse)
-        for spec in ood_of(one):
+        for spec in ood_of(config):
             _named("data.ood", spec, Source.parse)
-    roots = dict.fromkeys((one.data.root, one.backbone.name) for one in configs)
+    roots = dict.fromkeys((config.data.root, config.backbone.name) for config in configs)
     for root, backbone in roots:
         same = [c for c in configs if (c.data.root, c.backbone.name) == (root, backbone)]
         ready_features.require(
-            [spec for one in same for spec in datasets_of(one)], root or None, backbone
+            [spec for config in same for spec in datasets_of(config)], root or None, backbone
         )
 
 
@@ -216,13 +216,13 @@ def served_by(features: FeatureSet, images: int | None = None) -> dict[str, Any]
     Returns:
         Facts by name.
     """
-    told = features.provenance
-    served = told.get("served", "")
-    path = told.get("source" if served == "images" else "file", "")
-    found: dict[str, Any] = {"served by": served}
-    found["path"] = str(Path(path).absolute()) if path else ""
-    found |= {"images": images or len(features)}
-    return {**found, "classes": len(features.classes)}
+    provenance = features.provenance
+    served = provenance.get("served", "")
+    path = provenance.get("source" if served == "images" else "file", "")
+    facts: dict[str, Any] = {"served by": served}
+    facts["path"] = str(Path(path).absolute()) if path else ""
+    facts |= {"images": images or len(features)}
+    return {**facts, "classes": len(features.classes)}
 
 
 def _refuse_missing_sets(
@@ -250,9 +250,9 @@ def _refuse_missing_sets(
         if (rows is None and stored) or (base in seen and not stored):
             continue  # features are opened at once, or the set is made of the same images
         seen.add(base)
-        found = _named("data.corrupted", spec, look, split=tested.split, by=tested.by)
-        if found is not None and rows is not None:
-            _same_clients(config, rows, _same_classes(config, rows, found, spec), spec)
+        features = _named("data.corrupted", spec, look, split=tested.split, by=tested.by)
+        if features is not None and rows is not None:
+            _same_clients(config, rows, _same_classes(config, rows, features, spec), spec)
     for spec in ood_of(config):
         source = _named("data.ood", spec, Source.parse)
         if rows is not None or source.kind not in ("demo", "file"):
@@ -279,8 +279,8 @@ def _look(spec: str, *, opened: partial[FeatureSet], **more: str) -> FeatureSet 
         )
         if official is not None:
             return None
-    kept = {key: settings[key] for key in ("split", "cache_dir", "root", "strict")}
-    return open_labels(spec, **{**kept, **more})
+    options = {key: settings[key] for key in ("split", "cache_dir", "root", "strict")}
+    return open_labels(spec, **{**options, **more})
 
 
 def open_backbone(

@@ -150,18 +150,18 @@ def forms(name: str) -> set[str]:
     """
     word = re.sub(r"[\s_-]+", " ", name.casefold()).strip()
     head, last = word[: word.rfind(" ") + 1], word[word.rfind(" ") + 1 :]
-    found = {last, IRREGULAR.get(last, last)}
+    last_words = {last, IRREGULAR.get(last, last)}
     if last.endswith("men"):
-        found.add(last[:-2] + "an")
+        last_words.add(last[:-2] + "an")
     if len(last) > 3 and last.endswith("s") and not last.endswith("ss"):
-        found.add(last[:-1])
+        last_words.add(last[:-1])
         if last.endswith("ies"):
-            found.add(last[:-3] + "y")
+            last_words.add(last[:-3] + "y")
         elif last.endswith("ves"):
-            found |= {last[:-3] + "f", last[:-3] + "fe"}
+            last_words |= {last[:-3] + "f", last[:-3] + "fe"}
         elif last.endswith("es"):
-            found.add(last[:-2])
-    return {(head + form).replace(" ", "") for form in found}
+            last_words.add(last[:-2])
+    return {(head + form).replace(" ", "") for form in last_words}
 
 
 def content_hash(content: object) -> str:
