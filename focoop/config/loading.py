@@ -191,12 +191,12 @@ def shipped_names() -> list[str]:
 
     Files of the folder `methods` are presets and no whole configurations: they are left out.
     """
-    found = [
+    names = [
         file.relative_to(folder).as_posix().removesuffix(".toml")
         for folder in NAMED
         for file in folder.rglob("*.toml")
     ]
-    return sorted({name for name in found if not name.startswith("methods/")})
+    return sorted({name for name in names if not name.startswith("methods/")})
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
@@ -342,18 +342,22 @@ def to_toml(config: RunConfig, *, docs: bool = False) -> str:
     Returns:
         TOML text.
     """
-    told = {key: doc for key, _, doc in describe(config)} if docs else {}
+    meanings = {key: doc for key, _, doc in describe(config)} if docs else {}
     lines = []
     tree = to_dict(config)
     if docs:
         tree, chosen = _automatic(config)
-        told |= {key: f"{told[key]} (here: {toml_value(value)})" for key, value in chosen.items()}
+        meanings |= {
+            key: f"{meanings[key]} (here: {toml_value(value)})" for key, value in chosen.items()
+        }
     for name, value in tree.items():
         if not isinstance(value, dict):
-            lines.append(_line(name, value, told.get(name)))
+            lines.append(_line(name, value, meanings.get(name)))
             continue
         lines += ["", f"[{name}]"]
-        shown = {key: _line(key, item, told.get(f"{name}.{key}")) for key, item in value.items()}
+        shown = {
+            key: _line(key, item, meanings.get(f"{name}.{key}")) for key, item in value.items()
+        }
         lines += _by_group(shown, config) if docs and name == "method" else shown.values()
     return "\n".join(lines) + "\n"
 
@@ -363,7 +367,7 @@ def _by_group(shown: Mapping[str, str], config: RunConfig) -> list[str]:
     lines = [shown["name"]]
     for group, members in grouped(type(config.method.settings)).items():
         lines += [f"# {group}: {GROUPS[group]}"] if group else []
-        lines += [shown[one.name] for one in members if one.name in shown]
+        lines += [shown[field.name] for field in members if field.name in shown]
     return lines
 
 
@@ -439,12 +443,12 @@ def differences(old: RunConfig, new: RunConfig) -> list[str]:
 
 def _dotted(config: RunConfig) -> dict[str, str]:
     """Every setting as a user writes it: `section.name` -> the value, lists as TOML."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for name, value in to_dict(config).items():
         for key, item in value.items() if isinstance(value, dict) else [("", value)]:
             shown = toml_value(item) if isinstance(item, list) else repr(item)
-            found[f"{name}.{key}" if key else name] = shown
-    return found
+            settings[f"{name}.{key}" if key else name] = shown
+    return settings
 
 
 def describe(config: RunConfig) -> list[tuple[str, Any, str]]:
@@ -462,9 +466,13 @@ def describe(config: RunConfig) -> list[tuple[str, Any, str]]:
         if section == "method":
             rows.append(("method.name", holder.name, _doc(MethodConfig, "name")))
             holder = holder.settings
-        for one in fields(holder):
+        for field in fields(holder):
             rows.append(
-                (f"{section}.{one.name}", getattr(holder, one.name), _doc(type(holder), one.name))
+                (
+                    f"{section}.{field.name}",
+                    getattr(holder, field.name),
+                    _doc(type(holder), field.name),
+                )
             )
     return rows
 
@@ -476,7 +484,7 @@ def _method(given: Mapping[str, Any]) -> MethodConfig:
 
 
 def _doc(cls: type[Any], name: str) -> str:
-    metadata = next(one.metadata for one in fields(cls) if one.name == name)
+    metadata = next(field.metadata for field in fields(cls) if field.name == name)
     doc = str(metadata.get("doc", ""))
     return f"{doc}: {', '.join(metadata['choices'])}" if "choices" in metadata else doc
 

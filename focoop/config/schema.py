@@ -26,12 +26,12 @@ class Section:
     prefix: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        for one, kind in fields_of(type(self)):
-            if one.metadata:
-                key = self.prefix + one.name
-                value = convert(key, getattr(self, one.name), kind)
-                check(key, value, one)
-                object.__setattr__(self, one.name, value)  # 3 becomes 3.0 where a number is due
+        for member, kind in fields_of(type(self)):
+            if member.metadata:
+                key = self.prefix + member.name
+                value = convert(key, getattr(self, member.name), kind)
+                check(key, value, member)
+                object.__setattr__(self, member.name, value)  # 3 becomes 3.0 where a number is due
 
 
 @dataclass(frozen=True)
