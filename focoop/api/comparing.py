@@ -36,7 +36,7 @@ class Table:
 
         Means in percent, and `NAME_std` of several seeds.
         """
-        found = []
+        records = []
         for setting, groups in comparison.grouped(self.outcomes).items():
             for label, outcomes in groups.items():
                 stats, _ = comparison.row(outcomes)
@@ -46,8 +46,8 @@ class Table:
                     row[name] = stat.mean
                     if stat.spread is not None:
                         row[f"{name}_std"] = stat.spread
-                found.append(row)
-        return found
+                records.append(row)
+        return records
 
     @property
     def runs(self) -> list[dict[str, Any]]:
@@ -89,11 +89,11 @@ class Table:
 
     def to_latex(self) -> str:
         """Return a LaTeX table (booktabs) per setting, the best of a column bold."""
-        found = []
+        sections = []
         for setting, groups in comparison.grouped(self.outcomes).items():
             rows = [(label, *comparison.row(outcomes)) for label, outcomes in groups.items()]
-            found.append(tables.latex(rows, setting))
-        return "\n".join(found)
+            sections.append(tables.latex(rows, setting))
+        return "\n".join(sections)
 
     def save(self, out: str | Path) -> list[Path]:
         """Write OUT/SETTING.md for every setting and OUT/results.json.
@@ -197,7 +197,7 @@ def plan_comparison(
         ConfigError: A setting, method or seed cannot be read.
     """
     several = [settings] if isinstance(settings, str | Path | Mapping) else list(settings)
-    given = [as_settings(one) for one in several]
+    given = [as_settings(setting) for setting in several]
     folder = Path(presets) if presets is not None else shipped("methods")
     return plan(
         given,

@@ -55,5 +55,5 @@ def notes_on_data(config: RunConfig, *, measured: bool = True) -> list[str]:
     Returns:
         One sentence each.
     """
-    clients = [f"{told}; use them: {USE_CLIENTS}" for told in notes_on_clients(config)]
+    clients = [f"{note}; use them: {USE_CLIENTS}" for note in notes_on_clients(config)]
     return [*clients, *remarks(config, measured=measured)]

@@ -175,8 +175,8 @@ class Run:
             method has some, and the method's own parts.
         """
         text = self._text(client)
-        found = {"id": text.id, **({} if text.ood is None else {"ood": text.ood}), **text.parts}
-        return {name: _array(tensor) for name, tensor in found.items()}
+        tensors = {"id": text.id, **({} if text.ood is None else {"ood": text.ood}), **text.parts}
+        return {name: _array(tensor) for name, tensor in tensors.items()}
 
     def logits(
         self, images: ImageSource = "test", client: int | str | None = None
@@ -191,12 +191,12 @@ class Run:
         Returns:
             `id` (N, C), and `ood` (N, U) where the method has OOD prompts.
         """
-        found: dict[str, list[Array]] = {}
+        chunks: dict[str, list[Array]] = {}
         for logits in self._answers(images, client):
-            found.setdefault("id", []).append(_array(logits.id))
+            chunks.setdefault("id", []).append(_array(logits.id))
             if logits.ood is not None:
-                found.setdefault("ood", []).append(_array(logits.ood))
-        return {name: np.concatenate(parts) for name, parts in found.items()}
+                chunks.setdefault("ood", []).append(_array(logits.ood))
+        return {name: np.concatenate(parts) for name, parts in chunks.items()}
 
     def predictions(self, images: ImageSource = "test", client: int | str | None = None) -> Array:
         """Return the predicted class of each image, (N,) indices into `class_names`.
@@ -332,14 +332,14 @@ class Run:
         """Logits of a client's model, chunk by chunk."""
         text, scenario = self._text(client), self._state().scenario
         images, device = self._features(source), scenario.task.device
-        found = []
+        answers = []
         with torch.no_grad():
             for first in range(0, max(1, len(images.labels)), CHUNK):
                 rows = slice(first, first + CHUNK)
                 pooled = images.pooled[rows].to(device)
                 patches = None if images.patches is None else images.patches[rows].to(device)
-                found.append(scenario.method.logits(text, pooled, patches))
-        return found
+                answers.append(scenario.method.logits(text, pooled, patches))
+        return answers
 
     def _features(self, source: ImageSource) -> LabelledFeatures:
         if isinstance(source, str):

@@ -138,13 +138,13 @@ def prepare_run(
         for name in missing_datasets(here):
             (fetch or _fetch)(name, here)
     require_data(here)
-    found = notes_on_data(here)
-    for note in found:
+    data_notes = notes_on_data(here)
+    for note in data_notes:
         on_note(note)
     if resume and lengthen:
         _check_before_lengthening(here, path)
     folder = start(path, config, collect(config), resume=resume, lengthen=lengthen)
-    return PreparedRun(config, folder, [*notes, *found])
+    return PreparedRun(config, folder, [*notes, *data_notes])
 
 
 def refuse_without_tuned(path: Path, config: RunConfig) -> None:
@@ -184,8 +184,8 @@ def _as_started(config: RunConfig, path: Path) -> RunConfig:
 def _check_before_lengthening(config: RunConfig, path: Path) -> None:
     """Refuse more rounds on other data while the run is still as it was."""
     try:
-        found = RunFolder.open(path)
+        folder = RunFolder.open(path)
     except RunError:  # told when the folder is opened to go on
         return
-    if found.last_round() >= 0 and config.federation.rounds > found.config.federation.rounds:
-        refuse_other_data(found, config)
+    if folder.last_round() >= 0 and config.federation.rounds > folder.config.federation.rounds:
+        refuse_other_data(folder, config)

@@ -43,7 +43,7 @@ class Tuning:
 
         Methods whose trials all failed are left out.
         """
-        return {one.study.label: one.preset for one in self.choices if one.preset}
+        return {choice.study.label: choice.preset for choice in self.choices if choice.preset}
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -149,9 +149,9 @@ def tune(
         overrides=overrides,
         device=device,
     )
-    found = run_tuning(planned, objective, jobs=jobs, on_change=on_change)
-    found.save(out)
-    return found
+    tuning = run_tuning(planned, objective, jobs=jobs, on_change=on_change)
+    tuning.save(out)
+    return tuning
 
 
 def plan_tuning(
