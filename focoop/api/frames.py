@@ -15,7 +15,7 @@ def pandas() -> Any:
         MissingExtra: It is not installed.
     """
     try:
-        import pandas as found
+        import pandas as module
     except ModuleNotFoundError as error:
         raise MissingExtra("a DataFrame needs pandas: pip install pandas") from error
-    return found
+    return module

@@ -95,13 +95,15 @@ def checked(folder: RunFolder, divide: Divide, of: tuple[str, ...], hint: str = 
         The checked division.
     """
 
-    def found(config: RunConfig, backbone: Backbone | None, cache_dir: Path | None) -> Split:
+    def checked_divide(
+        config: RunConfig, backbone: Backbone | None, cache_dir: Path | None
+    ) -> Split:
         split, known = divide(config, backbone, cache_dir), folder.names
         names = names_of(config, split, () if known is None else known.words)
         folder.agree_names(names, of=of, hint=hint)
         return split
 
-    return found
+    return checked_divide
 
 
 def refuse_other_data(folder: RunFolder, config: RunConfig) -> None:

@@ -267,13 +267,13 @@ def _grouped(
 ) -> Callable[..., FeatureSet]:
     """`opened`, which refuses images that come in no groups."""
 
-    def found(*asked: Any, **more: Any) -> FeatureSet:
+    def open_grouped(*asked: Any, **more: Any) -> FeatureSet:
         features = opened(*asked, **more)
         if features.domains is None:
             raise ConfigError(f"partition.kind = {kind} {refusal}")
         return features
 
-    return found
+    return open_grouped
 
 
 def _given_split(
