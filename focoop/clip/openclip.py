@@ -212,8 +212,8 @@ def nearest(word: str, choices: Sequence[str]) -> str:
     Returns:
         The end of a message.
     """
-    found = closest(word, choices, 3, cutoff=0.5)
-    return f" (did you mean {', '.join(found)}?)" if found else ""
+    suggestions = closest(word, choices, 3, cutoff=0.5)
+    return f" (did you mean {', '.join(suggestions)}?)" if suggestions else ""
 
 
 def build(config: Mapping[str, Any], quick_gelu: bool) -> Any:

@@ -37,7 +37,7 @@ class LightBackbone(Backbone):
 
     def __init__(
         self,
-        told: dict[str, Any],
+        description: dict[str, Any],
         tensors: dict[str, Tensor],
         weights: Path | None,
         device: str,
@@ -45,13 +45,13 @@ class LightBackbone(Backbone):
         projection = tensors.pop(PROJECTION, None)
         self._projection = None if projection is None else projection.to(device)
         self._weights, self._device = weights, device
-        self.name, self.logit_scale = told["name"], told["logit_scale"]
-        self.fingerprint = told["fingerprint"]
-        self.image_fingerprint = told["image_fingerprint"]
-        self.patch_kinds = tuple(told["patch_kinds"])
-        self.image_size = told["image_size"]
-        self.pixel_type = getattr(torch, told["pixel_type"])
-        shape = TextShape(**told["shape"])
+        self.name, self.logit_scale = description["name"], description["logit_scale"]
+        self.fingerprint = description["fingerprint"]
+        self.image_fingerprint = description["image_fingerprint"]
+        self.patch_kinds = tuple(description["patch_kinds"])
+        self.image_size = description["image_size"]
+        self.pixel_type = getattr(torch, description["pixel_type"])
+        shape = TextShape(**description["shape"])
         rows, width = tensors["tok.weight"].shape
         with torch.device("meta"):
             tower = TextTower(shape, nn.Embedding(rows, width))
@@ -116,13 +116,13 @@ def load_light(
     path = cache_folder(cache_dir, "text") / f"{_key(name, weights)}.safetensors"
     try:
         with safe_open(path, "pt") as file:
-            told = json.loads((file.metadata() or {})["told"])
+            description = json.loads((file.metadata() or {})["told"])
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        return LightBackbone(told, tensors, weights, device)
+        return LightBackbone(description, tensors, weights, device)
     except (OSError, SafetensorError, ValueError, KeyError, RuntimeError):
-        found = load_backbone(name, weights=weights, device=device)
-        _keep(found, path, probes)
-        return found
+        backbone = load_backbone(name, weights=weights, device=device)
+        _keep(backbone, path, probes)
+        return backbone
 
 
 def _key(name: str, weights: Path | None) -> str:
@@ -140,12 +140,12 @@ def _keep(backbone: Backbone, path: Path, probes: Sequence[str]) -> None:
     own = Tokenizer(shape.context_length)
     if not torch.equal(own(probes), backbone.tokenize(probes)):
         return
-    told = {key: getattr(backbone, key) for key in PLAIN}
-    told |= {"shape": asdict(shape), "pixel_type": str(backbone.pixel_type).split(".")[-1]}
+    description = {key: getattr(backbone, key) for key in PLAIN}
+    description |= {"shape": asdict(shape), "pixel_type": str(backbone.pixel_type).split(".")[-1]}
     tensors = {key: value.cpu().contiguous() for key, value in backbone.text.state_dict().items()}
     if backbone.patch_projection is not None:
         tensors[PROJECTION] = backbone.patch_projection.detach().cpu().contiguous()
     try:
-        write_whole(path, save(tensors, {"told": json.dumps(told)}))
+        write_whole(path, save(tensors, {"told": json.dumps(description)}))
     except OSError:
         return  # the next process loads the whole model again

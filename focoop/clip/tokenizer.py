@@ -101,10 +101,10 @@ class Tokenizer:
         """
         tokens: list[int] = []
         for word in split(clean(text)):
-            found = self.words.get(word)
-            if found is None:
-                found = self.words[word] = self.merge(word)
-            tokens += found
+            merged = self.words.get(word)
+            if merged is None:
+                merged = self.words[word] = self.merge(word)
+            tokens += merged
         return tokens
 
     def merge(self, word: str) -> list[int]:

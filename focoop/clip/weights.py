@@ -65,8 +65,8 @@ def source_of(model: str, tag: str) -> Source:
         else (HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME)
     )
     url = str(config.get("url", ""))
-    found = re.search(r"/([0-9a-f]{64})/[^/]+$|-([0-9a-f]{8})\.\w+$", url)
-    digest = (found[1] or found[2]) if found else ""
+    digest_match = re.search(r"/([0-9a-f]{64})/[^/]+$|-([0-9a-f]{8})\.\w+$", url)
+    digest = (digest_match[1] or digest_match[2]) if digest_match else ""
     return Source(model, tag, repo, files, url, digest, config)
 
 
@@ -215,10 +215,10 @@ def check_local(path: Path, source: Source) -> Path:
     if not path.is_file():
         raise BackboneError(f"there is no weight file {path}: check --weights (backbone.weights)")
     if source.sha256 and path.name == source.url.rpartition("/")[2]:
-        found = sha256_of(path)
-        if not found.startswith(source.sha256):
+        digest = sha256_of(path)
+        if not digest.startswith(source.sha256):
             raise BackboneError(
-                f"{path} is not the released {path.name}: its sha256 is {found}, not "
+                f"{path} is not the released {path.name}: its sha256 is {digest}, not "
                 f"{source.sha256}: fetch {source.url} again, or, for weights of your own, "
                 f"name the backbone openclip:{source.model}:custom"
             )

@@ -60,8 +60,8 @@ class Flat:
             Gradients (K, N or 1, n, d_t).
         """
         width = slope.shape[-1]
-        found = slope.view(-1, self.tokens, width).index_select(1, self.rows)
-        return found.view(len(found), 1 if self.shared else self.names, -1, width)
+        slopes = slope.view(-1, self.tokens, width).index_select(1, self.rows)
+        return slopes.view(len(slopes), 1 if self.shared else self.names, -1, width)
 
     def at_ends(self, groups: int) -> Tensor:
         """Return the rows of the EOTs.
@@ -245,12 +245,12 @@ def of_sot(tower: Any) -> list[Tensor]:
         A vector (2d,) for each block.
     """
     x = (tower.sot + tower.pos[0])[None]
-    width, found = x.shape[1], []
+    width, keys_values = x.shape[1], []
     for block in tower.blocks:
         qkv = block.qkv(block.ln_1(x))
-        found.append(qkv[0, width:].float())
+        keys_values.append(qkv[0, width:].float())
         x = block.finish(x, qkv[:, 2 * width :])
-    return found
+    return keys_values
 
 
 class Tower(torch.autograd.Function):
@@ -262,29 +262,29 @@ class Tower(torch.autograd.Function):
         from focoop.clip.text import kernels, kernels_attention
 
         dtype, heads = stack.blocks[0].o.weight.dtype, stack.heads
-        kept: list[Tensor] = []
+        saved: list[Tensor] = []
         x = kernels.embed(contexts, layout.base, layout.places)
         mlp: Tensor | None = None  # what the block before adds to x
         for block in stack.blocks[:-1]:
             hat, rstd = kernels.norm(x, mlp, None, stack.eps, dtype)
             qkv = block.qkv(hat)
-            kept += [hat, rstd, qkv]
+            saved += [hat, rstd, qkv]
             mixed = block.o(kernels_attention.attend(qkv, block.sot, layout, heads))
             hat, rstd = kernels.norm(x, mlp, mixed, stack.eps, dtype)
             hidden = block.f1(hat)
-            kept += [hat, rstd, hidden]
+            saved += [hat, rstd, hidden]
             mlp = block.f2(kernels.act(hidden, stack.activation))
         last, ends = stack.blocks[-1], layout.at_ends(len(contexts))
         hat, rstd = kernels.norm(x, mlp, None, stack.eps, dtype)
         kv, query = last.part(1, 3)(hat), last.part(0, 1)(hat.index_select(0, ends))
-        kept += [hat, rstd, kv, query]
+        saved += [hat, rstd, kv, query]
         x, mlp = x.index_select(0, ends), None if mlp is None else mlp.index_select(0, ends)
         mixed = last.o(kernels_attention.read(query, kv, last.sot, layout, heads))
         hat, rstd = kernels.norm(x, mlp, mixed, stack.eps, dtype)
         hidden = last.f1(hat)
-        kept += [hat, rstd, hidden, ends]
+        saved += [hat, rstd, hidden, ends]
         ctx.stack, ctx.layout = stack, layout
-        ctx.save_for_backward(*kept)
+        ctx.save_for_backward(*saved)
         return x + last.f2(kernels.act(hidden, stack.activation))
 
     @staticmethod
@@ -292,14 +292,14 @@ class Tower(torch.autograd.Function):
         """The gradient of the contexts."""
         from focoop.clip.text import kernels, kernels_attention
 
-        stack, layout, kept = ctx.stack, ctx.layout, list(ctx.saved_tensors)
+        stack, layout, saved = ctx.stack, ctx.layout, list(ctx.saved_tensors)
         heads, kind = stack.heads, stack.activation
-        ends, hidden, rstd, hat = kept.pop(), kept.pop(), kept.pop(), kept.pop()
+        ends, hidden, rstd, hat = saved.pop(), saved.pop(), saved.pop(), saved.pop()
         last = stack.blocks[-1]
         at_ends = slope.to(last.o.weight.dtype).contiguous()
         inner = last.f1.back(kernels.act_back(hidden, last.f2.back(at_ends), kind))
         kernels.norm_back(inner, hat, rstd, at_ends)
-        query, kv, rstd, hat = kept.pop(), kept.pop(), kept.pop(), kept.pop()
+        query, kv, rstd, hat = saved.pop(), saved.pop(), saved.pop(), saved.pop()
         inner = last.o.back(at_ends)
         dq, dkv = kernels_attention.read_back(query, kv, last.sot, inner, layout, heads)
         inner = last.part(1, 3).back(dkv)
@@ -307,10 +307,10 @@ class Tower(torch.autograd.Function):
         above = torch.zeros_like(hat).index_copy_(0, ends, at_ends)
         kernels.norm_back(inner, hat, rstd, above)
         for block in reversed(stack.blocks[:-1]):
-            hidden, rstd, hat = kept.pop(), kept.pop(), kept.pop()
+            hidden, rstd, hat = saved.pop(), saved.pop(), saved.pop()
             inner = block.f1.back(kernels.act_back(hidden, block.f2.back(above), kind))
             kernels.norm_back(inner, hat, rstd, above)
-            qkv, rstd, hat = kept.pop(), kept.pop(), kept.pop()
+            qkv, rstd, hat = saved.pop(), saved.pop(), saved.pop()
             inner = block.o.back(above)
             inner = kernels_attention.attend_back(qkv, block.sot, inner, layout, heads)
             kernels.norm_back(block.qkv.back(inner), hat, rstd, above)

@@ -32,15 +32,15 @@ def _embed(contexts, base, places, out, rows, tokens, held, WIDTH: tl.constexpr,
 
 
 @triton.jit
-def _norm(x, one, other, hat, rstd, rows, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-          ROWS: tl.constexpr, ONE: tl.constexpr, OTHER: tl.constexpr):  # fmt: skip
+def _norm(x, first, other, hat, rstd, rows, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+          ROWS: tl.constexpr, FIRST: tl.constexpr, OTHER: tl.constexpr):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)
     inside = (row < rows)[:, None] & (column < WIDTH)[None, :]
     at = row[:, None] * WIDTH + column[None, :]
     values = tl.load(x + at, inside, 0.0)
-    if ONE:
-        values += tl.load(one + at, inside, 0.0).to(tl.float32)
+    if FIRST:
+        values += tl.load(first + at, inside, 0.0).to(tl.float32)
     if OTHER:
         values += tl.load(other + at, inside, 0.0).to(tl.float32)
         tl.store(x + at, values, inside)
@@ -77,13 +77,13 @@ def _act(x, out, cells, KIND: tl.constexpr, CELLS: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * CELLS + tl.arange(0, CELLS)
     value = tl.load(x + at, at < cells, 0.0).to(tl.float32)
     if KIND == 0:
-        found = value * _sigmoid(1.702 * value)
+        activated = value * _sigmoid(1.702 * value)
     elif KIND == 1:
-        found = 0.5 * value * (1.0 + tl.erf(value * 0.7071067811865476))
+        activated = 0.5 * value * (1.0 + tl.erf(value * 0.7071067811865476))
     else:
         inner = 0.7978845608028654 * (value + 0.044715 * value * value * value)
-        found = value * _sigmoid(2.0 * inner)
-    tl.store(out + at, found.to(out.dtype.element_ty), at < cells)
+        activated = value * _sigmoid(2.0 * inner)
+    tl.store(out + at, activated.to(out.dtype.element_ty), at < cells)
 
 
 @triton.jit
@@ -101,8 +101,8 @@ def _act_back(x, slope, cells, KIND: tl.constexpr, CELLS: tl.constexpr):
         gate = _sigmoid(2.0 * inner)
         bend = 2.0 * 0.7978845608028654 * (1.0 + 3.0 * 0.044715 * value * value)
         own = gate + value * gate * (1.0 - gate) * bend
-    found = own * tl.load(slope + at, at < cells, 0.0).to(tl.float32)
-    tl.store(slope + at, found.to(slope.dtype.element_ty), at < cells)
+    gradient = own * tl.load(slope + at, at < cells, 0.0).to(tl.float32)
+    tl.store(slope + at, gradient.to(slope.dtype.element_ty), at < cells)
 
 
 def embed(contexts: Tensor, base: Tensor, places: Tensor) -> Tensor:
@@ -127,15 +127,15 @@ def embed(contexts: Tensor, base: Tensor, places: Tensor) -> Tensor:
 
 
 def norm(
-    x: Tensor, one: Tensor | None, other: Tensor | None, eps: float, dtype: torch.dtype
+    x: Tensor, first: Tensor | None, other: Tensor | None, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Bring the residual stream x + one + other to mean 0 and deviation 1.
+    """Bring the residual stream x + first + other to mean 0 and deviation 1.
 
     With `other` the sum is written into x; without it x stays, so that it is written once a block.
 
     Args:
         x: The residual stream (T, d).
-        one: What is added to it (T, d), or None.
+        first: What is added to it (T, d), or None.
         other: What else is added to it (T, d), or None.
         eps: Added to the variance.
         dtype: Type of the result.
@@ -147,8 +147,8 @@ def norm(
     hat, rstd = x.new_empty(rows, width, dtype=dtype), x.new_empty(rows)
     block = triton.next_power_of_2(width)
     _norm[(triton.cdiv(rows, ROWS),)](
-        x, x if one is None else one, x if other is None else other, hat, rstd, rows, eps,
-        WIDTH=width, BLOCK=block, ROWS=ROWS, ONE=one is not None, OTHER=other is not None,
+        x, x if first is None else first, x if other is None else other, hat, rstd, rows, eps,
+        WIDTH=width, BLOCK=block, ROWS=ROWS, FIRST=first is not None, OTHER=other is not None,
         num_warps=4,
     )  # fmt: skip
     return hat, rstd

@@ -62,12 +62,12 @@ class Layout:
         """
         size = rows.shape[-1] // (parts * heads)
         shapes = [(1, self.prefix), *((b.count, b.length) for b in self.buckets)]
-        found = []
+        pieces = []
         for part, (count, length) in zip(torch.split(rows, self.sizes), shapes, strict=True):
             part = part.reshape(self.groups, count, length, parts, heads, size)
             part = part.permute(3, 0, 4, 1, 2, 5).contiguous()
-            found.append(part.reshape(parts, self.groups * heads, count, length, size).unbind())
-        return found
+            pieces.append(part.reshape(parts, self.groups * heads, count, length, size).unbind())
+        return pieces
 
     def later(self, length: int, like: Tensor) -> Tensor:
         """Return a mask that is True above the diagonal; it is made once per batch.
@@ -142,14 +142,14 @@ class Layout:
         Returns:
             Tokens (S, d).
         """
-        found = []
+        end_rows = []
         for rows, bucket in zip(torch.split(x, self.sizes)[1:], self.buckets, strict=True):
             rows = rows.reshape(self.groups * bucket.count, bucket.length, -1)
             if bucket.ends is None:
-                found.append(rows[:, -1])
+                end_rows.append(rows[:, -1])
             else:
-                found.append(rows[torch.arange(len(rows), device=x.device), bucket.ends])
-        return together(found)
+                end_rows.append(rows[torch.arange(len(rows), device=x.device), bucket.ends])
+        return together(end_rows)
 
     def flat(self, mixed: Tensor) -> Tensor:
         """Join heads and sequences to rows again.

@@ -113,12 +113,12 @@ class Names:
             known = tuple(self.known[row] for row in rows)
         cost, width = self.bucket_cost, embeddings.shape[-1]
         grouping = None if known is None else group(known, width, lengths.device, cost)
-        found = Names(self.vocabulary, embeddings, lengths, source, grouping, known, cost)
+        selection = Names(self.vocabulary, embeddings, lengths, source, grouping, known, cost)
         if rows is not None and not _transformed(embeddings):
             if len(self.chosen) >= SELECTIONS:
                 self.chosen.clear()
-            self.chosen[rows] = found
-        return found
+            self.chosen[rows] = selection
+        return selection
 
 
 def on_host(numbers: Tensor) -> tuple[int, ...] | None:
