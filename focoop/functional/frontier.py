@@ -80,13 +80,14 @@ def frontier(own: Margins, other: Margins, bias: float = 0.0) -> dict[str, Any]:
     ties = np.searchsorted(mine, theirs, side="right").sum(dtype=np.int64) - below
     # Just above an own image's margin that image is won; others at or below it are lost.
     won = np.append(0, np.arange(1, len(mine) + 1)) / count
-    kept = np.append(len(theirs), len(theirs) - np.searchsorted(theirs, mine, "right")) / others
-    means = _harmonic(won, kept)
+    retained = np.append(len(theirs), len(theirs) - np.searchsorted(theirs, mine, "right")) / others
+    means = _harmonic(won, retained)
     best = int(np.argmax(means))
     now = np.searchsorted(mine, bias, "left") / count
     still = (len(theirs) - np.searchsorted(theirs, bias, "left")) / others
     least = np.array(CURVE) / 100 - 1e-9
-    reached = np.searchsorted(-kept, -least, side="right")  # `kept` falls: places with enough
+    # `retained` falls: places with enough.
+    reached = np.searchsorted(-retained, -least, side="right")
     return {
         "ausuc": float(below + 0.5 * ties) / (count * others),
         "harmonic": float(_harmonic(np.array([now]), np.array([still]))[0]),

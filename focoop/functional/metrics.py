@@ -39,12 +39,14 @@ def accuracy(predicted: ArrayLike, labels: ArrayLike) -> float:
     >>> accuracy([1, 2, 2, 0], [1, 2, 0, 0])
     0.75
     """
-    found, wanted = np.asarray(predicted), np.asarray(labels)
-    if found.shape != wanted.shape or found.ndim != 1:
-        raise ValueError(f"predictions {found.shape} and labels {wanted.shape} must be equal (N,)")
+    predictions, wanted = np.asarray(predicted), np.asarray(labels)
+    if predictions.shape != wanted.shape or predictions.ndim != 1:
+        raise ValueError(
+            f"predictions {predictions.shape} and labels {wanted.shape} must be equal (N,)"
+        )
     if not len(wanted):
         raise DataError("accuracy of no images: the test set of this client or split is empty")
-    return float(np.mean(found == wanted))
+    return float(np.mean(predictions == wanted))
 
 
 def auroc(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
@@ -284,10 +286,10 @@ def _average_precision(positive: Floats, negative: Floats, copies: int, others: 
     Both sets ascend; each positive counts ``copies`` times, each negative ``others`` times.
     """
     last = np.flatnonzero(np.append(positive[1:] != positive[:-1], True))
-    found = (last + 1) * copies
+    hits = (last + 1) * copies
     missed = np.searchsorted(negative, positive[last], side="right") * others
     gained = np.diff(last, prepend=-1)
-    return float((gained * (found / (found + missed))).sum() / len(positive))
+    return float((gained * (hits / (hits + missed))).sum() / len(positive))
 
 
 def _ordered(values: Floats) -> Floats:

@@ -371,17 +371,17 @@ def find(name: str) -> Callable[[Inputs], Tensor]:
     """
     if name in SCORES:
         return SCORES[name].compute
-    found = plugged("score", name)
-    if inspect.ismodule(found):
-        found = getattr(found, "score", None)
-        if found is None:
+    plugin = plugged("score", name)
+    if inspect.ismodule(plugin):
+        plugin = getattr(plugin, "score", None)
+        if plugin is None:
             raise ConfigError(f"{name} must define a function score(inputs)")
-    if found is None:
+    if plugin is None:
         known = [*SCORES, *plugin_names("score")]
         raise ConfigError(f"unknown score {name!r}{nearest(name, known)}")
-    if not callable(found):
+    if not callable(plugin):
         raise ConfigError(f"the score {name} must be a function of focoop.scores.Inputs")
-    chosen: Callable[[Inputs], Tensor] = found
+    chosen: Callable[[Inputs], Tensor] = plugin
     return chosen
 
 

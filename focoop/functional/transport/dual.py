@@ -124,8 +124,8 @@ class _Problem:
         value, lower = torch.stack([mean + shift, bound]).tolist()
         drawn = self.a * ((slope + shift) / self.tau).exp()
         small = len(parts) == 1 and share.numel() <= _KEPT
-        kept = share if small else None  # a shift of u changes no share
-        return _Point(u + shift, value, lower, rows / rows.sum(), drawn, kept)
+        saved_share = share if small else None  # a shift of u changes no share
+        return _Point(u + shift, value, lower, rows / rows.sum(), drawn, saved_share)
 
     def shares(self, point: _Point, part: slice) -> Tensor:
         """Shares (C,M) of some columns, to be written over."""
@@ -235,8 +235,8 @@ def semi_unbalanced_dual(
         miss = problem.miss(point)
         last = steps >= max_steps or problem.softness < floor
         if miss <= _WORTH_MEASURING or last:
-            found = problem.measure(point)
-            best = found if best is None or found.objective < best.objective else best
+            measured = problem.measure(point)
+            best = measured if best is None or measured.objective < best.objective else best
             wanted = max(tolerance / float(total), relative * (product - best.objective))
             if best.objective - bound <= wanted or last:
                 break

@@ -208,9 +208,9 @@ def barycentre(plan: Tensor, points: Tensor, fallback: Tensor, *, min_mass: floa
             f"{tuple(fallback.shape)} must be (C,M), (M,d) and (C,d)"
         )
     mass = plan.sum(1, keepdim=True)
-    kept = mass > min_mass
-    shares = plan / torch.where(kept, mass, torch.ones_like(mass))
-    return torch.where(kept, shares.to(points.dtype) @ points, fallback)
+    enough = mass > min_mass
+    shares = plan / torch.where(enough, mass, torch.ones_like(mass))
+    return torch.where(enough, shares.to(points.dtype) @ points, fallback)
 
 
 def row_entropy(plan: Tensor) -> Tensor:
@@ -316,9 +316,9 @@ def _assemble(first: Tensor, b: Tensor, vertices: list[Tensor], betas: list[Tens
     if not betas:
         return first
     steps = torch.stack(betas).double()
-    kept = torch.cat([(1.0 - steps).flip(0).cumprod(0).flip(0), steps.new_ones(1)])
-    weights = (kept[1:] * steps).to(b.dtype)
-    plan = first * kept[0].to(b.dtype)
+    remaining = torch.cat([(1.0 - steps).flip(0).cumprod(0).flip(0), steps.new_ones(1)])
+    weights = (remaining[1:] * steps).to(b.dtype)
+    plan = first * remaining[0].to(b.dtype)
     rows = torch.arange(len(b), device=b.device)
     for vertex, weight in zip(vertices, weights, strict=True):
         plan[rows, vertex] += weight * b

@@ -100,7 +100,7 @@ def nearest(cost: Tensor, slope: Tensor, cells: int = 0) -> tuple[Tensor, Tensor
     Returns:
         The least values (C,) and their columns (C,).
     """
-    found = []
+    minima = []
     for part in chunks(cost, 0, cells):
         reduced = cost[part] + slope
         if cost.device.type == "cpu":  # numpy's argmin is vectorised, torch's is not
@@ -108,8 +108,8 @@ def nearest(cost: Tensor, slope: Tensor, cells: int = 0) -> tuple[Tensor, Tensor
             least = reduced.gather(1, best[:, None])[:, 0]
         else:
             least, best = reduced.min(1)
-        found.append((least, best))
-    return torch.cat([least for least, _ in found]), torch.cat([best for _, best in found])
+        minima.append((least, best))
+    return torch.cat([least for least, _ in minima]), torch.cat([best for _, best in minima])
 
 
 def inner(cost: Tensor, plan: Tensor, cells: int = 0) -> Tensor:
