@@ -45,12 +45,12 @@ class SgdStep:
         trained = [name for name, value in leaves.items() if value.is_floating_point()]
         for name in trained:
             leaves[name].requires_grad_(True)
-        found = self._losses(leaves, self._encode(leaves, inputs), inputs)
-        total = found.sum()
+        losses = self._losses(leaves, self._encode(leaves, inputs), inputs)
+        total = losses.sum()
         if self.settings.prox > 0:
             total = total + self.settings.prox / 2 * distance(leaves, part(inputs, "received"))
         gradients = torch.autograd.grad(total, [leaves[name] for name in trained])
-        outputs = {"loss": found.detach()}
+        outputs = {"loss": losses.detach()}
         for name, gradient in zip(trained, gradients, strict=True):
             # The step of torch.optim.SGD.
             param, rate = inputs[f"param/{name}"], inputs["rate"]
@@ -67,16 +67,16 @@ class SgdStep:
         """(k,) loss of each client on its own batch."""
         common = untrained(inputs)
 
-        def one(p: Params, f: Params, x: Params, noise: Params) -> Tensor:
+        def client_loss(p: Params, f: Params, x: Params, noise: Params) -> Tensor:
             p = {**p, **common}
             batch = LabelledFeatures(x["pooled"], x.get("patches"), x["labels"])
             text = self.method.text(p, f, self.task)
             return self.method.loss(p, text, batch, self.task, noise)
 
         noise = part(inputs, "noise")
-        mapped = torch.func.vmap(one, in_dims=(0, 0, 0, 0 if noise else None))
-        found: Tensor = mapped(params, features, part(inputs, "image"), noise)
-        return found
+        mapped = torch.func.vmap(client_loss, in_dims=(0, 0, 0, 0 if noise else None))
+        losses: Tensor = mapped(params, features, part(inputs, "image"), noise)
+        return losses
 
     def _prompts(self, params: Params, inputs: Params) -> dict[str, Prompt]:
         """What the clients send through the tower: contexts (k, N or 1, n, d_t) by name."""
@@ -88,9 +88,9 @@ class SgdStep:
             names.update({name: prompt.names for name, prompt in prompts.items()})
             return {name: prompt.contexts for name, prompt in prompts.items()}
 
-        found = torch.func.vmap(contexts)(params)
+        mapped = torch.func.vmap(contexts)(params)
         # (k, n, d_t): one context per client for all its names.
-        stacked = {n: v[:, None] if v.dim() == 3 else v for n, v in found.items()}
+        stacked = {n: v[:, None] if v.dim() == 3 else v for n, v in mapped.items()}
         return {name: Prompt(value, names[name]) for name, value in stacked.items()}
 
     def _encode(self, params: Params, inputs: Params) -> Params:
@@ -109,8 +109,8 @@ class SgdStep:
             for batch in shapes.values():
                 contexts = [prompts[name].contexts for name in batch]
                 joined = contexts[0] if len(contexts) == 1 else torch.cat(contexts)
-                found = self.task.encode(joined, prompts[batch[0]].names)
-                parts = torch.split(found, [*map(len, contexts)])
+                encodings = self.task.encode(joined, prompts[batch[0]].names)
+                parts = torch.split(encodings, [*map(len, contexts)])
                 features.update(zip(batch, parts, strict=True))
 
         branches([partial(through, shapes) for shapes in wanted.values()], self.task.device)

@@ -50,9 +50,9 @@ class Draws:
         Args:
             row: The client's row.
         """
-        found = self.method.noise(self.size, self.task, self.generators[row])
+        noise = self.method.noise(self.size, self.task, self.generators[row])
         pinned = self.task.device.type == "cuda"
-        for name, value in found.items():
+        for name, value in noise.items():
             with self.lock:
                 if name not in self.rows:
                     shape = (len(self.generators), *value.shape)
@@ -61,8 +61,8 @@ class Draws:
 
     def ready(self) -> Params:
         """Return all numbers, once they are there."""
-        for one in self.pending:
-            one.result()
+        for future in self.pending:
+            future.result()
         return self.rows
 
 
@@ -112,11 +112,13 @@ class ClientBatch:
         Returns:
             The steps.
         """
-        found = [(row, index) for row, order in enumerate(self.orders) for index in _next(order)]
+        row_batches = [
+            (row, index) for row, order in enumerate(self.orders) for index in _next(order)
+        ]
         steps = []
-        for size in sorted({len(index) for _, index in found}):
-            rows = [row for row, index in found if len(index) == size]
-            index = torch.stack([index for _, index in found if len(index) == size])
+        for size in sorted({len(index) for _, index in row_batches}):
+            rows = [row for row, index in row_batches if len(index) == size]
+            index = torch.stack([index for _, index in row_batches if len(index) == size])
             generators = [self.generators[row] for row in rows]
             steps.append(Step(rows, index, Draws(self.method, self.task, size, generators, by)))
         return steps
@@ -161,7 +163,7 @@ class ClientBatch:
         Returns:
             The joined tensor.
         """
-        equal = len({len(one) for one in tensors}) == 1
+        equal = len({len(tensor) for tensor in tensors}) == 1
         rows = torch.stack([*tensors]) if equal else pad_sequence([*tensors], batch_first=True)
         return sent(rows, self.device)
 
@@ -176,14 +178,14 @@ class ClientBatch:
         """
         where, index = self.where(step.rows), sent(step.index, self.device)
         every = len(step.rows) == len(self.states)
-        found = {"rate": self.rates if every else self.rates[where]}
+        step_inputs = {"rate": self.rates if every else self.rates[where]}
         for kind, tensors in (("received", self.received), ("fixed", self.fixed)):
-            found |= {f"{kind}/{name}": value for name, value in tensors.items()}
+            step_inputs |= {f"{kind}/{name}": value for name, value in tensors.items()}
         for kind, params in (("param", self.params), ("momentum", self.momentum)):
-            found |= {f"{kind}/{n}": v if every else v[where] for n, v in params.items()}
-        found |= {f"image/{n}": v[where[:, None], index] for n, v in self.images.items()}
+            step_inputs |= {f"{kind}/{n}": v if every else v[where] for n, v in params.items()}
+        step_inputs |= {f"image/{n}": v[where[:, None], index] for n, v in self.images.items()}
         noise = step.noise.ready()
-        return found | {f"noise/{n}": sent(v, self.device) for n, v in noise.items()}
+        return step_inputs | {f"noise/{n}": sent(v, self.device) for n, v in noise.items()}
 
     def where(self, rows: Sequence[int]) -> Tensor:
         """Return row numbers as a tensor on the device.
@@ -225,12 +227,12 @@ class ClientBatch:
         """Return each client's number, its new state and its mean loss, all still on the device."""
         means = (self.losses / sent(torch.tensor(self.taken), self.device)).unbind()
         params = {name: value.clone().unbind() for name, value in self.params.items()}
-        found = []
+        results = []
         for row, (client, state) in enumerate(zip(self.clients, self.states, strict=True)):
             mine = {**state.shared, **{n: v[row] for n, v in params.items()}}
             trained = State({n: mine[n] for n in self.shared}, {n: mine[n] for n in self.private})
-            found.append((client, trained, means[row]))
-        return found
+            results.append((client, trained, means[row]))
+        return results
 
 
 def part(tensors: Params, name: str) -> Params:

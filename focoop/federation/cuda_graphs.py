@@ -71,13 +71,13 @@ class Graphs:
             return self.step({**inputs, **constants})
         if key not in self.recorded:
             self.recorded[key] = self._record(inputs, constants)
-        found = self.recorded[key]
-        if found is None:
+        recording = self.recorded[key]
+        if recording is None:
             return self.step({**inputs, **constants})
         for name, value in inputs.items():
-            found.inputs[name].copy_(value)
-        found.graph.replay()
-        return found.outputs
+            recording.inputs[name].copy_(value)
+        recording.graph.replay()
+        return recording.outputs
 
     def _record(self, inputs: Params, constants: Params) -> _Recorded | None:
         still = {name: value.clone() for name, value in inputs.items()}
@@ -125,15 +125,15 @@ def branches(jobs: Sequence[Callable[[], Found]], device: torch.device) -> list[
     if device.type != "cuda" or len(jobs) < 2:
         return [job() for job in jobs]
     main = torch.cuda.current_stream()
-    found = []
+    results = []
     streams = [_stream(device, place) for place in range(len(jobs))]
     for job, stream in zip(jobs, streams, strict=True):
         stream.wait_stream(main)
         with torch.cuda.stream(stream):
-            found.append(job())
+            results.append(job())
     for stream in streams:
         main.wait_stream(stream)
-    return found
+    return results
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
@@ -151,10 +151,10 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
     there = tensor if tensor.is_pinned() else tensor.pin_memory()
     main, aside = torch.cuda.current_stream(), _stream(device, -1)
     with torch.cuda.stream(aside):
-        found = there.to(device, non_blocking=True)
+        on_device = there.to(device, non_blocking=True)
     main.wait_stream(aside)
-    found.record_stream(main)
-    return found
+    on_device.record_stream(main)
+    return on_device
 
 
 @cache

@@ -114,8 +114,8 @@ def answers(
             side.keep(rows, logits.id)
 
     side_by_side(answer, -(-count // size), device)
-    found = {client: side.found() for client, side in sides.items()}
-    return Outputs(predicted.cpu().numpy(), scored.cpu().numpy(), found)
+    margins = {client: side.found() for client, side in sides.items()}
+    return Outputs(predicted.cpu().numpy(), scored.cpu().numpy(), margins)
 
 
 @dataclass(frozen=True)
@@ -187,11 +187,11 @@ def classes_of(sets: EvaluationSets, num_classes: int) -> dict[int, np.ndarray]:
         Classes by client.
     """
     labels = sets.test.images.labels.numpy()
-    found = {client: np.unique(labels[own]) for client, own in enumerate(sets.test.index)}
+    classes = {client: np.unique(labels[own]) for client, own in enumerate(sets.test.index)}
     present = np.unique(labels)
     return {
         client: own
-        for client, own in found.items()
+        for client, own in classes.items()
         if len(own) and len(np.setdiff1d(present, own)) and len(own) < num_classes
     }
 
@@ -245,13 +245,13 @@ def evaluate(
     rows: list[dict[str, Any]] = []
     own_scores: list[np.ndarray] = []
     ood_scores: dict[str, list[np.ndarray]] = {name: [] for name in sets.ood}
-    for client, found in _per_client(method, task, params, sets, same_for_all, most):
+    for client, outputs in _per_client(method, task, params, sets, same_for_all, most):
         own = sets.test.index[client]
-        rows.append(_client_row(client, own, found, sets, bias))
-        own_scores.append(found[""].score[own])
-        for name, kept in ood_scores.items():
-            if not same_for_all or not kept:
-                kept.append(found[f"ood/{name}"].score)
+        rows.append(_client_row(client, own, outputs, sets, bias))
+        own_scores.append(outputs[""].score[own])
+        for name, collected in ood_scores.items():
+            if not same_for_all or not collected:
+                collected.append(outputs[f"ood/{name}"].score)
     if not rows:
         raise DataError("no client has a test image: check the partition and the test split")
     everyone = np.concatenate(own_scores)
@@ -276,23 +276,23 @@ def _per_client(
     clients = [client for client, own in enumerate(sets.test.index) if len(own)]
     asked = clients[:1] if same_for_all else clients
     ahead = torch.get_num_threads() if task.device.type == "cpu" else 1
-    found: dict[str, Outputs] = {}
+    outputs: dict[str, Outputs] = {}
     held = classes_of(sets, len(task.classes))
     for first in range(0, len(asked), ahead):
         group = asked[first : first + ahead]
         texts = encoded(method, [params(client) for client in group], task)
         for client, text in zip(group, texts, strict=True):
             wanted = held if same_for_all else {k: held[k] for k in (client,) if k in held}
-            found = {"": answers(method, text, sets.test.images, task, wanted, most)}
+            outputs = {"": answers(method, text, sets.test.images, task, wanted, most)}
             for name, owned in sets.corrupted.items():
-                found[f"corrupted/{name}"] = answers(method, text, owned.images, task, most=most)
+                outputs[f"corrupted/{name}"] = answers(method, text, owned.images, task, most=most)
             for name, images in sets.ood.items():
-                found[f"ood/{name}"] = answers(method, text, images, task, most=most)
+                outputs[f"ood/{name}"] = answers(method, text, images, task, most=most)
                 # Which image has which score is not asked again: sorted once for all clients.
-                found[f"ood/{name}"].score.sort()
-            yield client, found
+                outputs[f"ood/{name}"].score.sort()
+            yield client, outputs
     for client in clients[len(asked) :]:
-        yield client, found
+        yield client, outputs
 
 
 def encoded(method: Method, models: Sequence[Params], task: Task) -> list[Text]:
@@ -317,11 +317,11 @@ def encoded(method: Method, models: Sequence[Params], task: Task) -> list[Text]:
 def _client_row(
     client: int,
     own: np.ndarray,
-    found: Mapping[str, Outputs],
+    outputs: Mapping[str, Outputs],
     sets: EvaluationSets,
     bias: float,
 ) -> dict[str, Any]:
-    test = found[""]
+    test = outputs[""]
     labels = sets.test.images.labels.numpy()
     own_scores = test.score[own]
     others = np.ones(len(labels), dtype=bool)
@@ -341,11 +341,11 @@ def _client_row(
     for name, owned in sets.corrupted.items():
         index = owned.index[client]
         if len(index):
-            predicted = found[f"corrupted/{name}"].predicted[index]
+            predicted = outputs[f"corrupted/{name}"].predicted[index]
             value = metrics.accuracy(predicted, owned.images.labels.numpy()[index])
             row["corrupted"][name] = {"accuracy": value, "count": len(index)}
     for name in sets.ood:
-        row["ood"][name] = metrics.detection(own_scores, found[f"ood/{name}"].score)
+        row["ood"][name] = metrics.detection(own_scores, outputs[f"ood/{name}"].score)
     return row
 
 
@@ -384,14 +384,18 @@ def mean_frontier(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     Returns:
         The mean; None where nobody has a frontier.
     """
-    found = [row["frontier"] for row in rows if row.get("frontier")]
-    if not found:
+    frontiers = [row["frontier"] for row in rows if row.get("frontier")]
+    if not frontiers:
         return None
-    keys = [key for key in found[0] if key != "curve"]
+    keys = [key for key in frontiers[0] if key != "curve"]
     curves = {
-        x: metrics.average([one["curve"][x] for one in found]) for x in found[0].get("curve", {})
+        x: metrics.average([entry["curve"][x] for entry in frontiers])
+        for x in frontiers[0].get("curve", {})
     }
-    return {**{key: metrics.average([one[key] for one in found]) for key in keys}, "curve": curves}
+    return {
+        **{key: metrics.average([entry[key] for entry in frontiers]) for key in keys},
+        "curve": curves,
+    }
 
 
 def summary_of(

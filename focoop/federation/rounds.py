@@ -212,14 +212,14 @@ def client_round(
     """
     method, task, schedule = setup.method, setup.task, setup.schedule
     local = local_settings(schedule, round_index)
-    server, kept = Server(shared), store if setup.initial.private else None
+    server, private_store = Server(shared), store if setup.initial.private else None
     states = [
         client_state(
             method,
             task,
             setup.initial,
             server,
-            kept.load(client) if kept is not None else None,
+            private_store.load(client) if private_store is not None else None,
             partial(images.counts, len(task.classes)),
         )
         for client, images in zip(clients, data, strict=True)
@@ -230,10 +230,10 @@ def client_round(
         results = [*setup.trainer.train(states, data, local.lr, generators)]
     else:
         results = [*train_each(method, states, data, task, local, generators)]
-    found = []
+    client_results = []
     for client, images, (trained, loss) in zip(clients, data, results, strict=True):
-        if kept is not None and len(images):
-            kept.save(client, round_index, trained.private)
+        if private_store is not None and len(images):
+            private_store.save(client, round_index, trained.private)
         pending = loss if isinstance(loss, Tensor) and len(images) else None
         known = PENDING if pending is not None else math.nan if isinstance(loss, Tensor) else loss
         update = make_update(method, client, trained, images, task, known)
@@ -242,8 +242,8 @@ def client_round(
                 update = seeded_release(schedule.privacy, setup.seed, round_index, update, shared)
             else:
                 update = release(update, shared)
-        found.append(ClientResult(update, trained.private, pending))
-    return found
+        client_results.append(ClientResult(update, trained.private, pending))
+    return client_results
 
 
 def seeded_release(
@@ -401,16 +401,16 @@ def aggregate(
     clients = [update.client for update in present]
     if len(set(clients)) != len(clients):
         raise MethodError(f"a client sent two updates in one round: {clients}")
-    found: dict[str, float] = {}
+    report: dict[str, float] = {}
     if present and screen is not None:
-        present, found = screen(method, server, present, task)
+        present, report = screen(method, server, present, task)
     if not present:
-        return Server(server.shared, server.memory, found)
+        return Server(server.shared, server.memory, report)
     result = method.aggregate(server, present, task)
     changed = set(result.shared) ^ set(server.shared)
     if changed:
         raise MethodError(f"the server step changed the set of shared tensors: {sorted(changed)}")
-    return replace(result, report={**result.report, **found}) if found else result
+    return replace(result, report={**result.report, **report}) if report else result
 
 
 def local_settings(schedule: Schedule, round_index: int) -> LocalSettings:

@@ -99,17 +99,17 @@ class Payload:
         Returns:
             Tensors without data.
         """
-        found: Params = {}
+        payload: Params = {}
         for name, value in received.items():
-            found[name] = torch.empty(value.shape, dtype=value.dtype, device="meta")
+            payload[name] = torch.empty(value.shape, dtype=value.dtype, device="meta")
             if self.kind == "fp32" or not value.is_floating_point():
                 continue
             dtype = torch.int8 if self.kind == "int8" else torch.int16
-            found[name] = found[name].to(dtype)
+            payload[name] = payload[name].to(dtype)
             if self.kind == "int8":
-                rows = len(_rows(found[name]))
-                found[name + SCALE] = torch.empty(rows, dtype=torch.float32, device="meta")
-        return found
+                rows = len(_rows(payload[name]))
+                payload[name + SCALE] = torch.empty(rows, dtype=torch.float32, device="meta")
+        return payload
 
 
 UNCODED = Payload()

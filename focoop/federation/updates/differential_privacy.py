@@ -135,20 +135,20 @@ class Privacy:
         Returns:
             Epsilons by name.
         """
-        found = {}
+        epsilons = {}
         if self.noise:
-            found["epsilon"] = composed([self.noise] * busiest, self.delta)
+            epsilons["epsilon"] = composed([self.noise] * busiest, self.delta)
             if self.secret_draw and share < 1:
                 outside: dict[float, float] = {
                     a: rounds * drawn_rdp(a, share, self._one_round) for a in WHOLE_ORDERS
                 }
-                found["epsilon_outside"] = min(found["epsilon"], epsilon(outside, self.delta))
+                epsilons["epsilon_outside"] = min(epsilons["epsilon"], epsilon(outside, self.delta))
         if self.counts == "noised" and self.count_noise:
             multiplier = self.count_noise / math.sqrt(2)  # one class loses an image, another gains
-            found["epsilon_counts"] = epsilon(
+            epsilons["epsilon_counts"] = epsilon(
                 {a: gaussian_rdp(a, multiplier) for a in ORDERS}, self.delta
             )
-        return found
+        return epsilons
 
     def _one_round(self, order: float) -> float:
         return gaussian_rdp(order, self.noise / 2)

@@ -54,8 +54,8 @@ class Edges:
         for edge in range(self.count):
             group = [update for update in updates if update.client % self.count == edge]
             if group and self.inner is not None:
-                group, found = self.inner(method, server, group, task)
-                report |= {n: report.get(n, 0.0) + v for n, v in found.items()}
+                group, inner_report = self.inner(method, server, group, task)
+                report |= {n: report.get(n, 0.0) + v for n, v in inner_report.items()}
             if group:
                 combined.append(combine(edge, group, server.shared, method.by_class))
         sent = num_bytes(server.shared) + 8 * len(task.classes)

@@ -236,8 +236,8 @@ def trimmed(votes: Tensor, cut: int) -> Tensor:
     Returns:
         The mean (...).
     """
-    kept = votes.double().sort(dim=0).values[cut : len(votes) - cut]
-    return kept.mean(dim=0).to(votes.dtype)
+    middle = votes.double().sort(dim=0).values[cut : len(votes) - cut]
+    return middle.mean(dim=0).to(votes.dtype)
 
 
 def krum(votes: Tensor, share: float) -> list[int]:
@@ -259,7 +259,7 @@ def krum(votes: Tensor, share: float) -> list[int]:
         return list(range(count))
     flat = votes.double().flatten(1)
     # Direct differences: a product of large votes would lose the small distances.
-    squares = torch.stack([(flat - one).square().sum(dim=1) for one in flat])  # (h, h)
+    squares = torch.stack([(flat - vote).square().sum(dim=1) for vote in flat])  # (h, h)
     squares.fill_diagonal_(math.inf)
     near = squares.sort(dim=1).values[:, : max(1, count - hostile - 2)].sum(dim=1)
     best = torch.sort(near, stable=True).indices[: count - hostile]

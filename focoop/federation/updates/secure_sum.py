@@ -52,10 +52,10 @@ def pack(update: ClientUpdate, by_class: Sequence[str], parties: int) -> Words:
         if update.shared[name].is_floating_point():
             weighted = value * _weights(update, value, name in by_class)
             parts.append(_fixed(weighted.flatten(), parties))
-    told = update.num_examples if math.isfinite(update.loss) else 0
-    counts = [*update.class_counts.tolist(), update.num_examples, told]
+    loss_images = update.num_examples if math.isfinite(update.loss) else 0
+    counts = [*update.class_counts.tolist(), update.num_examples, loss_images]
     parts.append(np.array(counts, dtype=np.int64).view(np.uint64))
-    loss = update.loss * told if told else 0.0
+    loss = update.loss * loss_images if loss_images else 0.0
     parts.append(_fixed(torch.tensor([loss], dtype=torch.float64), parties))
     return np.concatenate(parts)
 
@@ -77,13 +77,13 @@ def unpack(total: Words, received: Params, by_class: Sequence[str], classes: int
     """
     whole = total.view(np.int64)
     counts = torch.from_numpy(whole[-EXTRA - classes : -EXTRA].copy())
-    images, told, losses = (int(word) for word in whole[-EXTRA:])
+    images, loss_images, losses = (int(word) for word in whole[-EXTRA:])
     if images < 0 or bool((counts < 0).any()) or sum(counts.tolist()) != images:
         raise MethodError(
             "the sum is none of updates, its counts do not add up: a client sent numbers of "
             "another kind, and nobody can tell which"
         )
-    loss = losses / 2**FRACTION / told if told > 0 else math.nan
+    loss = losses / 2**FRACTION / loss_images if loss_images > 0 else math.nan
     mean = ClientUpdate(0, {}, images, counts, loss)
     shared, at = dict(received), 0
     for name in sorted(received):
@@ -93,8 +93,8 @@ def unpack(total: Words, received: Params, by_class: Sequence[str], classes: int
         flat = torch.from_numpy(whole[at : at + value.numel()].astype(np.float64))
         weights = _weights(mean, value.cpu(), name in by_class)
         row = flat.view(value.shape) / 2**FRACTION / weights.clamp(min=1)
-        found = row.to(value.dtype).to(value.device)
-        shared[name] = torch.where((weights > 0).to(value.device), found, value)
+        mean_values = row.to(value.dtype).to(value.device)
+        shared[name] = torch.where((weights > 0).to(value.device), mean_values, value)
         at += value.numel()
     return ClientUpdate(0, shared, images, counts, loss)
 
@@ -165,10 +165,10 @@ def sum_bytes(
     Returns:
         Bytes up and bytes down.
     """
-    told = 2 * KEY_BYTES + HASH_BYTES + SIGNATURE_BYTES
-    up = keys * told + shares * (keys - 1) * PACKAGE_BYTES
+    advertised = 2 * KEY_BYTES + HASH_BYTES + SIGNATURE_BYTES
+    up = keys * advertised + shares * (keys - 1) * PACKAGE_BYTES
     up += masked * 8 * words + opened * shares * SHARE_BYTES
-    sent = keys * keys * (told + IDENTITY_BYTES) + shares * (shares - 1) * PACKAGE_BYTES
+    sent = keys * keys * (advertised + IDENTITY_BYTES) + shares * (shares - 1) * PACKAGE_BYTES
     return up, sent + shares * down + masked * masked * 8
 
 
