@@ -75,13 +75,13 @@ def names(kind: str) -> dict[str, Any]:
         Name -> what was registered, or what the entry point loads. An entry point that cannot be
         loaded is left out with a warning.
     """
-    found = {}
+    plugins = {}
     for point in _entry_points(kind):
         try:
-            found[point.name] = point.load()
+            plugins[point.name] = point.load()
         except Exception as error:  # another package's code: whatever it raises
             warnings.warn(f"{_told(point)} cannot be loaded: {error}", stacklevel=2)
-    return found | {name: thing for (of, name), thing in _registered.items() if of == kind}
+    return plugins | {name: thing for (of, name), thing in _registered.items() if of == kind}
 
 
 def plugged(kind: str, name: str) -> Any:
@@ -122,22 +122,22 @@ def origin(kind: str, name: str) -> dict[str, str] | None:
         `kind` and `name`, with the `sha256` of a file or of a registered thing's source, or with
         `package` and `version`; None for what is part of focoop or unknown.
     """
-    told = {"kind": kind, "name": name}
+    record = {"kind": kind, "name": name}
     if is_file(name):
         content = _located(kind, name).read_bytes()
-        return {**told, "sha256": hashlib.sha256(content).hexdigest()}
+        return {**record, "sha256": hashlib.sha256(content).hexdigest()}
     if (kind, name) in _registered:
         try:
             source = inspect.getsource(_registered[kind, name])
         except (OSError, TypeError):  # typed into a prompt, or no class or function
-            return {**told, "registered": "in Python"}
+            return {**record, "registered": "in Python"}
         digest = hashlib.sha256(source.encode()).hexdigest()
-        return {**told, "registered": "in Python", "sha256": digest}
+        return {**record, "registered": "in Python", "sha256": digest}
     for point in _entry_points(kind):
         if point.name == name:
             package = point.dist
             return {
-                **told,
+                **record,
                 "package": "" if package is None else package.name,
                 "version": "" if package is None else package.version,
             }
@@ -184,13 +184,13 @@ def _located(kind: str, name: str) -> Path:
         raise ConfigError(f"the {kind} {name} is a file: {_files_refused.get()}")
     path = Path(name).expanduser()
     bases = [*_bases.get(), Path.cwd()]
-    found = next((base / path for base in bases if (base / path).is_file()), _places.get(name))
-    if found is None or not found.is_file():
+    file = next((base / path for base in bases if (base / path).is_file()), _places.get(name))
+    if file is None or not file.is_file():
         looked = ", ".join(dict.fromkeys(str(base) for base in bases))
         where = "" if path.is_absolute() else f" in {looked}"
         raise ConfigError(f"there is no file {name} for the {kind}{where}")
-    _places[name] = found
-    return found.resolve()
+    _places[name] = file
+    return file.resolve()
 
 
 def _module(kind: str, path: Path) -> ModuleType:
@@ -216,12 +216,12 @@ def _module(kind: str, path: Path) -> ModuleType:
 
 def _line(error: Exception, path: Path) -> str:
     """Where in the file an error arose, such as `:12`."""
-    trace, found = error.__traceback__, ""
+    trace, line = error.__traceback__, ""
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == str(path):
-            found = f":{trace.tb_lineno}"
+            line = f":{trace.tb_lineno}"
         trace = trace.tb_next
-    return found
+    return line
 
 
 def _entry_points(kind: str) -> list[metadata.EntryPoint]:
