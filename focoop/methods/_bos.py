@@ -183,12 +183,12 @@ class Separation:
         if kernels:
             from focoop.methods._bos_triton import RobustLoss
 
-            found: Tensor = RobustLoss.apply(
+            robust_loss: Tensor = RobustLoss.apply(
                 text.id, text.ood, noise["id"], noise["ood"], self.batch.pooled, self.batch.labels,
                 self.offset, ids, oods, self.scale, self.detection_weight, sharpness,
                 self.kernel_rows,
             )[0]  # fmt: skip
-            return found
+            return robust_loss
         worst = self.worst(text, noise, ids, oods)
         losses = separation_loss(worst, self.batch, self.scale, self.detection_weight, self.offset)
         return soft_maximum(losses, sharpness)

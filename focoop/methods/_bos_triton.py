@@ -42,14 +42,14 @@ def _pull(logits, others, labels, weights, pull, images, rows, others_rows, dete
     part = (1.0 + detection) / (1.0 + tl.exp(there - here))
     shares = tl.exp(values - here)
     if IDS:
-        found = (part - detection) * shares - (r == tl.load(labels + image)).to(tl.float32)
+        gradient = (part - detection) * shares - (r == tl.load(labels + image)).to(tl.float32)
     else:
-        found = part * shares
+        gradient = part * shares
     if WEIGHED:
-        found *= tl.load(weights + image)
+        gradient *= tl.load(weights + image)
     else:
-        found *= 1.0 / images
-    tl.store(pull + image * rows + r, found, r < rows)
+        gradient *= 1.0 / images
+    tl.store(pull + image * rows + r, gradient, r < rows)
 
 
 @triton.jit
@@ -102,17 +102,19 @@ def _move(still, noise, out, pooled, pull, offset, logits, lengths, images, rows
         unit = moved / tl.maximum(_length(moved), 1e-12)
         # Stored at the end: a store between them would make every load wait for a sum.
         every = tl.arange(0, IMAGES)
-        found = tl.zeros((ROWS, IMAGES), tl.float32)
+        image_logits = tl.zeros((ROWS, IMAGES), tl.float32)
         for start in range(0, images, AHEAD):
             for ahead in tl.static_range(AHEAD):
                 b = start + ahead
                 x = tl.load(pooled + b * D + e[None, :], (e < D)[None, :], 0.0)
-                found = tl.where((every == b)[None, :], tl.sum(unit * x, 1)[:, None], found)
-        found *= scale
+                image_logits = tl.where(
+                    (every == b)[None, :], tl.sum(unit * x, 1)[:, None], image_logits
+                )
+        image_logits *= scale
         if OFFSET:
-            found += tl.load(offset + client * rows + r, r < rows, 0.0)[:, None]
+            image_logits += tl.load(offset + client * rows + r, r < rows, 0.0)[:, None]
         there = (r < rows)[:, None] & (every < images)[None, :]
-        tl.store(logits + first + every[None, :] * rows + r[:, None], found, there)
+        tl.store(logits + first + every[None, :] * rows + r[:, None], image_logits, there)
 
 
 @triton.jit
@@ -279,7 +281,7 @@ class RobustLoss(torch.autograd.Function):
         if given[0].dim() == 3:
             return robust(*given)
         several: list[Any] = [v[None] if isinstance(v, Tensor) else v for v in given]
-        return tuple(one[0] for one in robust(*several))
+        return tuple(output[0] for output in robust(*several))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: tuple[Tensor, ...]) -> None:
@@ -292,7 +294,7 @@ class RobustLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor, *_: None) -> tuple[Tensor | None, ...]:
         """What was made in `forward`, times the slope () or (K,)."""
-        ids, oods = (slope[..., None, None] * one for one in ctx.saved_tensors)
+        ids, oods = (slope[..., None, None] * gradient for gradient in ctx.saved_tensors)
         return ids, oods, *[None] * 11
 
     @staticmethod

@@ -80,10 +80,10 @@ class ClosedForm(Method):
         """s, which makes log-odds of the entries of `Logits.id`."""
 
     @abstractmethod
-    def solve(self, totals: Totals, task: Task, told: Params) -> tuple[Params, dict[str, float]]:
+    def solve(self, totals: Totals, task: Task, extras: Params) -> tuple[Params, dict[str, float]]:
         """The server's own shared tensors, made of all sums, and numbers for the round's report.
 
-        `told` holds the means by images of what else clients measured (`also`).
+        `extras` holds the means by images of what else clients measured (`also`).
         """
 
     @abstractmethod

@@ -108,7 +108,7 @@ class Consistency:
         calibrated, pull = self.pulled(flat_id, flat_ood, seemly)
         mass, cost = mass.to(ood.device), cost.to(ood.device)
         rows = self.kept(mass, cost, len(copies), len(words))
-        kept = weighted_mean(updates, "ood") if self.keep == "mean" else ood[rows]
+        ood_prompts = weighted_mean(updates, "ood") if self.keep == "mean" else ood[rows]
         kept_words = words if self.keep == "mean" else words[rows % len(words)]
         drawn = torch.bincount(seemly.rows % len(words), minlength=len(words)) > 0
         report = {
@@ -122,7 +122,7 @@ class Consistency:
         return Server(
             shared={
                 "global": calibrated.view_as(prompts),
-                "ood": kept,
+                "ood": ood_prompts,
                 "ood_words": kept_words,
             },
             memory={**self.memory_of(plan), "seemly": drawn.to(torch.uint8)},

@@ -139,17 +139,17 @@ def text_map(
     slope = float((text * truth).sum() / text.square().sum().clamp(min=1e-12))
     factors = torch.tensor(ridges, dtype=torch.float64)
     penalties = factors * values.mean().clamp(min=1e-12)
-    kept = values / (values + penalties[:, None])  # (R, known)
-    freedom = (count - 1.0 - kept.sum(dim=1)).clamp(min=1e-9)  # one is the mean's
+    filters = values / (values + penalties[:, None])  # (R, known)
+    freedom = (count - 1.0 - filters.sum(dim=1)).clamp(min=1e-9)  # one is the mean's
     inner = {a: vectors.T @ (truth - a * text) for a in (0.0, slope)}
     errors = {
-        a: ((1.0 - kept).square() * one.square().sum(dim=1)).sum(dim=1) / freedom.square()
-        for a, one in inner.items()
+        a: ((1.0 - filters).square() * rotated.square().sum(dim=1)).sum(dim=1) / freedom.square()
+        for a, rotated in inner.items()
     }
     a = min(errors, key=lambda a: float(errors[a].min()))
     best = int(errors[a].argmin())
-    fitted = vectors @ (kept[best][:, None] * inner[a])
-    leverage = (vectors.square() * kept[best]).sum(dim=1) + 1.0 / count
+    fitted = vectors @ (filters[best][:, None] * inner[a])
+    leverage = (vectors.square() * filters[best]).sum(dim=1) + 1.0 / count
     rest = (truth - a * text - fitted) / (1.0 - leverage).clamp(min=1e-9)[:, None]
     dual = vectors @ (inner[a] / (values + penalties[best])[:, None])  # (known, D)
     predicted = a * words + (words @ text.T) @ dual
@@ -159,7 +159,7 @@ def text_map(
 
 
 def left_out_cosines(
-    images: Tensor, labels: Tensor, totals: Totals, found: Posterior, seen: Seen
+    images: Tensor, labels: Tensor, totals: Totals, estimate: Posterior, seen: Seen
 ) -> Tensor:
     """Cosines of images with all classes, each as if it had not been in the sums.
 
@@ -170,7 +170,7 @@ def left_out_cosines(
         images: (n, D) features; labels: (n,) of classes with two images or more.
         labels: their classes.
         totals: what is known of all images, these among them.
-        found: the posterior at a shrinkage.
+        estimate: the posterior at a shrinkage.
         seen: how images are seen at it.
 
     Returns:
@@ -180,14 +180,15 @@ def left_out_cosines(
     x = seen(images)
     r = x - seen(totals.means)[labels]
     beta = (1.0 - seen.shrinkage) / max(totals.freedom, 1.0) * counts / (counts - 1.0)
-    own = (found.weights[labels] / (counts - 1.0))[:, None] * r  # what the image adds to its class
+    # What the image adds to its class.
+    own = (estimate.weights[labels] / (counts - 1.0))[:, None] * r
     rows = torch.arange(len(labels))
     rr = r.square().sum(dim=1)
     gain = (beta / (1.0 - beta * rr).clamp(min=1e-6))[:, None]
     xr = (x * r).sum(dim=1, keepdim=True)
-    xm, rm = x @ found.means.T, r @ found.means.T
-    mm = found.means.square().sum(dim=1).repeat(len(labels), 1)
-    mm[rows, labels] -= 2.0 * (own * found.means[labels]).sum(dim=1) - own.square().sum(dim=1)
+    xm, rm = x @ estimate.means.T, r @ estimate.means.T
+    mm = estimate.means.square().sum(dim=1).repeat(len(labels), 1)
+    mm[rows, labels] -= 2.0 * (own * estimate.means[labels]).sum(dim=1) - own.square().sum(dim=1)
     xm[rows, labels] -= (own * x).sum(dim=1)
     rm[rows, labels] -= (own * r).sum(dim=1)
     length = x.square().sum(dim=1, keepdim=True) + gain * xr.square()

@@ -102,10 +102,10 @@ class Sums:
         """The shared tensors before anybody has told anything: zeros."""
         rows, width = task.anchors.shape
         zeros = task.anchors.new_zeros
-        found = {"means": zeros(rows, width), "mean_weight": zeros(rows, 1)}
+        tensors = {"means": zeros(rows, width), "mean_weight": zeros(rows, 1)}
         if self.second:
-            found |= {"moment": zeros(width, width), "spread_weight": zeros(1)}
-        return found
+            tensors |= {"moment": zeros(width, width), "spread_weight": zeros(1)}
+        return tensors
 
     def measure(self, params: Params, images: Batch) -> Params:
         """What a client sends of its images (n, D).
@@ -120,23 +120,23 @@ class Sums:
         old = params["means"]
         counts = distinct_counts(images, len(old))
         enough = counts >= self.least_images
-        kept = enough[images.labels]
-        share = float(kept.double().mean())
-        images = Batch(images.pooled[kept], None, images.labels[kept])
+        usable = enough[images.labels]
+        share = float(usable.double().mean())
+        images = Batch(images.pooled[usable], None, images.labels[usable])
         own = class_means(images, len(old))
-        found = {
+        measured = {
             "means": torch.where(enough[:, None], own.to(old), old),
             "mean_weight": WEIGHT * enough[:, None].to(old),
         }
         if not self.second:
-            return found
+            return measured
         tells = int((counts[enough] - 1).sum()) >= self.least_freedom
-        told = images.pooled.double() if tells else own[images.labels]
-        moment = told.T @ told / max(1, len(told))
+        vectors = images.pooled.double() if tells else own[images.labels]
+        moment = vectors.T @ vectors / max(1, len(vectors))
         before = params["moment"].double()
-        found["moment"] = (before + share * (moment - before)).to(old)
-        found["spread_weight"] = torch.full_like(params["spread_weight"], WEIGHT * share * tells)
-        return found
+        measured["moment"] = (before + share * (moment - before)).to(old)
+        measured["spread_weight"] = torch.full_like(params["spread_weight"], WEIGHT * share * tells)
+        return measured
 
     def add(self, server: Server, updates: Sequence[ClientUpdate]) -> tuple[Params, Params, Totals]:
         """Add a round's updates to what earlier rounds told.
@@ -162,17 +162,17 @@ class Sums:
         part = now / (now + before).clamp(min=1e-9) / share.clamp(min=LEAST_SHARE)
         means = old["means"] + (fresh - old["means"]) * part[:, None].to(old["means"])
         most = torch.maximum(now, memory.get("most", torch.zeros_like(now)).to(now))
-        kept = {"images": now + before, "most": most}
+        remembered = {"images": now + before, "most": most}
         shared = {"means": means, "mean_weight": WEIGHT * (most > 0)[:, None].to(means)}
         width = means.shape[1]
-        moment, told = means.new_zeros(width, width), 0.0
+        moment, spread_images = means.new_zeros(width, width), 0.0
         if self.second:
             moment, told_now = self._moment(old, updates, float(counts.sum()), now, before)
-            told = max(told_now, float(memory.get("told", torch.zeros(()))))
-            kept["told"] = torch.tensor(told, dtype=torch.float64)
-            known = WEIGHT * told / max(float(most.sum()), 1e-9)
+            spread_images = max(told_now, float(memory.get("told", torch.zeros(()))))
+            remembered["told"] = torch.tensor(spread_images, dtype=torch.float64)
+            known = WEIGHT * spread_images / max(float(most.sum()), 1e-9)
             shared |= {"moment": moment, "spread_weight": moment.new_full((1,), known)}
-        return shared, kept, Totals(means.double(), most, moment.double(), told)
+        return shared, remembered, Totals(means.double(), most, moment.double(), spread_images)
 
     def _moment(
         self,
@@ -184,11 +184,11 @@ class Sums:
     ) -> tuple[Tensor, float]:
         """The second moment over all rounds, and the images whose spread this round told."""
         fresh = weighted_mean(updates, "moment")
-        told = (weighted_mean(updates, "spread_weight").double() / WEIGHT).clamp(0.0, 1.0)
+        share = (weighted_mean(updates, "spread_weight").double() / WEIGHT).clamp(0.0, 1.0)
         total = float(now.sum())
         step = total / max(total + float(before.sum()), 1e-9)
         step /= max(total / max(examples, 1e-9), LEAST_SHARE)
-        return old["moment"] + (fresh - old["moment"]) * step, examples * float(told)
+        return old["moment"] + (fresh - old["moment"]) * step, examples * float(share)
 
 
 def oas(scatter: Tensor, freedom: float) -> float:

@@ -90,7 +90,7 @@ class Fed3R(ClosedForm):
         """Products are multiplied by `score_scale`."""
         return self.config.score_scale
 
-    def solve(self, totals: Totals, task: Task, told: Params) -> tuple[Params, dict[str, float]]:
+    def solve(self, totals: Totals, task: Task, extras: Params) -> tuple[Params, dict[str, float]]:
         """The classifier (C, D), and the ridge it was made with."""
         images = totals.images.sum()
         second, sums = images * totals.moment, totals.images[:, None] * totals.means
@@ -131,11 +131,11 @@ def ridge_regression(
     inner = sums.double().cpu() @ vectors  # (C, D)
     if not ridge:
         tried = torch.tensor(RIDGES, dtype=torch.float64)
-        kept = 1.0 / (values + tried[:, None])  # (R, D)
+        inverses = 1.0 / (values + tried[:, None])  # (R, D)
         energy = inner.square().sum(dim=0)
         # |Y - H V|^2 = N - 2 tr V^T B + tr V^T (H^T H) V with B = H^T Y, in the base of vectors.
-        rest = images - (energy * (2.0 * kept - values * kept.square())).sum(dim=1)
-        freedom = images - (values * kept).sum(dim=1)
+        rest = images - (energy * (2.0 * inverses - values * inverses.square())).sum(dim=1)
+        freedom = images - (values * inverses).sum(dim=1)
         usable = freedom > 1e-6 * images
         errors = torch.where(usable, rest.clamp(min=0.0) / freedom.square(), torch.inf)
         ridge = RIDGES[int(errors.argmin())]

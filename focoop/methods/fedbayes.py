@@ -107,15 +107,15 @@ class FedBayes(ClosedForm):
 
     def measure(self, params: Params, images: Batch, task: Task) -> Params:
         """Sums, and losses of the client's images under the model it received."""
-        found = self.sums.measure(params, images)
-        told = found["mean_weight"][:, 0] > 0
+        measured = self.sums.measure(params, images)
+        known = measured["mean_weight"][:, 0] > 0
         counts = params["images"].double()
-        usable = (told & (counts >= 2))[images.labels]
+        usable = (known & (counts >= 2))[images.labels]
         if not self.config.choose or not bool(usable.any()) or float(params["spread_told"]) <= 0:
-            return {**found, "losses": params["losses"]}
+            return {**measured, "losses": params["losses"]}
         chosen = Batch(images.pooled[usable], None, images.labels[usable])
         losses = self.losses(received(params), chosen, task)
-        return {**found, "losses": (UNIT * losses).to(params["losses"])}
+        return {**measured, "losses": (UNIT * losses).to(params["losses"])}
 
     def losses(self, totals: Totals, images: Batch, task: Task) -> Tensor:
         """Compute the mean cross-entropy of images left out, at every shrinkage and scale.
@@ -132,9 +132,9 @@ class FedBayes(ClosedForm):
         rows = []
         for shrinkage in (oas(totals.scatter, totals.freedom), *SHRINKAGES):
             texts = task.anchors.double()
-            found = self.means(totals, texts, basis, shrinkage)
+            estimate = self.means(totals, texts, basis, shrinkage)
             seen = Seen(basis, shrinkage, totals.centre)
-            cosines = left_out_cosines(images.pooled, labels, totals, found, seen)
+            cosines = left_out_cosines(images.pooled, labels, totals, estimate, seen)
             rows.append(
                 torch.stack(
                     [
@@ -163,26 +163,26 @@ class FedBayes(ClosedForm):
         seen = Seen(basis, shrinkage, totals.centre)
         return Posterior(seen(totals.means) * known[:, None], known, 0.0, 0.0)
 
-    def solve(self, totals: Totals, task: Task, told: Params) -> tuple[Params, dict[str, float]]:
+    def solve(self, totals: Totals, task: Task, extras: Params) -> tuple[Params, dict[str, float]]:
         """The metric at the chosen shrinkage, and class means as it sees them."""
-        losses = told["losses"].double().cpu() / UNIT
+        losses = extras["losses"].double().cpu() / UNIT
         shrinkage = max(oas(totals.scatter, totals.freedom), 1e-3)
         if self.config.choose and bool((losses > 0).any()):
             best = int(losses.amin(dim=1).argmin())
             shrinkage = shrinkage if best == 0 else SHRINKAGES[best - 1]
         basis = Basis.of(totals)
-        found = self.means(totals, task.anchors.double(), basis, shrinkage)
+        estimate = self.means(totals, task.anchors.double(), basis, shrinkage)
         scales = basis.scales(shrinkage)
-        named = totals.centre.cpu() + (found.means / scales) @ basis.vectors.T
+        named = totals.centre.cpu() + (estimate.means / scales) @ basis.vectors.T
         plain = torch.where(totals.images.cpu()[:, None] > 0, totals.means.cpu(), named)
-        report = {"shrinkage": shrinkage, "kappa": found.kappa, "explained": found.explained}
+        report = {"shrinkage": shrinkage, "kappa": estimate.kappa, "explained": estimate.explained}
         solved = {
             "images": totals.images,
             "spread_told": totals.images.new_full((1,), totals.told),
             "centre": totals.centre,
             "metric": basis.vectors * scales,
-            "classes": found.means,
-            "plain": plain * (found.means.abs().sum(dim=1, keepdim=True) > 0),
+            "classes": estimate.means,
+            "plain": plain * (estimate.means.abs().sum(dim=1, keepdim=True) > 0),
         }
         return solved, report
 
@@ -219,5 +219,5 @@ def received(params: Params) -> Totals:
         The sums.
     """
     means, moment = params["means"].double(), params["moment"].double()
-    told = float(params["spread_told"])
-    return Totals(means.cpu(), params["images"].double().cpu(), moment.cpu(), told)
+    spread_images = float(params["spread_told"])
+    return Totals(means.cpu(), params["images"].double().cpu(), moment.cpu(), spread_images)

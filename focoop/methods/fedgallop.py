@@ -159,17 +159,17 @@ class FedGalLoP(Method):
         """`kept` (B, |J|): the global prompts each image is classified with."""
         total = self.config.global_prompts
         # The small term undoes rounding, as in 0.29 * 100 = 28.999...
-        kept = max(total - math.floor(self.config.dropout * total + 1e-9), 1)
-        return {"kept": torch.randint(total, (batch_size, kept), generator=generator)}
+        count = max(total - math.floor(self.config.dropout * total + 1e-9), 1)
+        return {"kept": torch.randint(total, (batch_size, count), generator=generator)}
 
     def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
         """Cross-entropy with the prompts kept, plus the mean one of the local prompts."""
         scale, classes = task.logit_scale, len(task.classes)
         whole = torch.einsum("bd,jcd->bjc", batch.pooled, text.parts["global"])
-        kept = noise["kept"][:, :, None].expand(-1, -1, classes)
-        loss = F.cross_entropy(scale * whole.gather(1, kept).mean(dim=1), batch.labels)
+        chosen = noise["kept"][:, :, None].expand(-1, -1, classes)
+        loss = F.cross_entropy(scale * whole.gather(1, chosen).mean(dim=1), batch.labels)
         best = self.best_patches(text.parts["local"], project(text, batch.patches))
-        local = [F.cross_entropy(scale * one, batch.labels) for one in best]
+        local = [F.cross_entropy(scale * similarity, batch.labels) for similarity in best]
         return loss + torch.stack(local).mean()
 
     def score(self, logits: Logits, task: Task) -> Tensor:

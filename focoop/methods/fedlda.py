@@ -89,7 +89,7 @@ class FedLDA(ClosedForm):
         """Cosines are multiplied by `score_scale`; Gaussian log-odds are what they are."""
         return self.config.score_scale if self.config.rule == "cosine" else 1.0
 
-    def solve(self, totals: Totals, task: Task, told: Params) -> tuple[Params, dict[str, float]]:
+    def solve(self, totals: Totals, task: Task, extras: Params) -> tuple[Params, dict[str, float]]:
         """The mean image and the metric A; the plain one where nothing was told of the spread."""
         rho = oas(totals.scatter, totals.freedom)
         spread = totals.scatter / max(totals.freedom, 1.0)
@@ -109,11 +109,11 @@ class FedLDA(ClosedForm):
         inner = images @ text.id.T
         squares = images.square().sum(dim=1, keepdim=True) + text.id.square().sum(dim=1)
         distances = torch.where(known, (squares - 2.0 * inner).clamp(min=0.0), torch.inf)
-        found = -0.5 * distances
+        logits = -0.5 * distances
         if self.config.rule == "cosine":
-            found = F.normalize(images, dim=-1) @ F.normalize(text.id, dim=-1).T
-        found = answerable(found, known, APART / self.scale)
-        return Logits(found, parts={"distances": distances})
+            logits = F.normalize(images, dim=-1) @ F.normalize(text.id, dim=-1).T
+        logits = answerable(logits, known, APART / self.scale)
+        return Logits(logits, parts={"distances": distances})
 
     def score(self, logits: Logits, task: Task) -> Tensor:
         """ID mass, or the squared distance from the nearest class mean."""

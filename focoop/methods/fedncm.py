@@ -65,7 +65,7 @@ class FedNCM(ClosedForm):
         """Cosines are multiplied by `score_scale`."""
         return self.config.score_scale
 
-    def solve(self, totals: Totals, task: Task, told: Params) -> tuple[Params, dict[str, float]]:
+    def solve(self, totals: Totals, task: Task, extras: Params) -> tuple[Params, dict[str, float]]:
         """The means are the classifier."""
         return {}, {}
 

@@ -138,12 +138,12 @@ class FedOTP(Method):
             raise MethodError("fedotp reads patch features: set data.with_patches=true")
         prompts = torch.stack([text.id, text.parts["local"]], dim=1)  # (C, 2, D)
         size = max(1, cells // max(1, patches.shape[1] * len(text.id) * 2))
-        found = []
+        similarities = []
         for some in torch.split(patches, size):
             similarity = torch.einsum("npd,crd->ncpr", some, prompts)
             plan = self.plan(1.0 - similarity, early=early).to(similarity.dtype)
-            found.append((plan * similarity).sum(dim=(2, 3)))
-        return torch.cat(found)
+            similarities.append((plan * similarity).sum(dim=(2, 3)))
+        return torch.cat(similarities)
 
     def plan(self, cost: Tensor, *, early: bool) -> Tensor:
         """Solve the transport of patches to prompts, without gradient.

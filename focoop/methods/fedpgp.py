@@ -114,10 +114,10 @@ class FedPGP(Method):
     def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
         """The classes with the personal context and, for the contrast, with the shared one."""
         personal = params["global"] + params["left"] @ params["right"]
-        found = {"id": Prompt(personal, task.id_names)}
+        prompts = {"id": Prompt(personal, task.id_names)}
         if self.config.contrast_weight > 0:
-            found["global"] = Prompt(params["global"], task.id_names)
-        return found
+            prompts["global"] = Prompt(params["global"], task.id_names)
+        return prompts
 
     def text(self, params: Params, features: Params, task: Task) -> Text:
         """The personal prompts (C, D); the shared ones beside them, for the loss."""

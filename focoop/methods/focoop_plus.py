@@ -199,8 +199,8 @@ class FOCoOpPlus(Method):
         old, spread = params["means"], params["scatter"]
         counts = distinct_counts(images, len(old))
         enough = counts >= self.config.least_images
-        kept = enough[images.labels]
-        images = Batch(images.pooled[kept], None, images.labels[kept])
+        usable = enough[images.labels]
+        images = Batch(images.pooled[usable], None, images.labels[usable])
         own = class_means(images, len(old))
         freedom = int((counts[enough] - 1).sum())
         tells = freedom >= self.config.least_freedom
@@ -352,10 +352,10 @@ class FOCoOpPlus(Method):
         if float(images.sum()) > 0:
             centre = (images[:, None] * shared["means"].double()).sum(dim=0) / images.sum()
             shared["centre"] = centre.to(old["centre"])
-        told = float((weighted_mean(updates, "scatter_weight") / WEIGHT).clamp(0.0, 1.0))
-        spread_now = float(counts.sum()) * told
+        spread_share = float((weighted_mean(updates, "scatter_weight") / WEIGHT).clamp(0.0, 1.0))
+        spread_now = float(counts.sum()) * spread_share
         spread_before = float(server.memory.get("spread", torch.zeros(())))
-        step = spread_now / max(spread_now + spread_before, 1e-9) / max(told, LEAST_SHARE)
+        step = spread_now / max(spread_now + spread_before, 1e-9) / max(spread_share, LEAST_SHARE)
         shared["scatter"] = old["scatter"] + (
             (weighted_mean(updates, "scatter") - old["scatter"]) * step
         )

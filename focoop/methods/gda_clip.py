@@ -83,7 +83,7 @@ class GDACLIP(ClosedForm):
         """The evidence is log-odds as it is."""
         return 1.0
 
-    def solve(self, totals: Totals, task: Task, told: Params) -> tuple[Params, dict[str, float]]:
+    def solve(self, totals: Totals, task: Task, extras: Params) -> tuple[Params, dict[str, float]]:
         """The metric of the Bayesian precision; zero where nothing was told of the spread."""
         images = float(totals.images.sum())
         spread = totals.scatter / max(images - 1.0, 1.0)
@@ -108,8 +108,8 @@ class GDACLIP(ClosedForm):
         gauss = torch.where(known, gauss, (gauss @ share)[:, None])
         squares = images.square().sum(dim=1, keepdim=True)
         distances = torch.where(known, (squares - 2.0 * gauss).clamp(min=0.0), torch.inf)
-        found = pooled @ text.id.T + self.config.image_weight * gauss
-        return Logits(found, parts={"distances": distances})
+        logits = pooled @ text.id.T + self.config.image_weight * gauss
+        return Logits(logits, parts={"distances": distances})
 
     def score(self, logits: Logits, task: Task) -> Tensor:
         """ID mass, or the squared distance from the nearest class mean."""
