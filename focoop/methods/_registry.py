@@ -39,8 +39,10 @@ SPELLINGS = {
 @cache
 def _names() -> tuple[str, ...]:
     """Names of the methods of this folder, one per file: the directory is the registry."""
-    found = [one.name for one in pkgutil.iter_modules(import_module("focoop.methods").__path__)]
-    return tuple(sorted(name for name in found if not name.startswith("_") and name != "base"))
+    modules = [
+        module.name for module in pkgutil.iter_modules(import_module("focoop.methods").__path__)
+    ]
+    return tuple(sorted(name for name in modules if not name.startswith("_") and name != "base"))
 
 
 @cache
@@ -74,14 +76,14 @@ def lookup(name: str) -> type[Method]:
     """
     if name in _names():
         return _built_in(name)
-    found = plugged("method", name)
-    if found is not None:
-        return _method_of(found, name)
+    plugin = plugged("method", name)
+    if plugin is not None:
+        return _method_of(plugin, name)
     methods = available()
     hint = nearest(name, methods, spellings=SPELLINGS)
     every = ", ".join(methods)
-    told = f"; there are {every}" if hint.startswith("; there are") else f"{hint} (all: {every})"
-    raise ConfigError(f"no method is called {name!r}{told}")
+    choices = f"; there are {every}" if hint.startswith("; there are") else f"{hint} (all: {every})"
+    raise ConfigError(f"no method is called {name!r}{choices}")
 
 
 def _method_of(thing: Any, name: str) -> type[Method]:
