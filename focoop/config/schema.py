@@ -340,8 +340,8 @@ def automatic(data_id: str, backbone: str = "mini") -> dict[tuple[str, str], Any
 
 
 SECTIONS: dict[str, type[Any]] = {
-    one.name: kind
-    for one, kind in fields_of(RunConfig)
+    member.name: kind
+    for member, kind in fields_of(RunConfig)
     if isinstance(kind, type) and is_dataclass(kind)
 }
-SCALARS = tuple(one.name for one in fields(RunConfig) if one.name not in SECTIONS)
+SCALARS = tuple(member.name for member in fields(RunConfig) if member.name not in SECTIONS)
