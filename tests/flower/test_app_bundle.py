@@ -10,6 +10,8 @@ import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -30,7 +32,10 @@ from focoop.flower import app_bundle
 from focoop.flower.deploy import processes, superlink, supernode, worker
 from focoop.flower.in_process import identify
 
-PATCHED = ("http_request_response", "_verify_fab", "FAB_VERIFICATION_ERROR", "time", "pull_objects")
+PATCHED = (
+    *("http_request_response", "_verify_fab", "FAB_VERIFICATION_ERROR", "time", "pull_objects"),
+    "_push_messages",
+)
 
 
 @pytest.fixture
@@ -264,3 +269,23 @@ time.sleep(60)
         second = born(2)[1]
         parent.kill()
     assert gone(second)
+
+
+def test_a_reply_left_over_does_not_take_the_place_of_the_one_at_hand() -> None:
+    def reply(to: str) -> Any:
+        return SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id=to))
+
+    answers, sent = supernode.Answers(), []
+    order = SimpleNamespace(metadata=SimpleNamespace(message_id="hello"))
+    receive = answers.receiving(iter([None, (order, None)]).__next__)
+    send = answers.sending(lambda message, *_: sent.append(message.metadata.reply_to_message_id))
+    # The left over reply is there at once; that to the order at hand comes at a later look.
+    waiting = [[reply("train of an ended run")], [reply("hello")], [reply("too many")]]
+
+    def push(**_: Any) -> None:
+        for message in waiting.pop(0):
+            send(message, None, 0.0)
+
+    assert receive() is None and receive() is not None
+    answers.pushing(push)()
+    assert sent == ["train of an ended run", "hello"]

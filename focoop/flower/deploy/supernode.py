@@ -80,6 +80,70 @@ def noted(act: Callable[..., Any], clock: Clock) -> Callable[..., Any]:
     return acted
 
 
+class Answers:
+    """The replies of the node's loop, which goes on only when the message at hand is answered.
+
+    Flower's loop sends the replies there are after each message. A reply that was left over, as the
+    coordinator stopped while its order was confirmed, would go in the place of the one at hand,
+    which then waits for the next message: the new run would wait for this site and it for the run.
+    """
+
+    def __init__(self) -> None:
+        self.asked = ""  # the message at hand
+        self.answered = ""  # the last message that a reply was sent for
+
+    def receiving(self, receive: Callable[[], Any]) -> Callable[[], Any]:
+        """Note which message is at hand.
+
+        Args:
+            receive: Flower's function that asks for a message.
+
+        Returns:
+            The same function, noted.
+        """
+
+        def received() -> Any:
+            pulled = receive()
+            if pulled is not None:
+                self.asked = pulled[0].metadata.message_id
+            return pulled
+
+        return received
+
+    def sending(self, send: Callable[..., Any]) -> Callable[..., Any]:
+        """Note which message a reply is for.
+
+        Args:
+            send: Flower's function that sends a reply.
+
+        Returns:
+            The same function, noted.
+        """
+
+        def sent(message: Any, *more: Any) -> Any:
+            self.answered = message.metadata.reply_to_message_id
+            return send(message, *more)
+
+        return sent
+
+    def pushing(self, push: Callable[..., None]) -> Callable[..., None]:
+        """Send replies until the message at hand is answered.
+
+        Args:
+            push: Flower's function that waits for replies and sends them.
+
+        Returns:
+            The function that repeats it.
+        """
+
+        def pushed(**given: Any) -> None:
+            push(**given)
+            while self.answered != self.asked:
+                push(**given)
+
+        return pushed
+
+
 class Runtime:
     """uvicorn, as Flower's node calls it for its own tasks: a worker without a task is held.
 
@@ -132,14 +196,15 @@ def guard() -> None:
     them and answers what it does not trust with an error.
     """
     connect, start, clock = loop.http_request_response, loop.start_client_internal, Clock()
-    runtime = Runtime(clock)
+    runtime, answers = Runtime(clock), Answers()
 
     @contextmanager
     def connected(*args: Any, **options: Any) -> Iterator[tuple[Any, ...]]:
         with connect(*args, **options) as connection:
             parts = list(connection)
             parts[GET_FAB] = only_ours(parts[GET_FAB])
-            parts[RECEIVE], parts[SEND] = (noted(parts[k], clock) for k in (RECEIVE, SEND))
+            parts[RECEIVE] = noted(answers.receiving(parts[RECEIVE]), clock)
+            parts[SEND] = noted(answers.sending(parts[SEND]), clock)
             parts[CONFIRM] = runtime.offering(parts[CONFIRM])
             yield tuple(parts)
 
@@ -149,6 +214,7 @@ def guard() -> None:
     replaced(loop, "http_request_response", connected)
     replaced(loop, "_verify_fab", lambda fab, trusted: is_ours(fab.content))
     replaced(loop, "FAB_VERIFICATION_ERROR", Error(ErrorCode.INVALID_FAB, refusal()))
+    replaced(loop, "_push_messages", answers.pushing(loop._push_messages))
     replaced(loop, "time", clock)
     replaced(loop, "pull_objects", soon(loop.pull_objects))
     replaced(program, "start_client_internal", started)
