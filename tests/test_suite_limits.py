@@ -29,6 +29,7 @@ def flags() -> list[str]:
     return found[1].replace("auto", "2").split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bad", "says"),
     [

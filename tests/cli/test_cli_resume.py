@@ -54,6 +54,7 @@ def results(path: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_kill_and_resume_end_with_the_same_bits(tmp_path: Path) -> None:
     settings = [*PRIVATE, "--set=federation.rounds=4", "--set=federation.evaluate_every=0"]
     killed = tmp_path / "killed"
@@ -102,6 +103,7 @@ def test_demo_compares_four_methods(tmp_path: Path) -> None:
         assert f"run folder: {tmp_path / 'd' / method}" in result.stdout
 
 
+@pytest.mark.slow
 def test_demo_resumes_what_is_unfinished_and_repeats_what_is_finished() -> None:
     settings = [*TINY, "--set=federation.rounds=0"]
     first = json.loads(call("demo", *settings, "--json").stdout)

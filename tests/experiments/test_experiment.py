@@ -42,6 +42,7 @@ def results(folder: RunFolder) -> dict[str, bytes]:
     return {n: content for n, content in names.items() if n not in TIMED}
 
 
+@pytest.mark.slow
 def test_same_seed_same_bits_with_any_number_of_threads(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     found = []

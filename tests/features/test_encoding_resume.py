@@ -87,6 +87,7 @@ def test_a_damaged_shard_is_made_again(images: ImageSet, tmp_path: Path) -> None
     assert backbone.seen == 8
 
 
+@pytest.mark.slow
 def test_processes_that_encode_the_same_set_agree(images: ImageSet, tmp_path: Path) -> None:
     cache = tmp_path / "c"
     running = [start(images, cache, tmp_path / f"log{i}", pause=0.02) for i in range(2)]

@@ -131,6 +131,7 @@ def test_sites_with_folders_of_images_give_the_simulators_bits(tmp_path: Path) -
     same_answers(*(found.metrics()[-1]["clients"] for found in (run, plain)))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize(
     ("split", "more"),
