@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -10,6 +11,12 @@ from typing import TypeVar
 import torch
 
 Found = TypeVar("Found")
+
+
+def cores() -> int:
+    """Return the number of CPU cores this process may use."""
+    allowed = getattr(os, "sched_getaffinity", None)  # Linux alone has it
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
 
 
 @contextmanager

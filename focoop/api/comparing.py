@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from focoop.api.frames import pandas
-from focoop.api.settings import Overrides, listed
-from focoop.config import Override, shipped
+from focoop.api.settings import Overrides, on_device
+from focoop.config import shipped
 from focoop.errors import ConfigError, RunError
 from focoop.experiments import Cell, GridSettings, Outcome, comparison, parse_seeds, plan, tables
 from focoop.plugins import origin
@@ -279,19 +279,6 @@ def joined(methods: str | Sequence[str] | None) -> str | None:
         The text.
     """
     return methods if methods is None or isinstance(methods, str) else ",".join(methods)
-
-
-def on_device(overrides: Overrides, device: str | None) -> list[Override]:
-    """Return overrides as a list, with the device among them.
-
-    Args:
-        overrides: The overrides.
-        device: The device, or None.
-
-    Returns:
-        The list.
-    """
-    return [*listed(overrides), *([{"backbone.device": device}] if device else [])]
 
 
 def _seeds(given: int | str | Sequence[int]) -> tuple[int, ...]:

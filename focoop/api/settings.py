@@ -40,9 +40,7 @@ def configure(
     Raises:
         ConfigError: A setting is unknown or impossible.
     """
-    layers: list[Override] = listed(overrides)
-    if device:
-        layers.append({"backbone.device": device})
+    layers = on_device(overrides, device)
     if isinstance(config, RunConfig):
         if not layers:
             return config, []
@@ -66,3 +64,16 @@ def listed(overrides: Overrides) -> list[Override]:
     if overrides is None:
         return []
     return [overrides] if isinstance(overrides, Mapping) else list(overrides)
+
+
+def on_device(overrides: Overrides, device: str | None) -> list[Override]:
+    """Return overrides as a list, with the device among them.
+
+    Args:
+        overrides: The overrides.
+        device: The device, or None.
+
+    Returns:
+        The list.
+    """
+    return [*listed(overrides), *([{"backbone.device": device}] if device else [])]

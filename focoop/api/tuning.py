@@ -10,11 +10,10 @@ from focoop.api.comparing import (
     Settings,
     as_settings,
     joined,
-    on_device,
     refuse_registered,
 )
 from focoop.api.frames import pandas
-from focoop.api.settings import Overrides
+from focoop.api.settings import Overrides, on_device
 from focoop.experiments import Choice, Study, parse_objective, studies, write_choice
 from focoop.experiments import tune as run_trials
 

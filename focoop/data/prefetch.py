@@ -1,6 +1,5 @@
 """Read images ahead of the encoder: threads fill the coming batches while one is encoded."""
 
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -8,6 +7,8 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+
+from focoop.threads import cores as allowed_cores
 
 AHEAD = 2  # batches: with one alone, threads would idle while its last images are decoded
 MOST = 32  # threads; decoding leaves the interpreter free, what is around it does not
@@ -81,5 +82,4 @@ def readers(threads: int) -> Iterator[ThreadPoolExecutor]:
 
 def cores() -> int:
     """Return the number of processors this process may use, up to a bound."""
-    allowed = getattr(os, "sched_getaffinity", None)  # Linux alone has it
-    return min(MOST, len(allowed(0)) if allowed else os.cpu_count() or 1)
+    return min(MOST, allowed_cores())

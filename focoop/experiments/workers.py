@@ -27,6 +27,7 @@ from focoop.config import RunConfig, from_dict, to_dict
 from focoop.errors import ConfigError, FocoopError
 from focoop.experiments.running import run_experiment
 from focoop.runs import collect, start
+from focoop.threads import cores
 
 PATIENCE = 20.0  # seconds a stopped worker has to note where it is before it is killed
 GPU_JOBS = 4  # runs at a time on one GPU, unless told otherwise
@@ -58,11 +59,6 @@ class News:
 
 Report = Callable[[News], None]
 Numbered = tuple[int, Job]
-
-
-def cores() -> int:
-    """Return the number of CPU cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def default_jobs(devices: Sequence[str]) -> int:

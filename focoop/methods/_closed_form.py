@@ -60,6 +60,18 @@ class ClosedFormConfig:
     )
 
 
+@dataclass(frozen=True)
+class SpreadConfig(ClosedFormConfig):
+    """Settings of the classifiers that also measure how images vary."""
+
+    least_freedom: int = setting(
+        16,
+        "images less classes below which a client's spread is not sent",
+        low=1,
+        group="engineering",
+    )
+
+
 class ClosedForm(Method):
     """Measure, add up, solve; a subclass says what is solved and how images are compared."""
 
@@ -162,6 +174,18 @@ class ClosedForm(Method):
     def score(self, logits: Logits, task: Task) -> Tensor:
         """ID mass: how little of all evidence, weighed by the prior, speaks for any class."""
         return scores.energy(logits.id, self.scale)
+
+
+class SpreadForm(ClosedForm):
+    """A closed-form classifier of class means and the second moment."""
+
+    Config = SpreadConfig
+    config: SpreadConfig
+
+    @property
+    def sums(self) -> Sums:
+        """Class means and the second moment."""
+        return Sums(self.config.least_images, self.config.least_freedom)
 
 
 def has_mean(means: Tensor) -> Tensor:

@@ -9,10 +9,11 @@ from typing import Literal
 
 import torch
 
+from focoop.errors import MethodError
 from focoop.fields import setting
 from focoop.methods._bos import Ascent, Rule
 from focoop.methods._goc import Consistency
-from focoop.methods.base import Params
+from focoop.methods.base import Params, Task, first_context
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,33 @@ class PromptSetsConfig:
             cap=self.ood_cap,
             pool=self.goc_pool,
         )
+
+
+def first_prompts(
+    config: PromptSetsConfig, task: Task, generator: torch.Generator, method: str
+) -> Params:
+    """Draw the class and OOD prompts that training starts from.
+
+    Args:
+        config: length of the contexts, and the words they start from.
+        task: class names and negative words.
+        generator: draws class prompts first, then OOD prompts.
+        method: the method's name, for messages.
+
+    Returns:
+        `global` (C, n, d_t), `ood` (U, n, d_t) and `ood_words` (U,).
+
+    Raises:
+        MethodError: there are no negative words.
+    """
+    if task.ood_names is None:
+        raise MethodError(f"{method} needs OOD prompts: set negatives.count above 0")
+    tokens, start = config.context_tokens, config.start
+    return {
+        "global": first_context(task, generator, tokens, start, len(task.classes)),
+        "ood": first_context(task, generator, tokens, start, len(task.ood_names)),
+        "ood_words": torch.arange(len(task.ood_names), device=task.device),
+    }
 
 
 def first_noise(

@@ -32,8 +32,8 @@ import torch
 import torch.nn.functional as F
 
 from focoop.fields import setting
-from focoop.methods._closed_form import APART, ClosedForm, ClosedFormConfig, answerable, has_mean
-from focoop.methods._sums import Sums, Totals
+from focoop.methods._closed_form import APART, SpreadConfig, SpreadForm, answerable, has_mean
+from focoop.methods._sums import Totals
 from focoop.methods.base import Logits, Params, Task, Text
 from focoop.threads import one_core
 
@@ -44,19 +44,13 @@ if TYPE_CHECKING:
 RIDGES = tuple(10.0 ** (exponent / 8) for exponent in range(-24, 33))
 
 
-class Fed3R(ClosedForm):
+class Fed3R(SpreadForm):
     """Federated ridge regression, one round."""
 
     @dataclass(frozen=True)
-    class Config(ClosedFormConfig):
+    class Config(SpreadConfig):
         """Settings of Fed3R."""
 
-        least_freedom: int = setting(
-            16,
-            "images less classes below which a client's spread is not sent",
-            low=1,
-            group="engineering",
-        )
         ridge: float = setting(
             0.0,
             "r, ridge on sums over images; 0: by generalised cross-validation",
@@ -79,11 +73,6 @@ class Fed3R(ClosedForm):
     shares = "class means, second moment"
     scores_by = "ID mass under the client's prior"
     solved = ("weights",)
-
-    @property
-    def sums(self) -> Sums:
-        """Class means and the second moment."""
-        return Sums(self.config.least_images, self.config.least_freedom)
 
     @property
     def scale(self) -> float:

@@ -38,10 +38,10 @@ import torch.nn.functional as F
 
 from focoop.fields import setting
 from focoop.functional import scores
-from focoop.methods._closed_form import APART, ClosedForm, ClosedFormConfig, answerable
+from focoop.methods._closed_form import APART, SpreadConfig, SpreadForm, answerable
 from focoop.methods._posterior import Basis, Posterior, Seen, left_out_cosines, posterior
 from focoop.methods._prior import PRIOR
-from focoop.methods._sums import Sums, Totals, oas
+from focoop.methods._sums import Totals, oas
 from focoop.methods.base import Batch, Logits, Params, Task, Text
 
 if TYPE_CHECKING:
@@ -54,19 +54,13 @@ LARGEST = 16.0  # loss of an image at most
 UNIT = 1 / 1024  # losses are sent in these, so that they take little of `privacy.clip`
 
 
-class FedBayes(ClosedForm):
+class FedBayes(SpreadForm):
     """Means weighed against names by how well names predict, one or two rounds."""
 
     @dataclass(frozen=True)
-    class Config(ClosedFormConfig):
+    class Config(SpreadConfig):
         """Settings of FedBayes."""
 
-        least_freedom: int = setting(
-            16,
-            "images less classes below which a client's spread is not sent",
-            low=1,
-            group="engineering",
-        )
         score_scale: float = setting(
             20.0,
             "s, scale of answer and score",
@@ -90,11 +84,6 @@ class FedBayes(ClosedForm):
     scores_by = "ID mass under the client's prior"
     also = ("losses",)
     solved = ("images", "spread_told", "centre", "metric", "classes", "plain")
-
-    @property
-    def sums(self) -> Sums:
-        """Class means and the second moment."""
-        return Sums(self.config.least_images, self.config.least_freedom)
 
     @property
     def scale(self) -> float:

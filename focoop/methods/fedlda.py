@@ -35,28 +35,22 @@ import torch.nn.functional as F
 
 from focoop.fields import setting
 from focoop.functional import scores
-from focoop.methods._closed_form import APART, ClosedForm, ClosedFormConfig, answerable, has_mean
+from focoop.methods._closed_form import APART, SpreadConfig, SpreadForm, answerable, has_mean
 from focoop.methods._metric import whitening
-from focoop.methods._sums import Sums, Totals, oas
+from focoop.methods._sums import Totals, oas
 from focoop.methods.base import Logits, Params, Task, Text
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class FedLDA(ClosedForm):
+class FedLDA(SpreadForm):
     """Class means and one covariance, one round."""
 
     @dataclass(frozen=True)
-    class Config(ClosedFormConfig):
+    class Config(SpreadConfig):
         """Settings of FedLDA."""
 
-        least_freedom: int = setting(
-            16,
-            "images less classes below which a client's spread is not sent",
-            low=1,
-            group="engineering",
-        )
         rule: Literal["cosine", "gaussian"] = setting(
             "cosine",
             "`cosine` of what the metric sees, or LDA's `gaussian` log-odds",
@@ -78,11 +72,6 @@ class FedLDA(ClosedForm):
     shares = "class means, second moment"
     scores_by = "ID mass under the client's prior, or Mahalanobis"
     solved = ("centre", "metric")
-
-    @property
-    def sums(self) -> Sums:
-        """Class means and the second moment."""
-        return Sums(self.config.least_images, self.config.least_freedom)
 
     @property
     def scale(self) -> float:

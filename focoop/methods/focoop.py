@@ -37,13 +37,12 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from focoop.errors import MethodError
 from focoop.fields import setting
 from focoop.functional import scores
 from focoop.methods._bos import Ascent, Separation, separation_loss, soft_maximum
 from focoop.methods._goc import Consistency, told
 from focoop.methods._prior import expected, prior_part
-from focoop.methods._prompt_sets import PromptSetsConfig, first_noise
+from focoop.methods._prompt_sets import PromptSetsConfig, first_noise, first_prompts
 from focoop.methods.base import (
     Batch,
     ClientUpdate,
@@ -57,7 +56,6 @@ from focoop.methods.base import (
     Text,
     class_weighted_mean,
     cosines,
-    first_context,
     weighted_mean,
 )
 
@@ -165,16 +163,8 @@ class FOCoOp(Method):
 
     def init(self, task: Task, generator: torch.Generator) -> State:
         """Global and local prompts from one draw, OOD prompts from another."""
-        if task.ood_names is None:
-            raise MethodError("focoop needs OOD prompts: set negatives.count above 0")
-        tokens, start = self.config.context_tokens, self.config.start
-        prompts = first_context(task, generator, tokens, start, len(task.classes))
-        ood = first_context(task, generator, tokens, start, len(task.ood_names))
-        words = torch.arange(len(task.ood_names), device=task.device)
-        return State(
-            shared={"global": prompts, "ood": ood, "ood_words": words},
-            private={"local": prompts.clone()},
-        )
+        shared = first_prompts(self.config, task, generator, "focoop")
+        return State(shared, private={"local": shared["global"].clone()})
 
     def personalise(self, private: Params, class_counts: Tensor, task: Task) -> Params:
         """The client's own class counts, where its prior asks for them."""

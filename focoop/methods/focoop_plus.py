@@ -44,13 +44,13 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
-from focoop.errors import MethodError
 from focoop.fields import setting
 from focoop.functional import scores
 from focoop.methods._bos import Separation, separation_loss
 from focoop.methods._goc import told
 from focoop.methods._metric import class_means, distinct_counts, known, scatter, seen, whitening
-from focoop.methods._prompt_sets import PromptSetsConfig, first_noise
+from focoop.methods._prior import log_prior
+from focoop.methods._prompt_sets import PromptSetsConfig, first_noise, first_prompts
 from focoop.methods.base import (
     Batch,
     ClientUpdate,
@@ -64,7 +64,6 @@ from focoop.methods.base import (
     Text,
     class_weighted_mean,
     cosines,
-    first_context,
     weighted_mean,
 )
 
@@ -170,18 +169,12 @@ class FOCoOpPlus(Method):
 
     def init(self, task: Task, generator: torch.Generator) -> State:
         """Global and local prompts from one draw, OOD prompts from another."""
-        if task.ood_names is None:
-            raise MethodError("focoop_plus needs OOD prompts: set negatives.count above 0")
-        tokens, start = self.config.context_tokens, self.config.start
-        prompts = first_context(task, generator, tokens, start, len(task.classes))
-        ood = first_context(task, generator, tokens, start, len(task.ood_names))
+        prompts = first_prompts(self.config, task, generator, "focoop_plus")
         counts = torch.zeros(len(task.classes), dtype=torch.int64, device=task.device)
         width = task.anchors.shape[1]
         plain = torch.eye(width, dtype=task.anchors.dtype, device=task.device)
         shared = {
-            "global": prompts,
-            "ood": ood,
-            "ood_words": torch.arange(len(task.ood_names), device=task.device),
+            **prompts,
             "centre": torch.zeros_like(plain[0]),
             "means": torch.zeros_like(task.anchors),
             "scatter": plain / width,  # of which the plain metric is made
@@ -189,7 +182,7 @@ class FOCoOpPlus(Method):
             "scatter_weight": torch.zeros_like(plain[0, :1]),
             "metric": plain,
         }
-        return State(shared, private={"local": prompts.clone(), "counts": counts})
+        return State(shared, private={"local": prompts["global"].clone(), "counts": counts})
 
     def measure(self, params: Params, images: Batch, task: Task) -> Params:
         """Class means and scatter of the client's images, of classes with enough of them alone.
@@ -236,10 +229,7 @@ class FOCoOpPlus(Method):
 
     def text(self, params: Params, features: Params, task: Task) -> Text:
         """Features as the metric sees them, and the log prior (C,), largest 0."""
-        counts = params["counts"].to(features["id"].dtype)
-        share = self.config.open_share
-        prior = (1.0 - share) * counts / counts.sum().clamp(min=1.0) + share / len(counts)
-        prior = (prior / prior.amax()).log()
+        prior = log_prior(params["counts"], self.config.open_share, features["id"].dtype)
         centre, metric = params["centre"], params["metric"]
         along = F.normalize(centre @ metric, dim=0)
         view = {"centre": centre, "metric": metric, "along": along}

@@ -34,28 +34,22 @@ import torch
 
 from focoop.fields import setting
 from focoop.functional import scores
-from focoop.methods._closed_form import ClosedForm, ClosedFormConfig, has_mean
+from focoop.methods._closed_form import SpreadConfig, SpreadForm, has_mean
 from focoop.methods._metric import NOTHING, whitening
-from focoop.methods._sums import Sums, Totals
+from focoop.methods._sums import Totals
 from focoop.methods.base import Logits, Params, Task, Text
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class GDACLIP(ClosedForm):
+class GDACLIP(SpreadForm):
     """Text and Gaussian discriminants, one round."""
 
     @dataclass(frozen=True)
-    class Config(ClosedFormConfig):
+    class Config(SpreadConfig):
         """Settings of GDA-CLIP."""
 
-        least_freedom: int = setting(
-            16,
-            "images less classes below which a client's spread is not sent",
-            low=1,
-            group="engineering",
-        )
         image_weight: float = setting(
             1.0,
             "a, weight of the images beside the text",
@@ -72,11 +66,6 @@ class GDACLIP(ClosedForm):
     shares = "class means, second moment"
     scores_by = "ID mass under the client's prior, or Mahalanobis"
     solved = ("metric",)
-
-    @property
-    def sums(self) -> Sums:
-        """Class means and the second moment."""
-        return Sums(self.config.least_images, self.config.least_freedom)
 
     @property
     def scale(self) -> float:
