@@ -195,9 +195,7 @@ def make_update(
     """
     measured: Params = {}
     if method.untrained and len(data):
-        # Views are no other images: what is measured of them would tell more of each.
-        images = data.rows(torch.arange(len(data) // (1 + data.num_views)), task.device)
-        measured = method.measure(state.shared, images, task)
+        measured = method.measure(state.shared, without_views(data, task), task)
     return ClientUpdate(
         client=client,
         shared={**state.shared, **measured},
@@ -205,6 +203,36 @@ def make_update(
         class_counts=data.counts(len(task.classes)),
         loss=loss,
     )
+
+
+def remembered(method: Method, state: State, data: LabelledFeatures, task: Task) -> State:
+    """Return a client's state with the private tensors that its method measures on its images.
+
+    Args:
+        method: The method.
+        state: The state after training.
+        data: The client's images.
+        task: The task.
+
+    Returns:
+        The state; the same where the method measures no private tensor.
+    """
+    if type(method).remember is Method.remember:
+        return state
+    return State(state.shared, method.remember(state.private, without_views(data, task), task))
+
+
+def without_views(data: LabelledFeatures, task: Task) -> LabelledFeatures:
+    """Gather a client's images without random views of them, which are no other images.
+
+    Args:
+        data: The images; what was measured of views would tell more of each.
+        task: The task, which knows the device.
+
+    Returns:
+        The images on the device.
+    """
+    return data.rows(torch.arange(len(data) // (1 + data.num_views)), task.device)
 
 
 def learning_rate(base: float, schedule: str, round_index: int, rounds: int) -> float:

@@ -22,6 +22,7 @@ from focoop.federation.client import (
     check_loss,
     learning_rate,
     make_update,
+    remembered,
 )
 from focoop.federation.parallel import train_each
 from focoop.federation.updates.compression import Payload, rounded
@@ -233,6 +234,7 @@ def client_round(
     client_results = []
     for client, images, (trained, loss) in zip(clients, data, results, strict=True):
         if private_store is not None and len(images):
+            trained = remembered(method, trained, images, task)
             private_store.save(client, round_index, trained.private)
         pending = loss if isinstance(loss, Tensor) and len(images) else None
         known = PENDING if pending is not None else math.nan if isinstance(loss, Tensor) else loss

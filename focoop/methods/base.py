@@ -295,6 +295,19 @@ class Method(ABC):
         """
         return {}
 
+    def remember(self, private: Params, images: Batch, task: Task) -> Params:
+        """Measure private tensors on all of a client's images, after each round it takes part in.
+
+        Args:
+            private: The client's private tensors.
+            images: All of the client's images.
+            task: The task.
+
+        Returns:
+            Its private tensors by name; those given where a method measures none.
+        """
+        return private
+
     def noise(self, batch_size: int, task: Task, generator: torch.Generator) -> Params:
         """Draw all random numbers of one step on the CPU: `loss` itself draws none.
 

@@ -25,11 +25,12 @@ from focoop.methods.fed3r import RIDGES, Fed3R, ridge_regression
 from focoop.methods.fedlda import FedLDA
 from focoop.methods.fedncm import FedNCM
 from focoop.methods.gda_clip import GDACLIP
+from focoop.methods.tofa import TOFA
 from focoop.seeds import torch_generator
 from tests.methods.contract_toy import CLASSES, DIM, federate, make_task, spread
 
 C = len(CLASSES)
-ALL: list[type[ClosedForm]] = [FedNCM, FedLDA, Fed3R, GDACLIP]
+ALL: list[type[ClosedForm]] = [FedNCM, FedLDA, Fed3R, GDACLIP, TOFA]
 every = pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
 
 
@@ -79,6 +80,11 @@ def one_round(
     server = Server(method.init(task, torch_generator(0)).shared)
     updates = sent(method, task, server.shared, clients)
     return aggregate(method, server, updates, task, screen), task
+
+
+def alone(method: ClosedForm, task: Task) -> Params:
+    """Private tensors of a client that knows none of its images."""
+    return method.init(task, torch_generator(0)).private
 
 
 def pooled(clients: Sequence[Batch]) -> tuple[np.ndarray, np.ndarray]:
@@ -331,7 +337,7 @@ def test_own_classes_alone_at_an_open_share_of_nothing(kind: type[ClosedForm]) -
     for share in (0.0, 0.5, 1.0):
         method = made(kind, open_share=share)
         server, task = one_round(method, CLIENTS)
-        text = method.encode({**server.shared, "counts": counts}, task)
+        text = method.encode({**server.shared, **alone(method, task), "counts": counts}, task)
         answers[share] = method.logits(text, tested, None).id
     own = torch.tensor([0, 2])
     assert set(answers[0.0].argmax(dim=1).tolist()) <= {0, 2}
@@ -375,7 +381,7 @@ def test_noise_of_differential_privacy_leaves_numbers(kind: type[ClosedForm]) ->
     ]
     server = aggregate(method, server, released, task)
     assert all(torch.isfinite(value).all() for value in server.shared.values())
-    text = method.encode({**server.shared, "counts": torch.tensor([1, 0, 2, 0])}, task)
+    text = method.encode({**server.shared, **alone(method, task), "counts": torch.tensor([1, 0, 2, 0])}, task)
     logits = method.logits(text, CLIENTS[0].pooled, None)
     assert torch.isfinite(logits.id).all() and torch.isfinite(method.score(logits, task)).all()
 
