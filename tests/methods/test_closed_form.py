@@ -381,7 +381,9 @@ def test_noise_of_differential_privacy_leaves_numbers(kind: type[ClosedForm]) ->
     ]
     server = aggregate(method, server, released, task)
     assert all(torch.isfinite(value).all() for value in server.shared.values())
-    text = method.encode({**server.shared, **alone(method, task), "counts": torch.tensor([1, 0, 2, 0])}, task)
+    text = method.encode(
+        {**server.shared, **alone(method, task), "counts": torch.tensor([1, 0, 2, 0])}, task
+    )
     logits = method.logits(text, CLIENTS[0].pooled, None)
     assert torch.isfinite(logits.id).all() and torch.isfinite(method.score(logits, task)).all()
 
