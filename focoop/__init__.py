@@ -6,6 +6,7 @@
     run.summary["accuracy_own"]
     run = focoop.open_run("runs/x")
     run.scores("dtd_32px", client=3)
+    focoop.load_model("runs/x", client=3).predict(["cat.jpg"])
     table = focoop.compare("demo", methods=["focoop", "promptfl"], seeds=3)
 
 Nothing here prints or exits; what goes wrong is a `focoop.FocoopError`. Importing focoop is quick:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         compare,
         encode,
         load_features,
+        load_model,
         open_run,
         partition,
         register,
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
         first_context,
         weighted_mean,
     )
+    from focoop.predict import ClassProbability, Model, Prediction, Predictions
 
 __version__ = "0.1.0"
 
@@ -71,6 +74,7 @@ __all__ = [
     "Backbone",
     "BackboneError",
     "Batch",
+    "ClassProbability",
     "ClientUpdate",
     "ConfigError",
     "DataError",
@@ -85,8 +89,11 @@ __all__ = [
     "Method",
     "MethodError",
     "MissingExtra",
+    "Model",
     "Names",
     "Params",
+    "Prediction",
+    "Predictions",
     "Prompt",
     "Run",
     "RunConfig",
@@ -105,6 +112,7 @@ __all__ = [
     "first_context",
     "load_backbone",
     "load_features",
+    "load_model",
     "metrics",
     "open_run",
     "partition",

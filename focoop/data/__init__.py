@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from focoop.data.corruptions.apply import CORRUPTIONS, SEVERITIES, check
     from focoop.data.dataset import Dataset
     from focoop.data.dataset_spec import NAMED, Source, expand
+    from focoop.data.decoding import UnreadableImageError, as_rgb, read_rgb
     from focoop.data.download import fetch
     from focoop.data.folders import folder_splits, read_folder
     from focoop.data.image_set import ImageSet
@@ -42,8 +43,10 @@ __all__ = [
     "Report",
     "Row",
     "Source",
+    "UnreadableImageError",
     "advice",
     "altered",
+    "as_rgb",
     "available",
     "check",
     "clients_of",
@@ -62,6 +65,7 @@ __all__ = [
     "read_ahead",
     "read_corrupted",
     "read_folder",
+    "read_rgb",
     "ready_features",
     "registry",
     "rendered",

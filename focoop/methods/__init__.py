@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from focoop.methods._prior import PRIOR, log_prior
     from focoop.methods._registry import SPELLINGS, available, create, lookup
     from focoop.methods.base import (
         Batch,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "PRIOR",
     "SPELLINGS",
     "Batch",
     "ClientUpdate",
@@ -46,6 +48,7 @@ __all__ = [
     "cosines",
     "create",
     "first_context",
+    "log_prior",
     "lookup",
     "weighted_mean",
 ]

@@ -162,6 +162,10 @@ class ClosedForm(Method):
         prior = log_prior(params["counts"], self.config.open_share, made.id.dtype) / self.scale
         return Text(made.id, made.ood, {**made.parts, PRIOR: prior})
 
+    def answer_scale(self, task: Task) -> float:
+        """Evidence is multiplied by `scale`."""
+        return self.scale
+
     def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
         """Evidence and prior."""
         return expected(self.evidence(text, pooled), text)

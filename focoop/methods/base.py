@@ -321,6 +321,32 @@ class Method(ABC):
         """
         return {}
 
+    def answer_scale(self, task: Task) -> float:
+        """Return what makes log-odds of the similarities that `logits` gives.
+
+        Args:
+            task: The task.
+
+        Returns:
+            The factor s of softmax(s z); a client's prior enters `logits` as log pi / s.
+        """
+        return task.logit_scale
+
+    def of_nobody(self, shared: Params, private: Params) -> Params:
+        """Make the private tensors of a party that has no images: the global model.
+
+        Args:
+            shared: The server's shared tensors.
+            private: The private tensors that everybody starts from.
+
+        Returns:
+            Private tensors; `local` prompts are the `global` ones where these have their shape.
+        """
+        both = "local" in private and "global" in shared
+        if both and private["local"].shape == shared["global"].shape:
+            return {**private, "local": shared["global"]}
+        return private
+
     def text(self, params: Params, features: Params, task: Task) -> Text:
         """Make the text side of the model from the tower's features.
 

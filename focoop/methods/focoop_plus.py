@@ -238,6 +238,10 @@ class FOCoOpPlus(Method):
         ids = F.normalize(ids + self.config.mean_share * means, dim=-1)
         return Text(ids, oods, {"prior": prior, **view})
 
+    def answer_scale(self, task: Task) -> float:
+        """Cosines are multiplied by `score_scale`."""
+        return self.config.score_scale
+
     def view(self, text: Text) -> Params:
         """Return how images are seen: `centre` (D,), `metric` (D, D) and `along` (D,).
 

@@ -1,0 +1,57 @@
+"""Ask a trained model about images: own class, another client's class, or unknown.
+
+`Model` answers; `conformal.py` gives its thresholds a guarantee from calibration images;
+`model_file.py` writes and reads exported models.
+
+May import: errors, fields, caching, progress, data, clip, features, methods, federation, config,
+scenario, runs.
+"""
+
+from typing import TYPE_CHECKING
+
+from focoop.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from focoop.predict.calibration import GLOBAL, Calibration, SiteCalibration
+    from focoop.predict.conformal import Sketch, least_images, pooled
+    from focoop.predict.from_run import CALIBRATION, model_of_run
+    from focoop.predict.heat_map import overlay
+    from focoop.predict.model import Client, Facts, Model
+    from focoop.predict.model_file import CARD, FILE, read_model
+    from focoop.predict.prediction import (
+        COLUMNS,
+        VERDICTS,
+        ClassProbability,
+        Prediction,
+        Predictions,
+        flat,
+    )
+    from focoop.predict.side import Side, evidence
+
+__all__ = [
+    "CALIBRATION",
+    "CARD",
+    "COLUMNS",
+    "FILE",
+    "GLOBAL",
+    "VERDICTS",
+    "Calibration",
+    "ClassProbability",
+    "Client",
+    "Facts",
+    "Model",
+    "Prediction",
+    "Predictions",
+    "Side",
+    "SiteCalibration",
+    "Sketch",
+    "evidence",
+    "flat",
+    "least_images",
+    "model_of_run",
+    "overlay",
+    "pooled",
+    "read_model",
+]
+
+__getattr__ = lazy_names(__name__, __file__)

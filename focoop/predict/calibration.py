@@ -1,0 +1,139 @@
+"""Thresholds of a model's clients from images that took no part in training or tests."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from focoop.errors import RunError
+from focoop.predict.conformal import Sketch
+
+GLOBAL = "global"  # the name of the model without a client
+FORMAT = 1
+# Whose images a threshold comes from.
+FROM_OWN, FROM_POOL = "own", "pool"
+
+
+@dataclass(frozen=True)
+class SiteCalibration:
+    """The calibration of one client's model, or of the global one.
+
+    Attributes:
+        images: The client's own calibration images.
+        source: `own`: thresholds come from these; `pool`: from all clients', as these are too few.
+        threshold: An image is `unknown` above this score; None where even the pool is too small.
+        class_threshold: A class is in the class set up to this; None as above.
+        scores: OOD scores of the images that the threshold comes from.
+        class_scores: 1 - probability of the right class, of the same images.
+    """
+
+    images: int
+    source: str
+    threshold: float | None
+    class_threshold: float | None
+    scores: Sketch
+    class_scores: Sketch
+
+    @classmethod
+    def of(
+        cls, images: int, source: str, scores: Sketch, class_scores: Sketch, keep: float
+    ) -> SiteCalibration:
+        """Find the thresholds.
+
+        Args:
+            images: The client's own calibration images.
+            source: `own` or `pool`.
+            scores: OOD scores of the images.
+            class_scores: 1 - probability of their classes.
+            keep: Share of ID images to keep, and coverage of class sets.
+
+        Returns:
+            The calibration.
+        """
+        found = [part.threshold(keep) for part in (scores, class_scores)]
+        above, beyond = (value if math.isfinite(value) else None for value in found)
+        return cls(images, source, above, beyond, scores, class_scores)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The calibration of a run's models.
+
+    Attributes:
+        keep: Share of ID images that are kept, and coverage of class sets.
+        round_index: The committed round of the run that was calibrated.
+        sites: By the number of a client as text, and `global`.
+    """
+
+    keep: float
+    round_index: int
+    sites: Mapping[str, SiteCalibration]
+
+    def at(self, client: int | None) -> SiteCalibration | None:
+        """Return a client's calibration.
+
+        Args:
+            client: Its number; None: the global model.
+
+        Returns:
+            The calibration; None where there is none.
+        """
+        return self.sites.get(GLOBAL if client is None else str(client))
+
+    def to_json(self) -> str:
+        """Return the text of `calibration.json`."""
+        tree = {
+            "format": FORMAT,
+            "keep": self.keep,
+            "round": self.round_index,
+            "sites": {
+                name: {
+                    "images": site.images,
+                    "source": site.source,
+                    "threshold": site.threshold,
+                    "class_threshold": site.class_threshold,
+                    "scores": site.scores.to_dict(),
+                    "class_scores": site.class_scores.to_dict(),
+                }
+                for name, site in self.sites.items()
+            },
+        }
+        return json.dumps(tree, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, where: str = "the calibration") -> Calibration:
+        """Read what `to_json` gave.
+
+        Args:
+            text: The text.
+            where: What the text is, for messages.
+
+        Returns:
+            The calibration.
+
+        Raises:
+            RunError: The text is damaged.
+        """
+        try:
+            tree: Mapping[str, Any] = json.loads(text)
+            sites = {
+                str(name): SiteCalibration(
+                    int(site["images"]),
+                    str(site["source"]),
+                    _number(site["threshold"]),
+                    _number(site["class_threshold"]),
+                    Sketch.from_dict(site["scores"]),
+                    Sketch.from_dict(site["class_scores"]),
+                )
+                for name, site in tree["sites"].items()
+            }
+            return cls(float(tree["keep"]), int(tree["round"]), sites)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RunError(f"{where} is damaged ({error}): run focoop calibrate again") from error
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)

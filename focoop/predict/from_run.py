@@ -1,0 +1,193 @@
+"""Make a model of a run folder: no image and no feature of its data is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from focoop.clip import Backbone
+from focoop.config import RunConfig
+from focoop.errors import MethodError, RunError
+from focoop.federation import client_state, start
+from focoop.fields import plain
+from focoop.methods import Method, Params, Server, State, Task, create
+from focoop.predict.calibration import Calibration
+from focoop.predict.model import Client, Facts, Model
+from focoop.predict.side import Side
+from focoop.runs import Names, RunFolder, anchored
+from focoop.scenario import make_task, open_backbone
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CALIBRATION = "calibration.json"  # beside the run's other files
+
+
+def model_of_run(folder: RunFolder, client: Client = None, device: str | None = None) -> Model:
+    """Make a model of the last committed round of a run.
+
+    Args:
+        folder: The run.
+        client: The client that is asked where a call names none; None: the global model.
+        device: A torch device; by default the run's.
+
+    Returns:
+        The model; clients' text features are made when they are first asked.
+
+    Raises:
+        RunError: Nothing is committed, or the folder lacks what is needed.
+    """
+    committed, names = folder.resume_point(), folder.names
+    if committed is None:
+        raise RunError(f"{folder.path} has no committed round yet: run it first")
+    if names is None:
+        raise RunError(
+            f"{folder.path} has no names.json (an earlier focoop made it): run it again to ask it"
+        )
+    config = folder.config
+    if folder.base != Path.cwd():
+        config = anchored(config, folder.base)
+    backbone = open_backbone(config, device)
+    folder.agree("backbone_fingerprint", backbone.fingerprint)
+    method = create(config.method.name, config.method.settings)
+    task = make_task(config, backbone, names.classes, method.needs_ood, words=names.words)
+    task = replace(task, frozen=method.prepare(task))
+    shared = {name: value.to(task.device) for name, value in committed.shared.items()}
+    initial = start(method, task, config.seed)
+    keys: list[int | None] = list(range(len(names.clients)))
+    if shared or not initial.private:
+        keys.insert(0, None)
+    words = _words_of_prompts(names.words, shared)
+    facts = _facts(folder, config, backbone, names, words, task)
+    sides = partial(_side, method, task, initial, shared, folder, names)
+    opened: Callable[[], Backbone] = lambda: backbone  # noqa: E731
+    return Model(facts, method, task, sides, keys, opened, calibration_of(folder), client)
+
+
+def calibration_of(folder: RunFolder) -> Calibration | None:
+    """Read the calibration of a run's last committed round.
+
+    Args:
+        folder: The run.
+
+    Returns:
+        The calibration; None where there is none, or where the run has gone on since.
+    """
+    path = folder.path / CALIBRATION
+    if not path.is_file():
+        return None
+    found = Calibration.from_json(path.read_text(encoding="utf-8"), str(path))
+    return found if found.round_index == folder.last_round() else None
+
+
+def _words_of_prompts(words: tuple[str, ...], shared: Params) -> tuple[str, ...]:
+    """The word of each OOD prompt; a server may have put prompts into another order."""
+    if "ood_words" not in shared:
+        return words
+    return tuple(words[place] for place in shared["ood_words"].tolist())
+
+
+def _facts(
+    folder: RunFolder,
+    config: RunConfig,
+    backbone: Backbone,
+    names: Names,
+    words: tuple[str, ...],
+    task: Task,
+) -> Facts:
+    told = not config.privacy.secure_sum and config.privacy.counts == "exact"
+    holders = tuple(
+        tuple(k for k, client in enumerate(names.clients) if client.train.get(name, 0))
+        for name in names.classes
+    )
+    return Facts(
+        method=config.method.name,
+        settings=plain(config.method.settings),
+        classes=names.classes,
+        clients=folder.client_names,
+        holders=holders if told else (),
+        ood_names=words,
+        backbone=backbone.name,
+        weights=config.backbone.weights,
+        fingerprint=backbone.fingerprint,
+        image_fingerprint=backbone.image_fingerprint,
+        logit_scale=float(task.logit_scale),
+        origin=_origin(folder, config),
+    )
+
+
+def _origin(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
+    metrics = folder.metrics()
+    return {
+        "run": folder.path.resolve().name,
+        "round": folder.last_round(),
+        "seed": config.seed,
+        "data": config.data.id,
+        "data_hashes": dict(folder.manifest.get("data_hashes", {})),
+        "metrics": metrics[-1] if metrics else {},
+        "versions": folder.manifest.get("versions", {}),
+    }
+
+
+def _side(
+    method: Method,
+    task: Task,
+    initial: State,
+    shared: Params,
+    folder: RunFolder,
+    names: Names,
+    client: int | None,
+) -> Side:
+    """The model of a client of a run, or the global one."""
+    if client is None:
+        nothing = torch.zeros(len(names.classes), dtype=torch.int64)
+        return folded(method, task, initial, shared, None, None, nothing)
+    held = names.clients[client].train
+    counts = torch.tensor([int(held.get(name, 0)) for name in names.classes])
+    private = None
+    if initial.private:  # a client of pooled data has no tensors of its own
+        private = folder.private.load(0 if method.pools_data else client)
+    return folded(method, task, initial, shared, client, private, counts)
+
+
+def folded(
+    method: Method,
+    task: Task,
+    initial: State,
+    shared: Params,
+    client: int | None,
+    private: Params | None,
+    counts: Tensor,
+) -> Side:
+    """Run a model's prompts through the text tower, for the last time.
+
+    Args:
+        method: The method.
+        task: The task, with its text tower.
+        initial: The state everybody began with.
+        shared: The server's shared tensors.
+        client: The client's number; None: the global model.
+        private: The client's private tensors; None before its first round.
+        counts: (C,) its own training images of each class.
+
+    Returns:
+        The model, which needs no text tower.
+
+    Raises:
+        MethodError: The method shares nothing, and the global model is asked for.
+    """
+    if client is None:
+        if initial.private and not shared:
+            raise MethodError("this method shares nothing, so that there is no global model")
+        initial = State(initial.shared, method.of_nobody(shared, initial.private))
+    state = client_state(
+        method, task, initial, Server(shared), private, lambda: counts.to(task.device)
+    )
+    with torch.no_grad():
+        text = method.encode({**state.shared, **state.private}, task)
+    return Side(client, text, counts)

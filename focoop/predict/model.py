@@ -1,0 +1,439 @@
+"""A trained model that can be asked about images: `focoop.load_model(path).predict(images)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from focoop.clip import Backbone, ImageFeatures
+from focoop.errors import BackboneError, ConfigError, DataError, RunError, nearest
+from focoop.features import patch_kind_of
+from focoop.methods import Method, Task
+from focoop.predict.calibration import GLOBAL, Calibration
+from focoop.predict.deciding import Judge
+from focoop.predict.heat_map import patch_similarities
+from focoop.predict.images import OnBroken, encoded, joined, pictures
+from focoop.predict.prediction import Prediction, Predictions
+from focoop.predict.side import Side, evidence
+from focoop.progress import tell
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+CELLS = 2**22  # similarities of images, patches and prompts that are held at once
+Client = int | str | None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a model is, without its tensors; all of it is kept in an exported model.
+
+    Attributes:
+        method: The method's name.
+        settings: The method's own settings as plain values.
+        classes: Class names in label order.
+        clients: Names of the federation's clients in the order of their numbers.
+        holders: For each class the numbers of the clients that hold it; empty where the federation
+            does not say.
+        ood_names: The word of each OOD prompt; empty for methods without.
+        backbone: The backbone's name.
+        weights: Path of its weights; empty: those it is known by.
+        fingerprint: The backbone's fingerprint.
+        image_fingerprint: Fingerprint of its image side, which must be the same for new images.
+        logit_scale: Multiplies cosines.
+        origin: Where the model comes from: round, data hashes, metrics, for its card.
+    """
+
+    method: str
+    settings: Mapping[str, Any]
+    classes: tuple[str, ...]
+    clients: tuple[str, ...]
+    holders: tuple[tuple[int, ...], ...]
+    ood_names: tuple[str, ...]
+    backbone: str
+    weights: str
+    fingerprint: str
+    image_fingerprint: str
+    logit_scale: float
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Model:
+    """A model of a run or of an exported folder: encodes images and answers for any of its clients.
+
+    Args:
+        facts: What the model is.
+        method: The method with its settings.
+        task: The task; a saved model's has no text tower.
+        sides: Gives the model of a client, or of nobody (None).
+        keys: The clients it can answer for, and None for the global model.
+        open_backbone: Loads the backbone when images are first encoded.
+        calibration: Thresholds, or None.
+        client: The client that is asked where a call names none; None: the global model.
+    """
+
+    def __init__(
+        self,
+        facts: Facts,
+        method: Method,
+        task: Task,
+        sides: Callable[[int | None], Side],
+        keys: Sequence[int | None],
+        open_backbone: Callable[[], Backbone],
+        calibration: Calibration | None = None,
+        client: Client = None,
+    ) -> None:
+        self.facts = facts
+        self.method = method
+        self.task = task
+        self.calibration = calibration
+        self.keys = tuple(keys)
+        self._sides = sides
+        self._made: dict[int | None, Side] = {}
+        self._open_backbone = open_backbone
+        self._client: int | None = None
+        self._client = self.key(client) if client is not None else self._usual()
+
+    def __repr__(self) -> str:
+        asked = GLOBAL if self._client is None else self.clients[self._client]
+        return f"Model({self.facts.method}, {len(self.classes)} classes, client {asked!r})"
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Return the class names in label order."""
+        return self.facts.classes
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Return the names of all clients of the federation, in the order of their numbers."""
+        return self.facts.clients
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """Return whom the model can answer for: `global`, and names of clients."""
+        return tuple(GLOBAL if key is None else self.clients[key] for key in self.keys)
+
+    @property
+    def client(self) -> int | None:
+        """Return the client that is asked where a call names none; None: the global model."""
+        return self._client
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the fingerprint of the backbone."""
+        return self.facts.fingerprint
+
+    @property
+    def open_share(self) -> float:
+        """Return the position of the dial that the method was set up with; 1: no prior."""
+        return float(self.facts.settings.get("open_share", 1.0))
+
+    @cached_property
+    def backbone(self) -> Backbone:
+        """Return the backbone, loaded when it is first needed.
+
+        Raises:
+            BackboneError: It is not the one that the model was trained with.
+        """
+        backbone = self._open_backbone()
+        if backbone.image_fingerprint != self.facts.image_fingerprint:
+            raise BackboneError(
+                f"the backbone {backbone.name} is not the one this model was trained with "
+                f"(image fingerprint {backbone.image_fingerprint[:12]}, trained with "
+                f"{self.facts.image_fingerprint[:12]}): give the weights of {self.facts.backbone} "
+                "with --weights (weights= in Python)"
+            )
+        return backbone
+
+    def key(self, client: Client) -> int | None:
+        """Return a client's number.
+
+        Args:
+            client: Its number, its name, `global`, or None for the usual one.
+
+        Returns:
+            The number; None: the global model.
+
+        Raises:
+            RunError: The model cannot answer for it.
+        """
+        if client is None:
+            return self._client
+        names = self.clients
+        found: int | None
+        if client == GLOBAL and GLOBAL not in names:
+            found = None
+        elif isinstance(client, str) and client in names:
+            found = names.index(client)
+        elif isinstance(client, int) or str(client).isdecimal():
+            found = int(client)
+        else:
+            raise RunError(f"there is no client {client!r}{nearest(str(client), self.sides)}")
+        if found not in self.keys:
+            shown = ", ".join(self.sides[:12]) + (", ..." if len(self.sides) > 12 else "")
+            raise RunError(f"this model does not answer for {client!r}: it has {shown}")
+        return found
+
+    def side(self, client: Client = None) -> Side:
+        """Return the tensors of one client's model.
+
+        Args:
+            client: Its number or name; None: the usual one.
+
+        Returns:
+            The model.
+        """
+        key = self.key(client)
+        if key not in self._made:
+            self._made[key] = self._sides(key)
+        return self._made[key]
+
+    def own_classes(self, client: Client = None) -> tuple[str, ...]:
+        """Return the classes that a client has training images of.
+
+        Args:
+            client: Its number or name; None: the usual one.
+
+        Returns:
+            Class names; none for the global model.
+        """
+        counts = self.side(client).counts.tolist()
+        return tuple(name for name, count in zip(self.classes, counts, strict=True) if count)
+
+    def holders(self, label: str) -> tuple[str, ...]:
+        """Return the clients that hold a class, where the federation says so.
+
+        Args:
+            label: The class name.
+
+        Returns:
+            Names of clients.
+
+        Raises:
+            DataError: It is no class of the model.
+        """
+        place = self._class(label)
+        numbers = self.facts.holders[place] if self.facts.holders else ()
+        return tuple(self.clients[number] for number in numbers)
+
+    def encode(self, images: Any, *, patches: bool = False) -> ImageFeatures:
+        """Encode images with the model's backbone; the text tower is not used.
+
+        Args:
+            images: A path, a Pillow image, an array (H, W, 3) or (N, H, W, 3), a tensor (3, H, W)
+                or (N, 3, H, W), or a sequence of such images.
+            patches: Keep patch features too; those that the method reads are always kept.
+
+        Returns:
+            `pooled` (N, D), and `patches` (N, P, D) or None.
+
+        Raises:
+            DataError: An image cannot be read, or there is none.
+        """
+        found = [part for _, part in self._encoded(images, patches, None)]
+        if not found:
+            raise DataError("there is no image to encode")
+        return joined(found)
+
+    def decide(
+        self,
+        features: ImageFeatures | Tensor | NDArray[Any],
+        *,
+        client: Client = None,
+        open_share: float | None = None,
+        top: int = 5,
+        sources: Sequence[str] = (),
+    ) -> Predictions:
+        """Answer images whose features are known.
+
+        Args:
+            features: What `encode` gave, a `FeatureSet`, or (N, D) unit features.
+            client: The client that is asked; None: the usual one.
+            open_share: Share of images that the client expects of any class, 0 (own classes alone)
+                to 1 (all alike); None: as the method was set up. Scores do not depend on it.
+            top: How many classes to list in each answer.
+            sources: Names of the images; by default `image 0`, `image 1`, ...
+
+        Returns:
+            An answer per image.
+
+        Raises:
+            ConfigError: `open_share` or `top` is out of range.
+            DataError: The features do not fit the model.
+        """
+        if top < 1:
+            raise ConfigError(f"top must be 1 or more, got {top}")
+        given = self._features(features)
+        side = self.side(client)
+        judge = self.judge(side.client)
+        names = list(sources) or [f"image {place}" for place in range(len(given.pooled))]
+        if len(names) != len(given.pooled):
+            raise DataError(f"{len(names)} names were given for {len(given.pooled)} images")
+        device, answers, size = self.task.device, Predictions(), self._chunk(given, side)
+        for first in range(0, len(names), size):
+            rows = slice(first, first + size)
+            pooled = given.pooled[rows].to(device)
+            local = None if given.patches is None else given.patches[rows].to(device)
+            found = evidence(self.method, self.task, side, pooled, local, open_share)
+            usual = found
+            if open_share is not None and judge.calibration is not None:
+                usual = evidence(self.method, self.task, side, pooled, local)
+            answers += judge.answers(found, usual.shifted, names[rows], top)
+        return answers
+
+    def predict(
+        self,
+        images: Any,
+        *,
+        client: Client = None,
+        open_share: float | None = None,
+        top: int = 5,
+        explain: bool = False,
+        on_broken: OnBroken | None = None,
+    ) -> Predictions:
+        """Answer images: a class of the client, a class of another client, or unknown.
+
+        Args:
+            images: As in `encode`.
+            client: As in `decide`.
+            open_share: As in `decide`.
+            top: As in `decide`.
+            explain: Put a heat map of the best class into each answer.
+            on_broken: Told of each image that cannot be read, which is then left out of the
+                answers; by default the error is raised.
+
+        Returns:
+            An answer per image, in order.
+
+        Raises:
+            DataError: An image cannot be read.
+        """
+        side, answers = self.side(client), Predictions()
+        for names, found in self._encoded(images, explain, on_broken):
+            for place, answer in enumerate(
+                self.decide(found, client=client, open_share=open_share, top=top, sources=names)
+            ):
+                if explain:
+                    one = ImageFeatures(
+                        found.pooled[place : place + 1],
+                        None if found.patches is None else found.patches[place : place + 1],
+                    )
+                    answer = self._explained(answer, one, side)
+                answers.append(answer)
+        return answers
+
+    def heat_map(
+        self, image: Any, label: str | None = None, *, client: Client = None
+    ) -> NDArray[np.float32]:
+        """Return how similar each patch of an image is to a class.
+
+        Args:
+            image: One image, as in `encode`.
+            label: The class; None: the best one.
+            client: The client that is asked; None: the usual one.
+
+        Returns:
+            (h, w) similarities, rows from the top; the patches tile the square that the backbone
+            sees.
+
+        Raises:
+            DataError: There is no such class.
+        """
+        features, side = self.encode(image, patches=True), self.side(client)
+        if len(features.pooled) != 1:
+            raise DataError(f"a heat map is of one image, not of {len(features.pooled)}")
+        wanted = (
+            label if label is not None else self.decide(features, client=client)[0].top[0].label
+        )
+        return self._map(features, side, wanted)
+
+    def save(self, folder: str | Path, clients: Sequence[Client] | None = None) -> Path:
+        """Write the model into a folder: `model.safetensors` and its card `README.md`.
+
+        Args:
+            folder: The folder, absent or empty, or one that holds an exported model.
+            clients: Whose models to keep: numbers, names or `global`; None: all.
+
+        Returns:
+            The folder.
+        """
+        from focoop.predict.model_file import write_model
+
+        return write_model(self, Path(folder), clients)
+
+    def judge(self, client: int | None) -> Judge:
+        """Return what turns evidence into answers for a client.
+
+        Args:
+            client: The client's number; None: the global model.
+
+        Returns:
+            The judge.
+        """
+        own = None if client is None else (self.side(client).counts > 0).cpu().numpy()
+        named = [tuple(self.clients[k] for k in held) for held in self.facts.holders]
+        return Judge(
+            self.classes,
+            own,
+            named or [()] * len(self.classes),
+            self.facts.ood_names,
+            self.method.answer_scale(self.task),
+            None if self.calibration is None else self.calibration.at(client),
+        )
+
+    def _usual(self) -> int | None:
+        """The global model where there is one, else the first client."""
+        return None if None in self.keys else self.keys[0]
+
+    def _class(self, label: str) -> int:
+        if label not in self.classes:
+            raise DataError(f"there is no class {label!r}{nearest(label, self.classes)}")
+        return self.classes.index(label)
+
+    def _encoded(self, images: Any, patches: bool, on_broken: OnBroken | None) -> Any:
+        """Names and features of images, some at a time; progress is told."""
+        kind = None
+        if self.method.patch_kind:
+            kind = patch_kind_of(self.backbone, self.method.patch_kind)
+        elif patches:
+            kind = next(iter(self.backbone.patch_kinds), None)
+            if kind is None:
+                raise BackboneError(f"{self.backbone.name} has no patch features: no heat map")
+        wanted, done = pictures(images), 0
+        for names, found in encoded(wanted, self.backbone, kind, on_broken):
+            done += len(names)
+            tell("encoding images", done, len(wanted))
+            yield names, found
+
+    def _features(self, features: Any) -> ImageFeatures:
+        if isinstance(features, ImageFeatures):
+            return features
+        pooled = torch.as_tensor(features, dtype=torch.float32)
+        width = self.task.anchors.shape[1]
+        if pooled.ndim != 2 or pooled.shape[1] != width:
+            raise DataError(f"features must be (N, {width}), these are {tuple(pooled.shape)}")
+        return ImageFeatures(pooled, None)
+
+    def _chunk(self, features: ImageFeatures, side: Side) -> int:
+        """Images at a time, so that similarities stay within `CELLS`."""
+        parts = (side.text.id, *side.text.parts.values())
+        rows = sum(part.numel() // max(1, part.shape[-1]) for part in parts if part.dim() > 1)
+        rows += 0 if side.text.ood is None else len(side.text.ood)
+        if features.patches is not None:
+            rows += features.patches.shape[1] * (rows + features.patches.shape[2])
+        return max(1, min(4096, CELLS // max(1, rows)))
+
+    def _explained(self, answer: Prediction, features: ImageFeatures, side: Side) -> Prediction:
+        return replace(answer, heat_map=self._map(features, side, answer.top[0].label))
+
+    def _map(self, features: ImageFeatures, side: Side, label: str) -> NDArray[np.float32]:
+        assert features.patches is not None
+        place = self._class(label)
+        return patch_similarities(self.method, side, features, place, self.task.device)

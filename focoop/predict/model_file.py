@@ -1,0 +1,154 @@
+"""An exported model: `model.safetensors` with everything a prediction needs, and its card."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from focoop.caching import write_whole
+from focoop.clip import Backbone, load_backbone
+from focoop.errors import RunError
+from focoop.fields import build
+from focoop.methods import Text, lookup
+from focoop.predict.calibration import GLOBAL, Calibration
+from focoop.predict.model import Client, Facts, Model
+from focoop.predict.side import Side, folded_task
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FILE, CARD = "model.safetensors", "README.md"
+FORMAT = 1
+
+
+def write_model(model: Model, folder: Path, clients: Sequence[Client] | None = None) -> Path:
+    """Write a model into a folder.
+
+    Args:
+        model: The model.
+        folder: The folder, absent or empty, or one that holds an exported model.
+        clients: Whose models to keep; None: all.
+
+    Returns:
+        The folder.
+
+    Raises:
+        RunError: The folder holds something else, or cannot be written.
+    """
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / FILE).is_file():
+        raise RunError(f"{folder} is not empty and holds no model: choose another folder")
+    keys = list(model.keys) if clients is None else [model.key(client) for client in clients]
+    keys = list(dict.fromkeys(keys))
+    tensors = {"anchors": model.task.anchors}
+    for key in keys:
+        tensors |= _tensors_of(model.side(GLOBAL if key is None else key))
+    kept = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    content = save(kept, _metadata(model, keys))
+    try:
+        write_whole(folder / FILE, content)
+    except OSError as error:
+        raise RunError(f"cannot write {folder / FILE}: {error}") from error
+    return folder
+
+
+def read_model(
+    folder: Path,
+    client: Client = None,
+    device: str | None = None,
+    weights: str | Path | None = None,
+) -> Model:
+    """Read an exported model.
+
+    Args:
+        folder: The folder, or the file `model.safetensors` itself.
+        client: The client that is asked where a call names none.
+        device: A torch device; by default the CPU.
+        weights: The backbone's weights, where they are not where they were.
+
+    Returns:
+        The model.
+
+    Raises:
+        RunError: The file is missing, damaged, or of a later focoop.
+    """
+    path = folder / FILE if folder.is_dir() else folder
+    where = device or "cpu"
+    try:
+        with safe_open(path, framework="pt", device=where) as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        tree: Mapping[str, Any] = json.loads(metadata["focoop"])
+        if tree["format"] > FORMAT:
+            raise RunError(f"{path} was made by a later focoop: update this one to read it")
+        facts = _facts(tree["facts"])
+        keys = [None if key == GLOBAL else int(key) for key in tree["sides"]]
+        sides = {key: _side_of(key, tensors) for key in keys}
+        calibration = None
+        if tree["calibration"] is not None:
+            calibration = Calibration.from_json(json.dumps(tree["calibration"]), str(path))
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"cannot read the model {path}: {error}") from error
+    method_class = lookup(facts.method)
+    method = method_class(build(method_class.Config, dict(facts.settings), "method."))
+    task = folded_task(facts.classes, tensors["anchors"], facts.logit_scale)
+    opened = _opener(facts, where, weights)
+    return Model(facts, method, task, sides.__getitem__, keys, opened, calibration, client)
+
+
+def _opener(facts: Facts, device: str, weights: str | Path | None) -> Callable[[], Backbone]:
+    chosen = Path(weights) if weights else Path(facts.weights) if facts.weights else None
+    return lambda: load_backbone(facts.backbone, weights=chosen, device=device)
+
+
+def _key(client: int | None) -> str:
+    return GLOBAL if client is None else str(client)
+
+
+def _tensors_of(side: Side) -> dict[str, Tensor]:
+    """The tensors of a client's model by their names in the file."""
+    own, text = _key(side.client), side.text
+    tensors = {f"{own}/id": text.id, f"{own}/counts": side.counts}
+    if text.ood is not None:
+        tensors[f"{own}/ood"] = text.ood
+    return tensors | {f"{own}/parts/{name}": part for name, part in text.parts.items()}
+
+
+def _side_of(client: int | None, tensors: Mapping[str, Tensor]) -> Side:
+    own = _key(client)
+    start = f"{own}/parts/"
+    parts = {name.removeprefix(start): t for name, t in tensors.items() if name.startswith(start)}
+    counts = tensors[f"{own}/counts"].to(torch.int64)
+    return Side(client, Text(tensors[f"{own}/id"], tensors.get(f"{own}/ood"), parts), counts)
+
+
+def _metadata(model: Model, keys: Sequence[int | None]) -> dict[str, str]:
+    calibration = None
+    if model.calibration is not None:
+        calibration = json.loads(model.calibration.to_json())
+        kept = {_key(key) for key in keys}
+        calibration["sites"] = {n: s for n, s in calibration["sites"].items() if n in kept}
+    tree = {
+        "format": FORMAT,
+        "facts": asdict(model.facts),
+        "sides": [_key(key) for key in keys],
+        "calibration": calibration,
+    }
+    return {"format": "pt", "focoop": json.dumps(tree, ensure_ascii=False)}
+
+
+def _facts(tree: Mapping[str, Any]) -> Facts:
+    lists = ("classes", "clients", "ood_names")
+    return Facts(
+        **{
+            **tree,
+            **{name: tuple(tree[name]) for name in lists},
+            "holders": tuple(tuple(held) for held in tree["holders"]),
+        }
+    )
