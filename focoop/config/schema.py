@@ -59,6 +59,17 @@ class DataConfig(Section):
         AUTO_SETS, "OOD test sets; auto: the packaged ones for CIFAR-100, none for other data"
     )
     drop_classes: tuple[str, ...] = setting((), "classes of the ID dataset to leave out")
+    unknown_classes: int = setting(
+        0,
+        "classes that nobody knows, drawn by partition.seed: their test images are the OOD set "
+        "unknown_classes, and nothing else of them is used",
+        low=0,
+    )
+    new_classes: int = setting(
+        0,
+        "classes known by name alone, drawn by partition.seed: tested, without training images",
+        low=0,
+    )
     template: str = setting("a photo of a {}.", "zero-shot prompt; {} stands for the class name")
     validation: int = setting(
         0, "tune on this many training images per class instead of the test split", low=0
@@ -152,6 +163,12 @@ class FederationConfig(Section):
         0, "clients trained as one batch; 0: one at a time on a CPU, up to 50 on a GPU", low=0
     )
     evaluate_every: int = setting(1, "evaluate every so many rounds; 0: the last alone", low=0)
+    late_clients: int = setting(
+        0,
+        "clients, the last ones, that join after training: they take part in the last round alone; "
+        "closed forms add their sums, other methods keep the shared parameters",
+        low=0,
+    )
     edges: int = setting(
         0, "edge servers that combine their clients' updates for the root; 0: none", low=0
     )
@@ -266,6 +283,7 @@ class RunConfig(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._settle()
+        self._refuse_untrained()
         if not self.privacy.secure_sum:
             return
         if self.robust.rule != "none":
@@ -283,6 +301,27 @@ class RunConfig(Section):
             raise ConfigError(
                 "privacy.secure_sum hides single OOD prompts: set method.goc_pool to mean, "
                 "or method.goc to false"
+            )
+
+    def _refuse_untrained(self) -> None:
+        """Refuse classes and clients left out of training where they cannot be."""
+        kind = self.partition.kind
+        for name in ("unknown_classes", "new_classes"):
+            if getattr(self.data, name) and kind in ("domain", "given"):
+                raise ConfigError(
+                    f"data.{name} needs a partition that divides classes, and partition.kind is "
+                    f"{kind}: choose pathological, overlap, dirichlet or iid"
+                )
+        late, rounds = self.federation.late_clients, self.federation.rounds
+        if late and rounds < 2:
+            raise ConfigError(
+                f"federation.late_clients = {late} join in the last round, after the others: set "
+                f"federation.rounds to 2 or more (now {rounds})"
+            )
+        if late and self.privacy.secure_sum:
+            raise ConfigError(
+                f"federation.late_clients = {late} join in a round of their own, whose sum would "
+                "tell them: set privacy.secure_sum to false"
             )
 
     def _settle(self) -> None:

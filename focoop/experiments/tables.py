@@ -12,7 +12,8 @@ SETS_PER_TABLE = 2  # three columns each: what a page holds
 NOTE = (
     "Percent, mean ± sample deviation over seeds; bold: best of a column. fpr95: OOD accepted when "
     "95% of ID is kept; fpr95_oodpos: ID flagged when 95% of OOD is; alarm: other clients' ID "
-    "images flagged. Lower is better for these three. ausuc: area under accuracy on own against "
+    "images flagged. Lower is better for these three. new: accuracy on classes without training "
+    "images. ausuc: area under accuracy on own against "
     "other classes as a bias on own classes varies; harmonic: harmonic mean of both as answered."
 )
 
@@ -44,6 +45,7 @@ def columns(summary: Mapping[str, Any]) -> dict[str, float]:
     row = {
         "own": summary.get("accuracy_own"),
         "all": summary.get("accuracy_all"),
+        "new": summary.get("accuracy_new"),
         "corrupted": summary.get("accuracy_corrupted"),
         "ausuc": (summary.get("frontier") or {}).get("ausuc"),
         "harmonic": (summary.get("frontier") or {}).get("harmonic"),

@@ -3,13 +3,15 @@
 For each client: accuracy on its own test images over all C classes (the paper's ACC), accuracy on
 everybody's test images, accuracy under corruption, detection of each OOD set, the cross-client
 alarm, the share of other clients' ID images it flags when it keeps 95% of its own, and the frontier
-between own and other classes as a bias on its own classes varies (`functional/frontier.py`).
+between own and other classes as a bias on its own classes varies (`functional/frontier.py`). Where
+there are test images that no client owns, of classes without training images, accuracy on these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,6 +48,12 @@ class EvaluationSets:
     test: Owned
     corrupted: Mapping[str, Owned] = field(default_factory=dict)
     ood: Mapping[str, LabelledFeatures] = field(default_factory=dict)
+
+    @cached_property
+    def unowned(self) -> np.ndarray:
+        """Return the rows of test images that no client owns: nobody trains on their classes."""
+        owned = np.concatenate([*self.test.index, np.zeros(0, np.int64)])
+        return np.setdiff1d(np.arange(len(self.test.images)), owned)
 
 
 @dataclass(frozen=True)
@@ -338,6 +346,8 @@ def _client_row(
         "corrupted": {},
         "ood": {},
     }
+    if len(unowned := sets.unowned):
+        row["accuracy_new"] = metrics.accuracy(test.predicted[unowned], labels[unowned])
     for name, owned in sets.corrupted.items():
         index = owned.index[client]
         if len(index):
@@ -429,11 +439,13 @@ def summary_of(
     for name, together in pooled.items():
         macro = {key: metrics.average([row["ood"][name][key] for row in rows]) for key in together}
         ood[name] = {**macro, "pooled": together}
+    new = [row["accuracy_new"] for row in rows if "accuracy_new" in row]
     return {
         "num_clients": len(rows),
         "accuracy_own": metrics.average([row["accuracy_own"] for row in rows], weights),
         "accuracy_own_macro": metrics.average([row["accuracy_own"] for row in rows]),
         "accuracy_all": metrics.average([row["accuracy_all"] for row in rows]),
+        **({"accuracy_new": metrics.average(new)} if new else {}),
         "accuracy_corrupted": metrics.average(list(corrupted.values())) if corrupted else None,
         "corrupted_by_type": {name: metrics.average(values) for name, values in by_type.items()},
         "corrupted": corrupted,

@@ -74,6 +74,7 @@ class Schedule:
     `privacy` is what clients do to their updates, `screen` what the server does before its step;
     `payload` is how updates are written on their way up, `down` how shared tensors are going down.
     `secure` says that clients send vectors under masks, which matters for the bytes alone.
+    `late` is how many clients, the last ones, join after training, in the last round alone.
     """
 
     rounds: int
@@ -86,6 +87,34 @@ class Schedule:
     payload: Payload = Payload()
     down: str = "fp32"
     secure: bool = False
+    late: int = 0
+
+    def joins(self, round_index: int) -> bool:
+        """Say whether a round is that of the clients who join after training.
+
+        Args:
+            round_index: The round's number, from 1.
+
+        Returns:
+            Whether it is.
+        """
+        return self.late > 0 and round_index == self.rounds
+
+    def participants(self, num_clients: int, seed: int, round_index: int) -> list[int]:
+        """Return the clients of a round: drawn from those who train, or those who join late.
+
+        Args:
+            num_clients: Number K of clients.
+            seed: The run's seed.
+            round_index: The round's number, from 1.
+
+        Returns:
+            Their numbers, sorted.
+        """
+        early = num_clients - self.late
+        if self.joins(round_index):
+            return list(range(early, num_clients))
+        return sample_clients(early, self.participation, seed, round_index)
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,9 +353,21 @@ def server_round(
     server = aggregate(method, server, updates, task, screen)
     report = {**server.report, **(spent or {})}
     server = replace(server, shared=rounded(server.shared, down), report=report)
+    return server, mean_loss_of(updates)
+
+
+def mean_loss_of(updates: Sequence[ClientUpdate]) -> float:
+    """Average clients' losses over all their images.
+
+    Args:
+        updates: The updates.
+
+    Returns:
+        The mean loss; NaN without any image.
+    """
     examples = sum(update.num_examples for update in updates)
     total = math.fsum(u.loss * u.num_examples for u in updates if u.num_examples)
-    return server, total / examples if examples else math.nan
+    return total / examples if examples else math.nan
 
 
 def sample_clients(
@@ -418,6 +459,8 @@ def aggregate(
 def local_settings(schedule: Schedule, round_index: int) -> LocalSettings:
     """Return what clients train with in a round: its learning rate.
 
+    Clients who join late have one round, at the rate of the first.
+
     Args:
         schedule: How the federation runs.
         round_index: The round's number.
@@ -426,5 +469,6 @@ def local_settings(schedule: Schedule, round_index: int) -> LocalSettings:
         Learning rate, epochs and batch size.
     """
     local = schedule.local
+    round_index = 1 if schedule.joins(round_index) else round_index
     rate = learning_rate(local.lr, schedule.lr_schedule, round_index, schedule.rounds)
     return replace(local, lr=rate)

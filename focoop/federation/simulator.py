@@ -14,7 +14,7 @@ from focoop.federation.rounds import (
     Schedule,
     client_round,
     local_settings,
-    sample_clients,
+    mean_loss_of,
     server_round,
     with_losses,
 )
@@ -96,10 +96,10 @@ def simulate(
     server = replace(server, shared=rounded(server.shared, schedule.down))
     turns: Counter[int] = Counter()  # how often each client took part, those before `resume` too
     for earlier in range(1, done + 1):
-        turns.update(sample_clients(len(clients), schedule.participation, seed, earlier))
+        turns.update(schedule.participants(len(clients), seed, earlier))
     for round_index in range(done + 1, schedule.rounds + 1):
         began = time.perf_counter()
-        participants = sample_clients(len(clients), schedule.participation, seed, round_index)
+        participants = schedule.participants(len(clients), seed, round_index)
         turn = order(list(participants)) if order else participants
         updates = _updates(setup, round_index, server.shared, turn, clients, store)
         up, down = traffic(schedule, server.shared, len(participants), len(task.classes))
@@ -108,9 +108,19 @@ def simulate(
             turns.update(participants)
             share = len(participants) / len(clients)
             spent = schedule.privacy.spent(max(turns.values()), round_index, share)
-        server, loss = server_round(
-            method, task, server, updates, screen=schedule.screen, down=schedule.down, spent=spent
-        )
+        if schedule.joins(round_index) and not method.closed_form:
+            # An average over the late clients alone would forget all others.
+            server, loss = replace(server, report=spent), mean_loss_of(updates)
+        else:
+            server, loss = server_round(
+                method,
+                task,
+                server,
+                updates,
+                screen=schedule.screen,
+                down=schedule.down,
+                spent=spent,
+            )
         yield RoundResult(
             round_index=round_index,
             server=server,

@@ -1,6 +1,7 @@
 """Let a run go on to more rounds than it was started with."""
 
 from focoop.config import RunConfig, config_hash
+from focoop.errors import RunError
 from focoop.methods import lookup
 from focoop.runs.folder import RunFolder
 from focoop.runs.manifest import now
@@ -33,8 +34,16 @@ def lengthen(folder: RunFolder, config: RunConfig) -> str:
 
     Returns:
         What a person should know of the result; empty where it is that of an uninterrupted run.
+
+    Raises:
+        RunError: The run ended with clients that join after training.
     """
     settings = config.federation
+    if settings.late_clients:
+        raise RunError(
+            f"{folder.path} ends with the round in which federation.late_clients join: it cannot "
+            "go on after that; start a run of its own with more rounds"
+        )
     before, after, last = folder.config.federation.rounds, settings.rounds, folder.last_round()
     note = ""
     if settings.lr_schedule != "constant" and last > 0:

@@ -16,7 +16,7 @@ from focoop.data import Source, code_warnings, sources
 from focoop.errors import ConfigError, nearest
 from focoop.features import FeatureSet, open_features, open_labels
 from focoop.methods import lookup
-from focoop.scenario import partition
+from focoop.scenario import partition, untrained_classes
 from focoop.seeds import derive
 
 
@@ -37,6 +37,7 @@ class Split:
     """Training and test images, and which rows each client owns.
 
     With views, the training rows of a client are its images, then as many rows of each view.
+    `unknown` are test images of classes that nobody knows (`data.unknown_classes`).
     """
 
     train: FeatureSet
@@ -47,6 +48,7 @@ class Split:
     shares: partition.Partition | None
     tested: Tested = Tested()
     views: int = 0
+    unknown: FeatureSet | None = None
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -98,10 +100,26 @@ def make_split(
     if not divided and config.data.id.startswith("folder:"):
         sources.refuse_domains(Source.parse(config.data.id).target)
     train, test, tested = _train_and_test(config, opened, divided)
-    shares = _shares(config, len(train.classes))
+    names = untrained_classes.unknown_of(config, train.classes)
+    unknown = untrained_classes.of_unknown(test, names)
+    train, test, tested = _without(names, train, test, tested)
+    shares = _shares(config, train.classes)
     train_index = shares.assign(train.labels.numpy(), derive(config.partition.seed, "train"))
     test_index = shares.assign(test.labels.numpy(), derive(config.partition.seed, "test"))
-    return _with_shots(config, train, test, train_index, test_index, shares, tested)
+    split = _with_shots(config, train, test, train_index, test_index, shares, tested)
+    return replace(split, unknown=unknown)
+
+
+def _without(
+    names: Sequence[str], train: FeatureSet, test: FeatureSet, tested: Tested
+) -> tuple[FeatureSet, FeatureSet, Tested]:
+    """Training and test images without some classes, and where the latter are found again."""
+    if not names:
+        return train, test, tested
+    if tested.rows is not None:
+        stays = [test.classes[label] not in names for label in test.labels.tolist()]
+        tested = replace(tested, rows=tested.rows[np.array(stays, dtype=bool)])
+    return train.drop_classes(names), test.drop_classes(names), tested
 
 
 def remarks(config: RunConfig, *, measured: bool = True) -> list[str]:
@@ -228,7 +246,14 @@ def _opener(
     )
 
 
-def _shares(config: RunConfig, num_classes: int) -> partition.Partition:
+def _shares(config: RunConfig, classes: tuple[str, ...]) -> partition.Partition:
+    """Who holds which share of which class; nobody holds classes known by name alone."""
+    new = untrained_classes.new_of(config, classes)
+    held = _shares_of_held(config, len(classes) - len(new))
+    return untrained_classes.with_new(held, classes, new) if new else held
+
+
+def _shares_of_held(config: RunConfig, num_classes: int) -> partition.Partition:
     settings = config.partition
     if settings.kind == "dirichlet":
         return partition.dirichlet(num_classes, settings.clients, settings.alpha, settings.seed)

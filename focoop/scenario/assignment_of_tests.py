@@ -12,7 +12,7 @@ from focoop.config import RunConfig
 from focoop.data import plain
 from focoop.errors import DataError
 from focoop.features import FeatureSet, open_labels
-from focoop.scenario import partition
+from focoop.scenario import partition, untrained_classes
 from focoop.scenario.assignment import Split, Tested, _opener, _shares
 from focoop.seeds import derive
 
@@ -50,7 +50,12 @@ def tested_split(
     test = opened("test", by=by)
     there, known = set(test.labels.tolist()), set(map(plain, classes))
     new = [name for label, name in enumerate(test.classes) if label in there]
-    if new := [name for name in new if plain(name) not in known]:
+    new = [name for name in new if plain(name) not in known]
+    unknown = None
+    if len(new) == config.data.unknown_classes:
+        unknown = untrained_classes.of_unknown(test, tuple(new))
+        test, new = test.drop_classes(new), []
+    if new:
         raise DataError(
             f"{config.data.id} has test images of a class {new[0]!r} that the run did not have "
             f"(it had {', '.join(classes)}): restore them"
@@ -66,11 +71,12 @@ def tested_split(
         wanted = config.partition.clients or None
         index = partition.by_domain(test.domains.numpy(), wanted, config.partition.seed)
     else:
-        shares = _shares(config, len(classes))
+        shares = _shares(config, tuple(classes))
         index = shares.assign(test.labels.numpy(), derive(config.partition.seed, "test"))
     none = [np.zeros(0, np.int64)] * len(index)
     tested = Tested(by=by)
-    return Split(test.select([]), replace(test, views=()), none, index, 0, shares, tested)
+    alone = replace(test, views=())
+    return Split(test.select([]), alone, none, index, 0, shares, tested, unknown=unknown)
 
 
 def training_is_gone(config: RunConfig) -> bool:

@@ -21,6 +21,7 @@ from focoop.processor import training_in_bfloat16
 from focoop.scenario.assignment import Split, Tested, make_split
 from focoop.scenario.negatives import Negatives, mine
 from focoop.scenario.negatives_cache import remembered
+from focoop.scenario.untrained_classes import UNKNOWN
 from focoop.scenario.wordnet import read_words
 from focoop.seeds import derive
 
@@ -153,6 +154,9 @@ def build_scenario(
         sources[spec] = served_by(features)
     if len(ood) != len(ood_specs):
         raise ConfigError(f"two OOD sets would share a name: {', '.join(ood_specs)}")
+    if split.unknown is not None:
+        ood[UNKNOWN] = split.unknown
+        hashes[UNKNOWN] = split.unknown.sha256()
     sets = EvaluationSets(Owned(split.test, split.test_index), corrupted, ood)
     words = tuple(words or ())
     return Scenario(method, task, backbone, split, sets, hashes, words, sources)
@@ -429,7 +433,8 @@ def expand_severities(specs: Sequence[str]) -> list[tuple[str, str]]:
 
 def _same_classes(config: RunConfig, split: Split, features: FeatureSet, spec: str) -> FeatureSet:
     """Corrupted images with the ID images' classes, in their order."""
-    dropped = [name for name in config.data.drop_classes if name in features.classes]
+    left_out = (*config.data.drop_classes, *(split.unknown.classes if split.unknown else ()))
+    dropped = [name for name in left_out if name in features.classes]
     try:
         return features.drop_classes(dropped).with_classes(split.classes)
     except DataError as error:

@@ -32,6 +32,7 @@ def schedule_of(config: RunConfig, scenario: Scenario) -> Schedule:
     """
     settings = config.federation
     check_parties(config, scenario.num_clients)
+    check_late(config, scenario)
     return Schedule(
         rounds=settings.rounds if scenario.method.trains else 0,
         participation=1.0 if scenario.method.pools_data else settings.participation,
@@ -50,7 +51,33 @@ def schedule_of(config: RunConfig, scenario: Scenario) -> Schedule:
         payload=Payload(settings.payload),
         down=settings.payload_down,
         secure=config.privacy.secure_sum,
+        late=settings.late_clients if scenario.method.trains else 0,
     )
+
+
+def check_late(config: RunConfig, scenario: Scenario) -> None:
+    """Refuse clients that join late where nobody would train before them.
+
+    Args:
+        config: The run's settings.
+        scenario: The run's data.
+
+    Raises:
+        ConfigError: All clients are late, or one party holds all images.
+    """
+    late = config.federation.late_clients
+    if not late or not scenario.method.trains:
+        return
+    if scenario.method.pools_data:
+        raise ConfigError(
+            f"{config.method.name} holds all images in one place: nobody can join late "
+            "(federation.late_clients)"
+        )
+    if late >= scenario.num_clients:
+        raise ConfigError(
+            f"federation.late_clients = {late} of {scenario.num_clients} clients leave nobody to "
+            "train before them: lower it"
+        )
 
 
 def check_parties(config: RunConfig, num_clients: int) -> None:

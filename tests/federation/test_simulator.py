@@ -4,6 +4,7 @@ What every method keeps in it is in tests/methods/test_contract.py.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -152,3 +153,45 @@ def test_learning_rate_schedules() -> None:
     assert learning_rate(1.0, "constant", 3, 4) == 1.0
     with pytest.raises(ConfigError, match="constant, cosine"):
         learning_rate(1.0, "linear", 1, 2)
+
+
+def late_run(name: str, task: Task, late: int) -> tuple[list[RoundResult], MemoryStore]:
+    schedule = Schedule(3, 1.0, LocalSettings(2, 4, 0.5), "cosine", late=late)
+    store, method = MemoryStore(), create(name)
+    results = simulate(method, task, make_clients([8, 8, 8]), schedule, store, seed=5)
+    return list(results), store
+
+
+def test_late_clients_join_in_the_last_round_alone(task: Task) -> None:
+    results, store = late_run("promptfolio", task, 1)
+    assert [r.participants for r in results] == [(0, 1), (0, 1), (2,)]
+    for key, value in results[1].server.shared.items():
+        assert torch.equal(results[2].server.shared[key], value)  # an average would forget others
+    # The late client trained its private context in its one round, at the rate of the first.
+    assert sorted(store.params) == [0, 1, 2]
+    first = start(create("promptfolio"), task, 5).private
+    moved = {k: (store.params[2][k] - first[k]).abs().max() for k in first}
+    assert min(moved.values()) > 1e-3
+    resumed = list(
+        simulate(
+            create("promptfolio"),
+            task,
+            make_clients([8, 8, 8]),
+            Schedule(3, 1.0, LocalSettings(2, 4, 0.5), "cosine", late=1),
+            store,
+            seed=5,
+            resume=(2, results[1].server),
+        )
+    )
+    assert [r.participants for r in resumed] == [(2,)]
+
+
+def test_sums_of_late_clients_are_added_to_those_of_the_others(task: Task) -> None:
+    method = create("fedncm")
+    method.config = replace(method.config, least_images=1)
+    clients = make_clients([8, 8, 8])
+    one = Schedule(1, 1.0, LocalSettings(2, 4, 0.5))
+    whole = list(simulate(method, task, clients, one, MemoryStore(), seed=5))[-1].server
+    two = replace(one, rounds=2, late=1)
+    joined = list(simulate(method, task, clients, two, MemoryStore(), seed=5))[-1].server
+    torch.testing.assert_close(joined.shared["means"], whole.shared["means"])

@@ -32,11 +32,21 @@ import validation_ood  # noqa: E402
 
 SETTINGS = sorted((ROOT / "configs" / "settings").glob("*.toml"))
 SAID = {
-    "data": {"id", "drop_classes", "corrupted", "ood", "validation_ood", "with_patches"},
+    "data": {
+        "id",
+        "drop_classes",
+        "unknown_classes",
+        "new_classes",
+        "corrupted",
+        "ood",
+        "validation_ood",
+        "with_patches",
+    },
     "partition": {"kind", "clients", "alpha", "classes_per_client", "leave_out", "shots"},
     "federation": {
         "rounds",
         "participation",
+        "late_clients",
         "epochs",
         "batch_size",
         "evaluate_every",
@@ -158,7 +168,8 @@ def test_a_setting_gives_every_client_images(
     split = make_split(told)
     counts = split.counts()
     assert len(counts) == told.partition.clients and (counts.sum(1) > 0).all()
-    assert (counts.sum(0) > 0).all() and "BACKGROUND_Google" not in split.classes
+    assert (counts.sum(0) == 0).sum() == told.data.new_classes
+    assert "BACKGROUND_Google" not in split.classes
     assert (split.counts(of_test=True).sum(1) > 0).all()
     if told.partition.shots:
         assert set(counts[counts > 0].tolist()) == {told.partition.shots}

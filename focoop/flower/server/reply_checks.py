@@ -26,7 +26,12 @@ FEWEST_TO_COMPARE = 3
 HEADERS = 2**16  # bytes beside the tensors' own that an update may have
 ROW_KEYS = ("num_test", "num_classes", "accuracy_own", "accuracy_all", "threshold")
 FRONTIER = ("ausuc", "harmonic", "harmonic_best", "own_only", "other_only")
-SHARES = ("accuracy_own", "accuracy_all", "cross_alarm")  # of a row, between 0 and 1
+SHARES = (
+    "accuracy_own",
+    "accuracy_all",
+    "accuracy_new",
+    "cross_alarm",
+)  # of a row, between 0 and 1
 DETECTION = set(measures.detection([0.0], [1.0]))  # what is told of each OOD set
 MOST_IMAGES = 10**9
 MOST_SETS = 1000  # sets a row may tell of
@@ -163,7 +168,7 @@ def read_row(
 
 def _check_row(row: Mapping[str, Any], num_classes: int) -> None:
     """Refuse values that no evaluation gives, and values that do not belong to one."""
-    if odd := set(row) - {*ROW_KEYS, "cross_alarm", "frontier", "corrupted", "ood", "client"}:
+    if odd := set(row) - {*ROW_KEYS, *SHARES, "frontier", "corrupted", "ood", "client"}:
         raise FederationError(f"it tells of {min(odd)[:60]}, which no evaluation has")
     _whole("num_test", row["num_test"], MOST_IMAGES)
     _whole("num_classes", row["num_classes"], num_classes)

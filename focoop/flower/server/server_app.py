@@ -51,12 +51,17 @@ def run_federation(
         pauses: how long it waits between two questions for replies.
 
     Raises:
-        ConfigError: if the method needs all images in one place.
+        ConfigError: if the method needs all images in one place, or clients are to join late.
         FederationError: if too few sites answer, or what they send cannot be used.
     """
     if lookup(config.method.name).pools_data:
         raise ConfigError(
             f"{config.method.name} needs all clients' images in one place: use focoop run"
+        )
+    if config.federation.late_clients:
+        raise ConfigError(
+            "federation.late_clients is for simulated runs: a site may join a federation at any "
+            "time, or use focoop run"
         )
     path = Path(settings.out) if settings.out else Path("runs") / "flower" / config.title
     folder = start(path, config, collect(config), resume=settings.resume, lengthen=True)
