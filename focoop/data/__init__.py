@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from focoop.data.decoding import UnreadableImageError, as_rgb, read_rgb
     from focoop.data.download import fetch
     from focoop.data.folders import folder_splits, read_folder
+    from focoop.data.image_bytes import OPEN_FORMATS, RefusedImage, rgb_from_bytes
     from focoop.data.image_set import ImageSet
     from focoop.data.image_versions import rendered
     from focoop.data.labels import code_warnings
@@ -34,12 +35,14 @@ if TYPE_CHECKING:
 __all__ = [
     "CORRUPTIONS",
     "NAMED",
+    "OPEN_FORMATS",
     "OWN",
     "RECIPE",
     "SEVERITIES",
     "Dataset",
     "ImageSet",
     "Listing",
+    "RefusedImage",
     "Report",
     "Row",
     "Source",
@@ -69,6 +72,7 @@ __all__ = [
     "ready_features",
     "registry",
     "rendered",
+    "rgb_from_bytes",
     "sources",
     "use",
 ]

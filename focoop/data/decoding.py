@@ -4,8 +4,9 @@ import struct
 import threading
 import warnings
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 BITS_PER_SAMPLE, PHOTOMETRIC, SMALL_IS_BRIGHT = 258, 262, 0
 _filters = threading.Lock()  # warning filters belong to the whole process
 # What decoders raise on bad files.
-_ERRORS: tuple[type[Exception], ...] = (
+READER_ERRORS: tuple[type[Exception], ...] = (
     *(OSError, ValueError, SyntaxError, EOFError, RuntimeError, ArithmeticError, LookupError),
     *(TypeError, AttributeError, struct.error, zlib.error),
 )
@@ -106,15 +107,15 @@ def decode(path: Path, *, small: bool = False) -> Decoded:
 
             return quietly(lambda: decode_dicom(path))
         if formats.is_heif(start):
-            return _heif(path)
+            return from_heif(path)
         if formats.is_avif(start) and "AVIF" not in pillow_formats():
             raise MissingPackageError("AVIF needs Pillow 11.3 or newer: pip install -U pillow")
-        return _pillow(path, small)
+        return from_pillow(path, small)
     except MissingPackageError as error:
         raise UnreadableImageError(path, str(error), mendable=True) from error
     except Image.DecompressionBombError as error:
         raise UnreadableImageError(path, TOO_LARGE) from error
-    except _ERRORS as error:
+    except READER_ERRORS as error:
         raise UnreadableImageError(path, plain_reason(error)) from error
 
 
@@ -172,15 +173,23 @@ def as_rgb(image: "Image") -> "Image":
     return _flat("", upright).rgb()
 
 
-def _pillow(path: Path, small: bool) -> Decoded:
-    """A file that Pillow reads."""
+def from_pillow(source: Path | bytes, small: bool = False) -> Decoded:
+    """The content of a file that Pillow reads.
+
+    Args:
+        source: The file, or its bytes.
+        small: Look only whether it can be read.
+
+    Returns:
+        What the file holds.
+    """
     from PIL import ImageOps
 
-    with _opened(path) as opened:
+    with opened_by_pillow(source) as opened:
         kind = opened.format or ""
         remarks = (FIRST,) if small and _has_several(opened) else ()
         if order_of_bytes(opened):
-            with _opened(path) as again:
+            with opened_by_pillow(source) as again:
                 values, alpha = sixteen_bits(opened, again)
             return _deep(kind, values, alpha, remarks)
         white, inverted = _stated_white(opened), _tag(opened, PHOTOMETRIC) == SMALL_IS_BRIGHT
@@ -193,12 +202,24 @@ def _pillow(path: Path, small: bool) -> Decoded:
         return Decoded(kind, values=values, white=white, inverted=inverted, remarks=remarks)
 
 
-def _opened(path: Path) -> "ImageFile":
+def opened_by_pillow(
+    source: Path | bytes, formats_read: Sequence[str] | None = None
+) -> "ImageFile":
+    """Open an image; its size is known then, and no pixel has been decoded.
+
+    Args:
+        source: The file, or its bytes.
+        formats_read: Names of Pillow's readers that may look into it; None: all that are known.
+
+    Returns:
+        The opened image.
+    """
     from PIL import Image
 
+    file = BytesIO(source) if isinstance(source, bytes) else source
     with _filters, warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        return Image.open(path, formats=pillow_formats())
+        return Image.open(file, formats=formats_read or pillow_formats())
 
 
 def _flat(kind: str, image: "Image", remarks: tuple[str, ...] = ()) -> Decoded:
@@ -237,13 +258,27 @@ def _tag(opened: "Image", tag: int) -> Any:
     return opened.tag_v2.get(tag) if hasattr(opened, "tag_v2") else None
 
 
-def _heif(path: Path) -> Decoded:
-    """A photograph in HEIC or HEIF; the library turns it upright."""
+def from_heif(source: Path | bytes, pixels: int | None = None) -> Decoded:
+    """A photograph in HEIC or HEIF; the library turns it upright.
+
+    Args:
+        source: The file, or its bytes.
+        pixels: The largest number of pixels that is decoded; None: any.
+
+    Returns:
+        What the file holds.
+
+    Raises:
+        MissingPackageError: The reader is not installed.
+        PlainError: It has more pixels.
+    """
     try:
         import pillow_heif
     except ImportError as error:
         raise MissingPackageError(f"HEIC needs the package pillow-heif: {EXTRA}") from error
-    container = pillow_heif.open_heif(path)
+    container = pillow_heif.open_heif(BytesIO(source) if isinstance(source, bytes) else source)
+    if pixels is not None and container.size[0] * container.size[1] > pixels:
+        raise PlainError(f"more than {pixels} pixels")
     return _flat("HEIC", container.to_pillow(), (FIRST,) if len(container) > 1 else ())
 
 

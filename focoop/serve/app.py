@@ -1,0 +1,365 @@
+"""The HTTP interface: routes, their description, and the page's files."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
+
+from focoop import __version__
+from focoop.data import RefusedImage
+from focoop.errors import FocoopError, RunError
+from focoop.serve import schemas
+from focoop.serve.batching import QueueFull, Stopped
+from focoop.serve.engine import Answered, Engine
+from focoop.serve.forms import label_of, question_of, read_form
+from focoop.serve.guard import App, Guard
+from focoop.serve.keys import KeyFile
+from focoop.serve.numbers import Numbers
+from focoop.serve.refusals import Refusal, busy
+from focoop.serve.watching import Runs, events, snapshot
+
+PAGE = Path(__file__).parent / "page"
+STATUSES = {"format": 415, "size": 413, "damaged": 422}
+log = logging.getLogger("focoop.serve")
+
+
+def make_app(
+    engine: Engine,
+    *,
+    keys: KeyFile | None = None,
+    runs: Path | None = None,
+    local_only: bool = True,
+    stopping: Callable[[], bool] = lambda: False,
+) -> App:
+    """Make the ASGI app of a server.
+
+    Args:
+        engine: Answers the images. The app stops it when it ends.
+        keys: Keys that are asked for; None: everybody is let in.
+        runs: Folder of runs that may be watched; None: none.
+        local_only: Answer requests alone that call this machine by its loopback name.
+        stopping: Says that the server has been told to stop, so that streams end.
+
+    Returns:
+        The app.
+    """
+    numbers = Numbers(engine)
+    ending = asyncio.Event()
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        ending.set()
+        await asyncio.to_thread(engine.stop)
+
+    api = FastAPI(
+        title="focoop",
+        version=__version__,
+        summary="Which class is it: one of mine, another site's, or nobody's?",
+        docs_url=None,  # those pages load scripts from elsewhere
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    watched = None if runs is None else Runs(runs)
+    _add_errors(api, numbers)
+    _add_state(api, engine, numbers, watched is not None)
+    _add_answers(api, engine, numbers)
+    if watched is not None:
+        _add_runs(api, watched, engine.limits.streams, lambda: stopping() or ending.is_set())
+    _add_page(api)
+    _describe(api, keys is not None)
+    return Guard(api, engine.limits, keys, local_only, numbers.request)
+
+
+def _add_errors(api: FastAPI, numbers: Numbers) -> None:
+    """Answer all that goes wrong with the same document."""
+
+    @api.exception_handler(Refusal)
+    async def refused(_: Request, refusal: Refusal) -> Response:
+        numbers.refusal(refusal.kind)
+        return JSONResponse(refusal.body(), refusal.status, refusal.headers())
+
+    @api.exception_handler(HTTPException)
+    async def unknown(_: Request, error: HTTPException) -> Response:
+        kinds = {404: "path", 405: "method"}
+        refusal = Refusal(error.status_code, kinds.get(error.status_code, "http"), error.detail)
+        return JSONResponse(refusal.body(), refusal.status, error.headers)
+
+    @api.exception_handler(Exception)
+    async def failed(_: Request, error: Exception) -> Response:
+        body = Refusal(500, "server", "an error of the server; its log has it").body()
+        return JSONResponse(body, 500)
+
+
+def _add_state(api: FastAPI, engine: Engine, numbers: Numbers, watches: bool) -> None:
+    @api.get("/health", summary="Is the process alive?")
+    async def health() -> schemas.State:
+        return schemas.State(status="ok")
+
+    @api.get("/ready", summary="Does it answer images?", responses=_errors(503))
+    async def ready() -> schemas.State:
+        if not engine.ready:
+            raise busy("the server is stopping")
+        return schemas.State(status="ready")
+
+    @api.get("/metrics", summary="Numbers for Prometheus.", response_class=Response)
+    async def metrics() -> Response:
+        return Response(numbers.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @api.get("/v1/models", summary="Models, clients, calibration and drift.")
+    async def models() -> schemas.ModelList:
+        limits = engine.limits
+        return schemas.ModelList.model_validate(
+            {
+                "models": [served.describe() for served in engine.served.values()],
+                "limits": {name: getattr(limits, name) for name in schemas.Bounds.model_fields},
+                "runs": watches,
+            }
+        )
+
+
+def _add_answers(api: FastAPI, engine: Engine, numbers: Numbers) -> None:
+    limits = engine.limits
+
+    @api.post(
+        "/v1/predict",
+        summary="Which class is on each image, and whose is it?",
+        response_model=schemas.PredictAnswer,
+        responses=_errors(400, 404, 408, 411, 413, 415, 422, 503),
+        openapi_extra=_form(limits.images, "client", "open_share", "top"),
+    )
+    async def predict(request: Request) -> Response:
+        form = await read_form(request, limits, limits.images)
+        served, question = question_of(form.fields, engine)
+        with _admitted(engine, len(form.images)):
+            prepared = await _prepared(
+                [engine.prepare(content, served) for _, content in form.images],
+                [name for name, _ in form.images],
+                limits.seconds,
+            )
+            answers: list[Answered] = await _all(engine.ask(prepared, question), limits.seconds)
+        client = served.client_name(question.client)
+        for found in answers:
+            numbers.image(served.name, client, found.answer.verdict, found.answer.p_value)
+        return JSONResponse(
+            {
+                "model": served.name,
+                "client": client,
+                "open_share": question.open_share,
+                "predictions": [
+                    found.answer.to_dict() | {"source": name or f"image {place}"}
+                    for place, (found, (name, _)) in enumerate(
+                        zip(answers, form.images, strict=True)
+                    )
+                ],
+            }
+        )
+
+    @api.post(
+        "/v1/explain",
+        summary="Where in an image is a class?",
+        response_model=schemas.Explanation,
+        responses=_errors(400, 404, 408, 411, 413, 415, 422, 503),
+        openapi_extra=_form(1, "client", "label"),
+    )
+    async def explain(request: Request) -> Response:
+        form = await read_form(request, limits, 1)
+        served, question = question_of(form.fields, engine)
+        label = label_of(form.fields, served)
+        name, content = form.images[0]
+        with _admitted(engine, 1):
+            work = engine.explain(content, served, question.client, label)
+            (found,) = await _prepared([work], [name], limits.seconds)
+        rows, columns = found.shape
+        return JSONResponse(
+            {
+                "model": served.name,
+                "label": label,
+                "rows": rows,
+                "columns": columns,
+                "values": [[round(float(value), 5) for value in row] for row in found],
+            }
+        )
+
+
+class _admitted:
+    """A context in which images are inside the engine."""
+
+    def __init__(self, engine: Engine, images: int) -> None:
+        self.engine, self.images = engine, images
+
+    def __enter__(self) -> None:
+        try:
+            self.engine.admit(self.images)
+        except QueueFull as error:
+            raise busy("the queue is full: try again soon") from error
+        except Stopped as error:
+            raise busy("the server is stopping") from error
+
+    def __exit__(self, *_: object) -> None:
+        self.engine.release(self.images)
+
+
+async def _prepared(
+    work: "Sequence[Future[Any]]", names: Sequence[str], seconds: float
+) -> list[Any]:
+    """What threads make of the images; one refusal for all images that cannot be read."""
+    found = await _all(work, seconds, errors=True)
+    bad = [(place, error) for place, error in enumerate(found) if isinstance(error, Exception)]
+    if not bad:
+        return found
+    for _, error in bad:
+        if not isinstance(error, FocoopError):
+            raise error
+    listed = [
+        {"index": place, "source": names[place], "reason": str(error)} for place, error in bad
+    ]
+    kinds = [getattr(error, "kind", "damaged") for _, error in bad]
+    status = max((STATUSES[kind] for kind in kinds), default=422)
+    first = f"{listed[0]['source'] or 'image ' + str(bad[0][0])}: {listed[0]['reason']}"
+    text = f"{len(bad)} of {len(found)} images cannot be answered ({first})"
+    raise Refusal(status, "image", text, listed)
+
+
+async def _all(
+    work: "Sequence[Future[Any]]", seconds: float, *, errors: bool = False
+) -> list[Any]:
+    """Wait for futures of threads, for so long."""
+    waits = [asyncio.wrap_future(one) for one in work]
+    try:
+        async with asyncio.timeout(seconds):
+            return await asyncio.gather(*waits, return_exceptions=errors)
+    except TimeoutError as error:
+        raise busy(f"no answer within {seconds:g} seconds: try again soon") from error
+    except (CancelledError, QueueFull, Stopped) as error:
+        raise busy() from error
+    finally:
+        for one in work:
+            one.cancel()
+
+
+def _add_runs(api: FastAPI, runs: Runs, most: int, ended: Callable[[], bool]) -> None:
+    open_streams = [0]
+
+    @api.get("/v1/runs", summary="Runs that can be watched.")
+    async def listed() -> schemas.RunList:
+        lines = await asyncio.to_thread(runs.listed)
+        return schemas.RunList.model_validate({"runs": lines})
+
+    @api.get("/v1/runs/{name:path}/events", summary="A run as it goes on (server-sent events).",
+             response_class=StreamingResponse, responses=_errors(404, 503))  # fmt: skip
+    async def follow(name: str) -> Response:
+        path = await _found(runs, name)
+        if open_streams[0] >= most:
+            raise busy(f"{most} pages watch runs already")
+
+        async def stream() -> AsyncIterator[bytes]:
+            open_streams[0] += 1
+            try:
+                async for event in events(path, ended):
+                    yield event
+            finally:
+                open_streams[0] -= 1
+
+        return StreamingResponse(stream(), media_type="text/event-stream")
+
+    @api.get("/v1/runs/{name:path}", summary="A run: curves, partition, who took part.",
+             response_class=JSONResponse, responses=_errors(404))  # fmt: skip
+    async def one(name: str) -> Response:
+        path = await _found(runs, name)
+        try:
+            return JSONResponse(await asyncio.to_thread(snapshot, path))
+        except FocoopError as error:
+            raise Refusal(404, "run", str(error)) from error
+
+
+async def _found(runs: Runs, name: str) -> Path:
+    try:
+        return await asyncio.to_thread(runs.find, name)
+    except RunError as error:
+        raise Refusal(404, "run", str(error)) from error
+
+
+def _add_page(api: FastAPI) -> None:
+    files = {path.name: path for path in PAGE.iterdir() if path.suffix in (".js", ".css", ".svg")}
+
+    @api.get("/", include_in_schema=False)
+    async def page() -> Response:
+        return FileResponse(PAGE / "index.html")
+
+    @api.get("/page/{name}", include_in_schema=False)
+    async def part(name: str) -> Response:
+        if name not in files:
+            raise HTTPException(404, "there is no such file")
+        return FileResponse(files[name])
+
+
+def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The refusals of a route, for its description."""
+    texts = {
+        400: "The body or a header is malformed.",
+        404: "No such model, client or run.",
+        408: "The body came in too slowly.",
+        411: "The header Content-Length is missing.",
+        413: "Too many bytes, pixels or images.",
+        415: "Not multipart, or not an image of a format that is read.",
+        422: "A damaged image, or a field that cannot be understood.",
+        503: "Full, or stopping: try again after Retry-After.",
+    }
+    return {
+        status: {"model": schemas.ErrorAnswer, "description": texts[status]} for status in statuses
+    }
+
+
+def _form(images: int, *names: str) -> dict[str, Any]:
+    """The multipart body of a route, for its description."""
+    known = {
+        "client": {"type": "string", "description": "Name or number of a client, or global."},
+        "open_share": {
+            "type": "number",
+            "minimum": 0,
+            "maximum": 1,
+            "description": "0: own classes alone. 1: all classes alike. Default: the model's.",
+        },
+        "top": {"type": "integer", "minimum": 1, "maximum": 100, "default": 5},
+        "label": {"type": "string", "description": "Name of a class."},
+    }
+    many: dict[str, Any] = {
+        "type": "array",
+        "items": {"type": "string", "format": "binary", "contentMediaType": "image/*"},
+        "minItems": 1,
+        "maxItems": images,
+    }
+    properties = {"images": many, "model": {"type": "string", "description": "Default: the first."}}
+    properties |= {name: known[name] for name in names}
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": ["images", *(["label"] if "label" in names else [])],
+        "additionalProperties": False,
+    }
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
+
+
+def _describe(api: FastAPI, keyed: bool) -> None:
+    """Say in the OpenAPI description that keys are asked for."""
+    if not keyed:
+        return
+    plain = api.openapi
+
+    def described() -> dict[str, Any]:
+        document = plain()
+        schemes = document.setdefault("components", {}).setdefault("securitySchemes", {})
+        schemes["key"] = {"type": "http", "scheme": "bearer"}
+        document["security"] = [{"key": []}]
+        return document
+
+    api.openapi = described  # type: ignore[method-assign]

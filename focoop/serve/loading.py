@@ -1,0 +1,140 @@
+"""Trained models in the shape that a server needs."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from focoop.errors import RunError
+from focoop.predict import GLOBAL, Calibration, Model, Prediction, model_of_run, read_model
+from focoop.runs import CONFIG, RunFolder
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from focoop.clip import ImageFeatures
+
+PIECE = 8  # images through the tower at once on a CPU: more are slower (features/encoding.py)
+
+
+class LoadedModel:
+    """A trained model, ready for images: its backbone and all its sides are in memory.
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: Model) -> None:
+        from focoop.features import patch_kind_of
+
+        self._model = model
+        self._backbone = model.backbone
+        kind = model.method.patch_kind
+        self._patches = patch_kind_of(model.backbone, kind) if kind else None
+        self.classes: Sequence[str] = model.classes
+        self.sides: Mapping[str, int | None] = dict(zip(model.sides, model.keys, strict=True))
+        self.usual = next(name for name, key in self.sides.items() if key == model.client)
+        self.calibration: Calibration | None = model.calibration
+        self.open_share: float | None = model.open_share
+        self.explains = bool(model.backbone.patch_kinds)
+
+    def own_classes(self, client: int | None) -> Sequence[str]:
+        """Return a client's class names; of the global model none.
+
+        Args:
+            client: Its number.
+
+        Returns:
+            The names.
+        """
+        return () if client is None else self._model.own_classes(client)
+
+    def prepare(self, image: Any) -> "Tensor":
+        """Make an image as small as the backbone takes it.
+
+        Args:
+            image: A PIL image in RGB.
+
+        Returns:
+            Its pixels.
+        """
+        return self._backbone.prepare(image)
+
+    def encode(self, prepared: "Sequence[Tensor]") -> "ImageFeatures":
+        """Encode images; on a CPU a few at a time.
+
+        Args:
+            prepared: What `prepare` gave for each.
+
+        Returns:
+            Features of all, in order.
+        """
+        import torch
+
+        from focoop.clip import ImageFeatures
+
+        where = self._backbone.device
+        size = PIECE if where.type == "cpu" else len(prepared)
+        with torch.no_grad():
+            parts = [
+                self._backbone.encode_images(
+                    torch.stack(list(prepared[first : first + size])).to(where),
+                    patches=self._patches,
+                )
+                for first in range(0, len(prepared), size)
+            ]
+        local = [part.patches for part in parts if part.patches is not None]
+        return ImageFeatures(
+            torch.cat([part.pooled for part in parts]), torch.cat(local) if local else None
+        )
+
+    def decide(
+        self, features: "ImageFeatures", *, client: int | None, open_share: float | None, top: int
+    ) -> Sequence[Prediction]:
+        """Answer images.
+
+        Args:
+            features: What `encode` gave.
+            client: For whom; None: the global model.
+            open_share: Position of the dial; None: the model's.
+            top: How many classes are listed.
+
+        Returns:
+            An answer for each image.
+        """
+        side = GLOBAL if client is None else client
+        return self._model.decide(features, client=side, open_share=open_share, top=top)
+
+    def heat_map(self, image: Any, label: str, client: int | None) -> "NDArray[np.float32]":
+        """Say where in an image a class is.
+
+        Args:
+            image: A PIL image.
+            label: The class.
+            client: Whose prompts are asked; None: the global ones.
+
+        Returns:
+            Similarities (h, w).
+        """
+        return self._model.heat_map(image, label, client=GLOBAL if client is None else client)
+
+
+def load(path: Path, device: str) -> LoadedModel:
+    """Load a run folder or an exported model.
+
+    Args:
+        path: The folder.
+        device: Torch device.
+
+    Returns:
+        The model.
+
+    Raises:
+        RunError: The folder holds neither.
+    """
+    if not path.is_dir():
+        raise RunError(f"{path} is no folder: give a run folder or an exported model")
+    if (path / CONFIG).is_file():
+        return LoadedModel(model_of_run(RunFolder.open(path), device=device))
+    return LoadedModel(read_model(path, device=device))
