@@ -19,6 +19,8 @@ FLOWER = "flower"  # needs flwr, an extra; nothing but the command line may need
 OPENCLIP = {f"focoop.clip.{name}" for name in ("openclip", "patches", "weights")}
 OPENCLIP |= {f"focoop.clip.text.{name}" for name in ("kernels", "kernels_attention")}
 OPENCLIP |= {"focoop.methods._bos_triton"}
+# FastAPI, an extra: routes and documents are declared with its types.
+OPENCLIP |= {"focoop.serve.app", "focoop.serve.schemas"}
 # Loose files first, then rooms. A room may import the lines above its own; rooms of one line do not
 # import each other.
 LAYERS = (

@@ -21,6 +21,7 @@ from focoop.cli import (
     keys,
     negatives,
     run,
+    serve,
     site,
 )
 from focoop.cli.console import messages
@@ -47,6 +48,7 @@ app.command()(compare.compare)
 app.command()(compare.tune)
 app.command()(data.features)
 app.command()(negatives.negatives)
+app.command()(serve.serve)
 app.command()(keys.keys)
 app.command()(coordinator.coordinator)
 app.command()(info.methods)

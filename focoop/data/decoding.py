@@ -4,7 +4,7 @@ import struct
 import threading
 import warnings
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -203,7 +203,7 @@ def from_pillow(source: Path | bytes, small: bool = False) -> Decoded:
 
 
 def opened_by_pillow(
-    source: Path | bytes, formats_read: Sequence[str] | None = None
+    source: Path | bytes, formats_read: tuple[str, ...] | None = None
 ) -> "ImageFile":
     """Open an image; its size is known then, and no pixel has been decoded.
 
@@ -219,7 +219,8 @@ def opened_by_pillow(
     file = BytesIO(source) if isinstance(source, bytes) else source
     with _filters, warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        return Image.open(file, formats=formats_read or pillow_formats())
+        wanted = pillow_formats() if formats_read is None else formats_read
+        return Image.open(file, formats=wanted)
 
 
 def _flat(kind: str, image: "Image", remarks: tuple[str, ...] = ()) -> Decoded:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 SCANS = 100  # of a JPEG; a progressive one has about ten, one made to keep a processor busy many
 HEIF = "HEIF"
+READER_ERRORS_AND_WARNINGS: tuple[type[Exception], ...] = (*READER_ERRORS, Warning)
 # Formats of photographs and figures. JPEG 2000 and DICOM decode too slowly or too freely to be
 # taken from strangers.
 OPEN_FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", HEIF)
@@ -46,9 +47,7 @@ class RefusedImage(DataError):
         self.reason, self.kind = reason, kind
 
 
-def rgb_from_bytes(
-    content: bytes, *, pixels: int, names: Sequence[str] = OPEN_FORMATS
-) -> "Image":
+def rgb_from_bytes(content: bytes, *, pixels: int, names: Sequence[str] = OPEN_FORMATS) -> "Image":
     """Decode an image as RGB, upright, eight bits per value, transparent parts laid on white.
 
     Args:
@@ -72,7 +71,7 @@ def rgb_from_bytes(
         raise RefusedImage(_too_large(pixels), "size") from error
     except MemoryError as error:
         raise RefusedImage("too large for the memory that is left", "size") from error
-    except (*READER_ERRORS, Warning) as error:
+    except READER_ERRORS_AND_WARNINGS as error:
         reason = plain_reason(error)
         raise RefusedImage(reason, "format" if reason == NO_IMAGE else "damaged") from error
 
@@ -95,7 +94,7 @@ def _decoded(content: bytes, pixels: int, names: Sequence[str]) -> "Image":
         raise RefusedImage(_too_large(pixels), "size")
     if content.startswith(b"\xff\xd8") and content.count(b"\xff\xda") > SCANS:
         raise RefusedImage(f"a JPEG of more than {SCANS} scans", "damaged")
-    readers = [name for name in pillow_formats() if name in names]
+    readers = tuple(name for name in pillow_formats() if name in names)
     with opened_by_pillow(content, readers) as opened:
         width, height = opened.size
     if width * height > pixels:

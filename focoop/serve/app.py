@@ -1,7 +1,6 @@
 """The HTTP interface: routes, their description, and the page's files."""
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import CancelledError, Future
@@ -14,7 +13,6 @@ from fastapi.responses import FileResponse, JSONResponse, Response, StreamingRes
 from starlette.exceptions import HTTPException
 
 from focoop import __version__
-from focoop.data import RefusedImage
 from focoop.errors import FocoopError, RunError
 from focoop.serve import schemas
 from focoop.serve.batching import QueueFull, Stopped
@@ -229,9 +227,7 @@ async def _prepared(
     raise Refusal(status, "image", text, listed)
 
 
-async def _all(
-    work: "Sequence[Future[Any]]", seconds: float, *, errors: bool = False
-) -> list[Any]:
+async def _all(work: "Sequence[Future[Any]]", seconds: float, *, errors: bool = False) -> list[Any]:
     """Wait for futures of threads, for so long."""
     waits = [asyncio.wrap_future(one) for one in work]
     try:
@@ -321,7 +317,7 @@ def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def _form(images: int, *names: str) -> dict[str, Any]:
     """The multipart body of a route, for its description."""
-    known = {
+    known: dict[str, Any] = {
         "client": {"type": "string", "description": "Name or number of a client, or global."},
         "open_share": {
             "type": "number",
@@ -338,7 +334,10 @@ def _form(images: int, *names: str) -> dict[str, Any]:
         "minItems": 1,
         "maxItems": images,
     }
-    properties = {"images": many, "model": {"type": "string", "description": "Default: the first."}}
+    properties: dict[str, Any] = {
+        "images": many,
+        "model": {"type": "string", "description": "Default: the first."},
+    }
     properties |= {name: known[name] for name in names}
     schema = {
         "type": "object",
@@ -346,7 +345,9 @@ def _form(images: int, *names: str) -> dict[str, Any]:
         "required": ["images", *(["label"] if "label" in names else [])],
         "additionalProperties": False,
     }
-    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
+    return {
+        "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
+    }
 
 
 def _describe(api: FastAPI, keyed: bool) -> None:

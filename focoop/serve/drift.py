@@ -82,7 +82,9 @@ class DriftCounter:
         return Drift(images, flagged, self._expected, low, high, state)
 
 
-def band(images: int, share: float, calibrated_on: int = 0, level: float = LEVEL) -> tuple[int, int]:
+def band(
+    images: int, share: float, calibrated_on: int = 0, level: float = LEVEL
+) -> tuple[int, int]:
     """Find the counts between which all but `level` of the windows lie.
 
     Args:

@@ -70,7 +70,7 @@ class Engine:
         self.on_batch = on_batch or (lambda images: None)
         self._inside, self._lock = 0, threading.Lock()
         self._decoders = ThreadPoolExecutor(min(4, cores()), "focoop-decode")
-        self._batcher: "Batcher[tuple[Tensor, Question], Answered]" = Batcher(
+        self._batcher: Batcher[tuple[Tensor, Question], Answered] = Batcher(
             self._answer, batch=self.limits.batch, wait=self.limits.wait, queue=self.limits.queue
         )
         # A heat map runs the towers: one at a time, so that answers do not wait for many.

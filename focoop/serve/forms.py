@@ -62,22 +62,27 @@ async def read_form(request: Any, limits: Limits, images: int) -> Form:
     )
     try:
         form = await parser.parse()
+        found: list[tuple[str, str, bytes]] = []
+        fields: dict[str, str] = {}
+        for name, value in form.multi_items():
+            if isinstance(value, UploadFile):
+                found.append((name, _plain(value.filename or ""), value.file.read()))
+            else:
+                _add(fields, name, str(value))
     except MultiPartException as error:
         raise _bad_form(str(error.message), images) from error
-    except (ValueError, LookupError, UnicodeError) as error:  # of the parser below, on bad bytes
+    except (ValueError, LookupError) as error:  # of the parser below, on bad bytes
         raise Refusal(400, "form", "the body is not valid multipart/form-data") from error
-    found, fields = [], {}
-    for name, value in form.multi_items():
-        if isinstance(value, UploadFile):
-            if name != IMAGES:
-                raise Refusal(422, "field", f"files belong into the field {IMAGES!r}")
-            found.append((_plain(value.filename or ""), value.file.read()))
-            value.file.close()
-        elif name in FIELDS and name not in fields:
-            fields[name] = str(value)
-        else:
-            raise Refusal(422, "field", f"the fields are {', '.join(FIELDS)}, once each, and images")
+    finally:
+        for file in parser._files_to_close_on_error:  # also where the body ended early
+            file.close()
     return Form(_checked(found, limits), fields)
+
+
+def _add(fields: dict[str, str], name: str, value: str) -> None:
+    if name not in FIELDS or name in fields:
+        raise Refusal(422, "field", f"the fields are {', '.join(FIELDS)}, once each, and {IMAGES}")
+    fields[name] = value
 
 
 def _bad_form(message: str, images: int) -> Refusal:
@@ -86,7 +91,10 @@ def _bad_form(message: str, images: int) -> Refusal:
     return Refusal(400, "form", f"the body is not valid multipart/form-data: {message}")
 
 
-def _checked(images: list[tuple[str, bytes]], limits: Limits) -> list[tuple[str, bytes]]:
+def _checked(files: list[tuple[str, str, bytes]], limits: Limits) -> list[tuple[str, bytes]]:
+    if any(field != IMAGES for field, _, _ in files):
+        raise Refusal(422, "field", f"files belong into the field {IMAGES!r}")
+    images = [(name, content) for _, name, content in files]
     if not images:
         raise Refusal(422, "images", f"send at least one image in the field {IMAGES!r}")
     large = [
@@ -156,5 +164,3 @@ def label_of(fields: dict[str, str], served: Served) -> str:
     if label not in served.model.classes:
         raise Refusal(422, "label", "label is the name of one of the model's classes")
     return label
-
-

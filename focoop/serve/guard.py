@@ -87,7 +87,9 @@ class Guard:
         """Answer a request, or pass it on."""
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        headers = {name.decode("latin-1"): text.decode("latin-1") for name, text in scope["headers"]}
+        headers = {
+            name.decode("latin-1"): text.decode("latin-1") for name, text in scope["headers"]
+        }
         answer, began = _Answer(send), time.perf_counter()
         self.active += 1
         length = 0
@@ -134,7 +136,9 @@ class Guard:
         if method not in WITH_BODY and "transfer-encoding" not in headers:
             given = headers.get("content-length", "0")
         elif "content-length" not in headers:
-            raise Refusal(411, "length", "send the header Content-Length: bodies in chunks are refused")
+            raise Refusal(
+                411, "length", "send the header Content-Length: bodies in chunks are refused"
+            )
         else:
             given = headers["content-length"]
         if not (given.isascii() and given.isdigit()):

@@ -1,4 +1,4 @@
-"""API keys: a file of hashes, one line per key; the keys themselves are nowhere but with their users.
+"""API keys: a file of hashes, one line per key; the keys themselves are with their users alone.
 
     # name  sha256 of the key
     ward-7  9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08

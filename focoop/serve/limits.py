@@ -45,7 +45,9 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("images", "image_bytes", "request_bytes", "held_bytes", "pixels", "queue"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"the limit {name} is {getattr(self, name)}: at least 1 is needed")
+                raise ConfigError(
+                    f"the limit {name} is {getattr(self, name)}: at least 1 is needed"
+                )
         if self.batch < 1 or self.wait < 0 or self.seconds <= 0 or self.stop_seconds < 0:
             raise ConfigError("a batch holds at least 1 image, and no time is negative")
         unknown = [name for name in self.formats if name not in OPEN_FORMATS]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from focoop.errors import RunError
-from focoop.predict import GLOBAL, Calibration, Model, Prediction, model_of_run, read_model
+from focoop.predict import FILE, GLOBAL, Calibration, Model, Prediction, model_of_run, read_model
 from focoop.runs import CONFIG, RunFolder
 
 if TYPE_CHECKING:
@@ -120,12 +120,12 @@ class LoadedModel:
         return self._model.heat_map(image, label, client=GLOBAL if client is None else client)
 
 
-def load(path: Path, device: str) -> LoadedModel:
+def load(path: Path, device: str | None = None) -> LoadedModel:
     """Load a run folder or an exported model.
 
     Args:
         path: The folder.
-        device: Torch device.
+        device: Torch device; by default that of the run, or the CPU.
 
     Returns:
         The model.
@@ -133,8 +133,8 @@ def load(path: Path, device: str) -> LoadedModel:
     Raises:
         RunError: The folder holds neither.
     """
-    if not path.is_dir():
-        raise RunError(f"{path} is no folder: give a run folder or an exported model")
-    if (path / CONFIG).is_file():
+    if (path / CONFIG).is_file() and not (path / FILE).is_file():
         return LoadedModel(model_of_run(RunFolder.open(path), device=device))
+    if not path.is_file() and not (path / FILE).is_file():
+        raise RunError(f"{path} holds no model: give a folder of focoop run or of focoop export")
     return LoadedModel(read_model(path, device=device))

@@ -34,9 +34,7 @@ class Numbers:
         self._seconds = made(
             Histogram, "request_seconds", "Time of a request.", ("route",), buckets=SECONDS
         )
-        self._images = made(
-            Counter, "images", "Answered images.", ("model", "client", "verdict")
-        )
+        self._images = made(Counter, "images", "Answered images.", ("model", "client", "verdict"))
         self._refused = made(Counter, "refusals", "Refused requests.", ("kind",))
         self._p_values = made(
             Histogram,

@@ -1,4 +1,4 @@
-"""Every way in which a request is refused: a status, a short kind for programs, words for people."""
+"""How a request is refused: a status, a short kind for programs, words for people."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,9 +27,7 @@ class Refusal(Exception):
 
     def body(self) -> dict[str, Any]:
         """Return the JSON document that is sent."""
-        return {
-            "error": {"kind": self.kind, "message": self.message, "images": list(self.images)}
-        }
+        return {"error": {"kind": self.kind, "message": self.message, "images": list(self.images)}}
 
     def headers(self) -> dict[str, str]:
         """Return the HTTP headers that belong to it."""

@@ -27,7 +27,7 @@ def serve(
     open_to_all: bool = False,
     runs: Path | None = None,
     limits: Limits | None = None,
-    device: str = "cpu",
+    device: str | None = None,
     on_ready: Callable[[str], None] = lambda address: None,
 ) -> None:
     """Serve models and the page until SIGTERM or SIGINT; what was taken is answered first.
@@ -40,7 +40,7 @@ def serve(
         open_to_all: Serve without keys on any address.
         runs: Folder of runs that the page may watch.
         limits: What requests may hold.
-        device: Torch device of the backbone.
+        device: Torch device of the backbone; by default that of the run, or the CPU.
         on_ready: Told the address when the server listens.
 
     Raises:
@@ -75,12 +75,12 @@ def require_extra() -> None:
         raise MissingExtra(EXTRA) from error
 
 
-def load_models(models: Sequence[str | Path], device: str) -> dict[str, ServedModel]:
+def load_models(models: Sequence[str | Path], device: str | None = None) -> dict[str, ServedModel]:
     """Load models by name.
 
     Args:
         models: Paths, or `NAME=PATH`.
-        device: Torch device.
+        device: Torch device; by default that of the run, or the CPU.
 
     Returns:
         The models, in the given order.

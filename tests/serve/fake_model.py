@@ -125,7 +125,9 @@ class FakeModel:
         return pixels[..., CLASSES.index(label)]
 
 
-def picture(colour: Any = (230, 10, 20), size: tuple[int, int] = (40, 30), kind: str = "PNG") -> bytes:
+def picture(
+    colour: Any = (230, 10, 20), size: tuple[int, int] = (40, 30), kind: str = "PNG"
+) -> bytes:
     """The bytes of an image of one colour."""
     file = io.BytesIO()
     Image.new("RGB", size, colour).save(file, kind)
