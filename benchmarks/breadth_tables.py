@@ -1,0 +1,192 @@
+"""The tables of `breadth.py`: means over seeds in percent, the best of a column bold."""
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+Cells = Sequence[Mapping[str, Any]]
+CLOSED = ("fedncm", "fedlda", "fed3r", "gda_clip", "tofa")  # what focoop_plus is held against
+OURS = "focoop_plus"
+HEAD = """# Breadth: settings, shots and methods
+
+Made by `python benchmarks/breadth.py`; nothing was tuned for any cell. Percent, mean ± deviation
+over seeds where there are several; the best mean of a column, and what is within 0.05 of it, bold.
+*own*, *all*: accuracy on a client's own test images and on everybody's, over all classes. *area*:
+area under own against other classes as the bias on own classes varies (`ausuc`).
+"""
+
+
+def means(cells: Cells, name: str, **wanted: Any) -> dict[str, tuple[float, float, int]]:
+    """Method -> mean, deviation and number of seeds of a number, in percent."""
+    values: dict[str, list[float]] = {}
+    for cell in cells:
+        if name in cell and all(cell[key] == value for key, value in wanted.items()):
+            values.setdefault(cell["method"], []).append(100 * cell[name])
+    return {
+        method: (fmean(found), stdev(found) if len(found) > 1 else 0.0, len(found))
+        for method, found in values.items()
+    }
+
+
+def order(methods: set[str]) -> list[str]:
+    """Closed forms first, then ours, then what is trained."""
+    known = ("zeroshot", *CLOSED, OURS)
+    return sorted(methods, key=lambda one: (known.index(one) if one in known else 99, one))
+
+
+def table(columns: Mapping[str, Mapping[str, tuple[float, float, int]]]) -> str:
+    """A markdown table of methods by columns; a number of one seed alone has an asterisk."""
+    methods = order({method for found in columns.values() for method in found})
+    lines = ["| |" + "".join(f" {name} |" for name in columns), "|---|" + "---:|" * len(columns)]
+    for method in methods:
+        row = [f"| `{method}` |"]
+        for found in columns.values():
+            if method not in found:
+                row.append(" |")
+                continue
+            mean, spread, count = found[method]
+            best = max(value for value, _, _ in found.values())
+            text = f"{mean:.1f}" + (f" ± {spread:.1f}" if count > 1 else " \\*")
+            row.append(f" **{text}** |" if len(found) > 1 and mean > best - 0.05 else f" {text} |")
+        lines.append("".join(row))
+    return "\n".join(lines) + "\n"
+
+
+def by_shots(cells: Cells, sets: Sequence[str], shots: Sequence[int]) -> str:
+    """Own, all and area of every set by shots."""
+    parts = ["## Shots\n\nTen clients without a common class.\n"]
+    for name in sets:
+        for key, title in (("ausuc", "area"), ("own", "own"), ("all", "all")):
+            columns = {
+                f"{count or 'all'} {'shots' if count != 1 else 'shot'}": means(
+                    cells, key, setting=name, shots=count
+                )
+                for count in shots
+            }
+            parts.append(f"### {name}: {title}\n\n{table(columns)}")
+    return "\n".join(parts)
+
+
+def gaps(cells: Cells, sets: Sequence[str], shots: Sequence[int]) -> str:
+    """FOCoOp+ against the best closed form of each cell, and against each of them in the mean."""
+    parts = ["## FOCoOp+ against federated statistics\n"]
+    worst, over = [], {}  # type: list[str], dict[str, dict[str, tuple[float, float, int]]]
+    for key, title in (("ausuc", "area"), ("own", "own"), ("all", "all")):
+        differences: list[tuple[float, str, str]] = []
+        totals: dict[str, list[float]] = {}
+        for name in sets:
+            for count in shots:
+                found = means(cells, key, setting=name, shots=count)
+                rivals = {method: found[method][0] for method in CLOSED if method in found}
+                if OURS not in found or not rivals:
+                    continue
+                best = max(rivals, key=lambda method: rivals[method])
+                where = f"{name}, {count or 'all'} shots"
+                differences.append((found[OURS][0] - rivals[best], where, best))
+                for method in (*rivals, OURS):
+                    totals.setdefault(method, []).append(found[method][0])
+        if not differences:
+            continue
+        over[f"{title}, mean"] = {m: (fmean(v), 0.0, 2) for m, v in totals.items()}
+        least, where, best = min(differences)
+        above = sum(gap >= -0.3 for gap, _, _ in differences)
+        worst.append(
+            f"- {title}: {above} of {len(differences)} cells not more than 0.3 below the best "
+            f"closed form there; mean gap {fmean(gap for gap, _, _ in differences):+.1f}, worst "
+            f"{least:+.1f} ({where}, against `{best}`)"
+        )
+    shown = table(over).replace(" ± 0.0", "") if over else ""
+    return "\n".join([*parts, shown, *worst, ""])
+
+
+def others(cells: Cells, names: Sequence[str]) -> str:
+    """Settings beside the shots: partitions, unseen domains, unknown, new and late."""
+    groups: list[tuple[str, Callable[[str], bool], tuple[tuple[str, str], ...]]] = [
+        (
+            "Clients and partitions (8 shots)",
+            lambda name: "-k100" in name or ("-dir" in name and "late" not in name),
+            (("own", "own"), ("all", "all"), ("ausuc", "area")),
+        ),
+        (
+            "Unseen domains: accuracy on a domain that nobody holds, all images",
+            lambda name: name.startswith(("pacs", "office")),
+            (("own", ""),),
+        ),
+        (
+            "Unknown classes: AUROC of images of classes that nobody knows (near OOD)",
+            lambda name: "unknown" in name,
+            (("auroc unknown_classes", "AUROC"), ("own", "own")),
+        ),
+        (
+            "New classes: known by name alone, no training image anywhere",
+            lambda name: "new" in name,
+            (("new", "new"), ("own", "own"), ("all", "all")),
+        ),
+        (
+            "Late: the numbers of a client that joins after training",
+            lambda name: "late" in name,
+            (("late own", "own"), ("late all", "all")),
+        ),
+    ]
+    parts = []
+    for title, belongs, keys in groups:
+        columns = {
+            f"{short(name)} {label}".strip(): found
+            for name in names
+            if belongs(name)
+            for key, label in keys
+            if (found := means(cells, key, setting=name))
+        }
+        if columns:
+            parts.append(f"## {title}\n\n{table(columns)}")
+    return "\n".join(parts)
+
+
+def short(name: str) -> str:
+    """A setting's name for a column."""
+    return (
+        name.partition(":")[0].removesuffix("-unknown").removesuffix("-new").removesuffix("-late")
+    )
+
+
+def far(cells: Cells, sets: Sequence[str]) -> str:
+    """Mean AUROC over a setting's OOD sets at 8 shots."""
+    columns = {}
+    for name in sets:
+        averaged = []
+        for cell in cells:
+            found = [value for key, value in cell.items() if key.startswith("auroc ")]
+            if (cell["setting"], cell["shots"]) == (name, 8) and found:
+                averaged.append({**cell, "auroc": fmean(found)})
+        columns[name] = means(averaged, "auroc")
+    return f"## Detection: AUROC, mean of a setting's OOD sets, 8 shots\n\n{table(columns)}"
+
+
+def missing(cells: Cells, sets: Sequence[str], shots: Sequence[int], names: Sequence[str]) -> str:
+    """Which cells of the whole grid are not there, by method."""
+    groups = [(name, count) for name in sets for count in shots] + [(name, -1) for name in names]
+    there: dict[str, set[tuple[str, int]]] = {}
+    for cell in cells:
+        there.setdefault(cell["method"], set()).add((cell["setting"], cell["shots"]))
+    lines = [
+        "## What is missing\n",
+        "\\* one seed alone. An empty place is a run that was not made.\n",
+    ]
+    for method in order(set(there)):
+        absent = [group for group in groups if group not in there[method]]
+        said = "nothing" if not absent else f"{len(absent)} of {len(groups)} settings and shots"
+        lines.append(f"- `{method}`: {said}")
+    return "\n".join(lines) + "\n"
+
+
+def markdown(cells: Cells, sets: Sequence[str], shots: Sequence[int], names: Sequence[str]) -> str:
+    """The whole page."""
+    parts = [
+        HEAD,
+        gaps(cells, sets, shots),
+        by_shots(cells, sets, shots),
+        far(cells, sets),
+        others(cells, names),
+        missing(cells, sets, shots, names),
+    ]
+    return "\n".join(parts)
