@@ -35,7 +35,7 @@ from focoop.methods import create, lookup
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = ROOT / "configs" / "settings"
 OUT = ROOT / "docs" / "results" / "breadth"
-CLOSED = "zeroshot,fedncm,fedlda,fed3r,gda_clip,tofa,focoop_plus"
+CLOSED = "fedncm,fedlda,fed3r,gda_clip,tofa,focoop_plus"
 SETS = ("cifar100", "dtd", "oxford_pets", "caltech101", "tinyimagenet")
 SHOTS = (1, 2, 4, 8, 16, 0)
 OTHERS = (
@@ -96,10 +96,11 @@ def planned(
     out: Path,
     device: str | None,
 ) -> list[tuple[dict[str, Any], Cell]]:
-    """Every run with what identifies its cell, those of a setting together."""
+    """Every run with what identifies its cell."""
     runs = []
-    for text, shots in groups:
-        for seed in seeds:
+    several = list(groups)
+    for seed in seeds:  # outermost: a whole table of one seed comes first
+        for text, shots in several:
             for method in methods:
                 name = method.partition(":")[0]
                 tree = setting_of(text, shots, seed)

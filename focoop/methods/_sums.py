@@ -41,8 +41,9 @@ class Totals:
 
     Attributes:
         means: (C, D) mean feature of each class; zero where nobody has told it.
-        images: (C,) images behind each mean: of the round that brought most, as a client that is
-            asked twice brings the same images twice.
+        images: (C,) images behind each mean. A client that is asked twice brings the same images
+            twice: classes share the images of the rounds that brought most of each in the
+            proportion in which all rounds brought them, as means and moment do.
         moment: (D, D) mean of h h^T over these images; zeros where it is not asked for.
         told: images whose spread within classes is in `moment`.
     """
@@ -163,16 +164,20 @@ class Sums:
         means = old["means"] + (fresh - old["means"]) * part[:, None].to(old["means"])
         most = torch.maximum(now, memory.get("most", torch.zeros_like(now)).to(now))
         remembered = {"images": now + before, "most": most}
+        # Of what all rounds brought, the part that is not the same images again.
+        different = float(most.sum()) / max(float((now + before).sum()), 1e-9)
         shared = {"means": means, "mean_weight": WEIGHT * (most > 0)[:, None].to(means)}
         width = means.shape[1]
         moment, spread_images = means.new_zeros(width, width), 0.0
         if self.second:
             moment, told_now = self._moment(old, updates, float(counts.sum()), now, before)
-            spread_images = max(told_now, float(memory.get("told", torch.zeros(()))))
-            remembered["told"] = torch.tensor(spread_images, dtype=torch.float64)
+            told = told_now + float(memory.get("told", torch.zeros(())))
+            remembered["told"] = torch.tensor(told, dtype=torch.float64)
+            spread_images = told * different
             known = WEIGHT * spread_images / max(float(most.sum()), 1e-9)
             shared |= {"moment": moment, "spread_weight": moment.new_full((1,), known)}
-        return shared, remembered, Totals(means.double(), most, moment.double(), spread_images)
+        images = (now + before) * different
+        return shared, remembered, Totals(means.double(), images, moment.double(), spread_images)
 
     def _moment(
         self,

@@ -169,6 +169,26 @@ def test_a_later_round_adds_what_a_new_client_brings(kind: type[ClosedForm]) -> 
         torch.testing.assert_close(late.shared["moment"], whole.shared["moment"])
 
 
+def test_a_client_that_joins_after_two_rounds_leaves_a_weighted_scatter() -> None:
+    """Images of the first two clients are told twice, those of the third once: as weights 2 and 1.
+
+    Its class looks unlike all others, so that a moment and means of unequal weights would show.
+    """
+    method = made(FedLDA)
+    task = task_for(method)
+    server = Server(method.init(task, torch_generator(0)).shared)
+    for asked in (CLIENTS[:2], CLIENTS[:2], CLIENTS[2:]):
+        updates = sent(method, task, server.shared, asked)
+        totals = method.sums.add(server, updates)[2]
+        server = aggregate(method, server, updates, task)
+    features, labels = pooled([*CLIENTS[:2], *CLIENTS[:2], *CLIENTS[2:]])
+    weighted = within(features, labels)
+    expected = weighted / len(labels) * float(totals.images.sum())
+    np.testing.assert_allclose(totals.scatter, expected, atol=1e-9)
+    assert np.linalg.eigvalsh(totals.scatter.numpy()).min() > -1e-9
+    assert float(totals.images.sum()) == pytest.approx(totals.told)
+
+
 @every
 def test_what_is_too_few_is_not_told_and_counts_for_nothing(kind: type[ClosedForm]) -> None:
     """Clients keep classes of fewer than five images: the rest is as if these were not there."""
