@@ -28,9 +28,16 @@ if TYPE_CHECKING:
         to_toml,
         tree_of,
     )
-    from focoop.config.schema import DataConfig, MethodConfig, NegativesConfig, RunConfig
+    from focoop.config.schema import (
+        AUTO_CALIBRATION,
+        DataConfig,
+        MethodConfig,
+        NegativesConfig,
+        RunConfig,
+    )
 
 __all__ = [
+    "AUTO_CALIBRATION",
     "TUNED",
     "DataConfig",
     "MethodConfig",

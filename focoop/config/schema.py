@@ -13,6 +13,7 @@ from focoop.plugins import is_file
 # Values that stand for what suits the data, in the place of a list of sets and of a number.
 AUTO_SETS = ("auto",)
 AUTO_SHOTS = -1
+AUTO_CALIBRATION = -1.0
 PAPER_SHOTS = 8
 PACKAGED_CORRUPTED = ("demo:cifar100#brightness",)
 PACKAGED_OOD = ("demo:dtd_32px", "demo:sun_32px")
@@ -50,6 +51,13 @@ class DataConfig(Section):
     test_share: float = setting(
         0.2, "share of each class held out as test where images have no splits", above=0, high=0.9
     )
+    calibration: float = setting(
+        AUTO_CALIBRATION,
+        "share of each class set aside at each client to calibrate thresholds, first of images "
+        "that training leaves over; -1: up to half, of those alone; 0: none",
+        low=-1,
+        high=0.9,
+    )
     corrupted: tuple[str, ...] = setting(
         AUTO_SETS,
         "corrupted ID test sets; without @SEVERITY all five severities; auto: the packaged ones "
@@ -86,6 +94,11 @@ class DataConfig(Section):
         super().__post_init__()
         if self.template.count("{}") != 1:
             raise ConfigError(f"data.template = {self.template!r} must contain {{}} once")
+        if -1 < self.calibration < 0:
+            raise ConfigError(
+                f"data.calibration = {self.calibration} is not allowed: it must lie in 0..0.9, or "
+                "be -1 for images that training leaves over"
+            )
         for name in ("ood", "corrupted"):
             given = getattr(self, name)
             if AUTO_SETS[0] in given and len(given) > 1:

@@ -4,7 +4,8 @@ For each client: accuracy on its own test images over all C classes (the paper's
 everybody's test images, accuracy under corruption, detection of each OOD set, the cross-client
 alarm, the share of other clients' ID images it flags when it keeps 95% of its own, and the frontier
 between own and other classes as a bias on its own classes varies (`functional/frontier.py`). Where
-there are test images that no client owns, of classes without training images, accuracy on these.
+there are test images that no client owns, of classes without training images, accuracy on these. The
+threshold of the alarm comes from calibration images; where a client has none, from its test images.
 """
 
 from __future__ import annotations
@@ -43,11 +44,15 @@ class Owned:
 
 @dataclass(frozen=True)
 class EvaluationSets:
-    """All sets a run is measured on; `corrupted` is keyed by `type@severity`, `ood` by name."""
+    """All sets a run is measured on; `corrupted` is keyed by `type@severity`, `ood` by name.
+
+    `calibration` are ID images that no client trains or is tested on.
+    """
 
     test: Owned
     corrupted: Mapping[str, Owned] = field(default_factory=dict)
     ood: Mapping[str, LabelledFeatures] = field(default_factory=dict)
+    calibration: Owned | None = None
 
     @cached_property
     def unowned(self) -> np.ndarray:
@@ -292,6 +297,9 @@ def _per_client(
         for client, text in zip(group, texts, strict=True):
             wanted = held if same_for_all else {k: held[k] for k in (client,) if k in held}
             outputs = {"": answers(method, text, sets.test.images, task, wanted, most)}
+            if sets.calibration is not None:
+                rows = None if same_for_all else sets.calibration.index[client]
+                outputs["calibration"] = _some(method, text, sets.calibration, task, rows, most)
             for name, owned in sets.corrupted.items():
                 outputs[f"corrupted/{name}"] = answers(method, text, owned.images, task, most=most)
             for name, images in sets.ood.items():
@@ -301,6 +309,24 @@ def _per_client(
             yield client, outputs
     for client in clients[len(asked) :]:
         yield client, outputs
+
+
+def _some(
+    method: Method,
+    text: Text,
+    owned: Owned,
+    task: Task,
+    rows: np.ndarray | None,
+    most: int,
+) -> Outputs:
+    """Answers on some rows of a set, at these rows; the others' scores are no numbers."""
+    if rows is None:
+        return answers(method, text, owned.images, task, most=most)
+    found = answers(method, text, owned.images.rows(torch.from_numpy(rows)), task, most=most)
+    predicted = np.full(len(owned.images), -1, dtype=found.predicted.dtype)
+    score = np.full(len(owned.images), np.nan)
+    predicted[rows], score[rows] = found.predicted, found.score
+    return Outputs(predicted, score)
 
 
 def encoded(method: Method, models: Sequence[Params], task: Task) -> list[Text]:
@@ -334,14 +360,23 @@ def _client_row(
     own_scores = test.score[own]
     others = np.ones(len(labels), dtype=bool)
     others[own] = False
+    aside = np.zeros(0)
+    if sets.calibration is not None:
+        aside = outputs["calibration"].score[sets.calibration.index[client]]
+    calibrated = len(aside) > 0
+    threshold = (metrics.calibrated_threshold if calibrated else metrics.threshold_at)(
+        aside if calibrated else own_scores
+    )
     row: dict[str, Any] = {
         "client": client,
         "num_test": len(own),
         "num_classes": len(np.unique(labels[own])),
         "accuracy_own": metrics.accuracy(test.predicted[own], labels[own]),
         "accuracy_all": metrics.accuracy(test.predicted, labels),
-        "threshold": metrics.threshold_at(own_scores),
-        "cross_alarm": metrics.alarm(own_scores, test.score[others]) if others.any() else None,
+        "threshold": threshold,
+        "num_calibration": len(aside),
+        "kept": float(np.mean(own_scores <= threshold)) if calibrated else None,
+        "cross_alarm": float(np.mean(test.score[others] > threshold)) if others.any() else None,
         "frontier": frontier_of(client, own, test, labels, bias),
         "corrupted": {},
         "ood": {},
@@ -435,6 +470,7 @@ def summary_of(
     for name, value in corrupted.items():
         by_type.setdefault(name.split("@")[0], []).append(value)
     alarms = [row["cross_alarm"] for row in rows if row["cross_alarm"] is not None]
+    kept = [row for row in rows if row["kept"] is not None]
     ood: dict[str, Any] = {}
     for name, together in pooled.items():
         macro = {key: metrics.average([row["ood"][name][key] for row in rows]) for key in together}
@@ -450,6 +486,11 @@ def summary_of(
         "corrupted_by_type": {name: metrics.average(values) for name, values in by_type.items()},
         "corrupted": corrupted,
         "cross_alarm": metrics.average(alarms) if alarms else None,
+        "kept": (
+            metrics.average([row["kept"] for row in kept], [float(row["num_test"]) for row in kept])
+            if kept
+            else None
+        ),
         "frontier": mean_frontier(rows),
         "ood": ood,
     }

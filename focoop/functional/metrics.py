@@ -119,6 +119,30 @@ def threshold_at(id_scores: ArrayLike, keep: float = 0.95) -> float:
     return float(inside[_needed(len(inside), keep) - 1])
 
 
+def calibrated_threshold(scores: ArrayLike, keep: float = 0.95) -> float:
+    """Return the threshold that keeps a new ID image with a given probability (split conformal).
+
+    Args:
+        scores: Scores (n,) of ID images that are not used otherwise.
+        keep: The probability, above 0 and below 1.
+
+    Returns:
+        The ceil((n + 1) keep)-th smallest score; the largest where n is too small for that (below
+        19 for 0.95), which keeps a new image with probability n / (n + 1).
+
+    Raises:
+        ConfigError: The probability is not between 0 and 1.
+
+    >>> calibrated_threshold(range(1, 40)), calibrated_threshold([2.0, 1.0])
+    (38.0, 2.0)
+    """
+    if not 0.0 < keep < 1.0:
+        raise ConfigError(f"keep must lie between 0 and 1, got {keep}")
+    ordered = np.sort(checked(scores, "calibration"))
+    rank = ceil(round((len(ordered) + 1) * keep, 9))
+    return float(ordered[min(rank, len(ordered)) - 1])
+
+
 def fpr95(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     """Return the share of OOD images accepted when at least 95% of the ID images are kept.
 

@@ -17,6 +17,7 @@ from focoop.errors import ConfigError, nearest
 from focoop.features import FeatureSet, open_features, open_labels
 from focoop.methods import lookup
 from focoop.scenario import partition, untrained_classes
+from focoop.scenario.calibration import set_aside
 from focoop.seeds import derive
 
 
@@ -38,6 +39,8 @@ class Split:
 
     With views, the training rows of a client are its images, then as many rows of each view.
     `unknown` are test images of classes that nobody knows (`data.unknown_classes`).
+    `calibration_index` are rows of the training images that a client neither trains nor is tested
+    on, or nothing at all.
     """
 
     train: FeatureSet
@@ -49,6 +52,7 @@ class Split:
     tested: Tested = Tested()
     views: int = 0
     unknown: FeatureSet | None = None
+    calibration_index: Sequence[np.ndarray] = ()
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -441,7 +445,24 @@ def _with_shots(
         config.partition.shots or None,
         derive(config.seed, "shots"),
     )
+    chosen, aside = set_aside(
+        shots.indices,
+        train_index,
+        train.labels.numpy(),
+        config.data.calibration,
+        derive(config.seed, "calibration"),
+    )
     views, count = len(train.views), len(train)
-    index = [np.concatenate([rows + v * count for v in range(1 + views)]) for rows in shots.indices]
+    index = [np.concatenate([rows + v * count for v in range(1 + views)]) for rows in chosen]
     train, test = train.with_view_rows(), replace(test, views=())
-    return Split(train, test, index, test_index, shots.repeated, shares, tested, views)
+    return Split(
+        train,
+        test,
+        index,
+        test_index,
+        shots.repeated,
+        shares,
+        tested,
+        views,
+        calibration_index=aside,
+    )

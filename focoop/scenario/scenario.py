@@ -157,9 +157,27 @@ def build_scenario(
     if split.unknown is not None:
         ood[UNKNOWN] = split.unknown
         hashes[UNKNOWN] = split.unknown.sha256()
-    sets = EvaluationSets(Owned(split.test, split.test_index), corrupted, ood)
+    owned = Owned(split.test, split.test_index)
+    sets = EvaluationSets(owned, corrupted, ood, calibration_images(split))
     words = tuple(words or ())
     return Scenario(method, task, backbone, split, sets, hashes, words, sources)
+
+
+def calibration_images(split: Split) -> Owned | None:
+    """Gather the images that were set aside to calibrate thresholds.
+
+    Args:
+        split: The divided images.
+
+    Returns:
+        All of them, and which are whose; None where there are none.
+    """
+    sizes = [len(rows) for rows in split.calibration_index]
+    if not sum(sizes):
+        return None
+    images = split.train.select(torch.from_numpy(np.concatenate(split.calibration_index)))
+    ends = np.cumsum([0, *sizes])
+    return Owned(images, [np.arange(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)])
 
 
 def datasets_of(config: RunConfig) -> list[str]:

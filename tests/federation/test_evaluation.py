@@ -136,6 +136,25 @@ def test_each_client_is_judged_by_its_own_model() -> None:
     assert result.summary["accuracy_corrupted"] is None
 
 
+def test_the_alarm_s_threshold_comes_from_calibration_images() -> None:
+    # Client 0 has 39 of them, of which the 38th counts; client 1 two, of which the larger does.
+    many = [(0, 0, 0.01 * i) for i in range(39)] + [(2, 2, 0.6), (2, 2, 0.4)]
+    aside = Owned(images(many), [np.arange(39), np.arange(39, 41)])
+    sets = EvaluationSets(OWNED, {}, {"x": OOD}, aside)
+    params = {"shift": torch.zeros(())}
+    result = evaluate(Written(), TASK, lambda k: params, sets)
+    first, second = result.clients
+    assert first["threshold"] == pytest.approx(0.37) and second["threshold"] == pytest.approx(0.6)
+    assert (first["num_calibration"], second["num_calibration"]) == (39, 2)
+    # Client 0 keeps its three images and flags both others; client 1 flags its image of 0.9 alone.
+    assert (first["kept"], second["kept"]) == (1.0, 0.5)
+    assert (first["cross_alarm"], second["cross_alarm"]) == (1.0, 0.0)
+    assert result.summary["kept"] == pytest.approx(4 / 5)
+    assert evaluate(Written(), TASK, lambda k: params, sets, same_for_all=True) == result
+    without = evaluate(Written(), TASK, lambda k: params, replace(sets, calibration=None))
+    assert without.summary["kept"] is None and without.clients[0]["num_calibration"] == 0
+
+
 def test_one_model_for_all_gives_the_same_as_one_by_one() -> None:
     sets = EvaluationSets(OWNED, {}, {"x": OOD})
     params = {"shift": torch.zeros(())}

@@ -178,6 +178,8 @@ def test_an_honest_row_passes() -> None:
     row = read_row(RecordDict({METRICS: record}), 1, 1, 2)
     assert row == {
         **ROW,
+        "num_calibration": 0,
+        "kept": None,
         "cross_alarm": None,
         "frontier": None,
         "ood": {"sun": measured},

@@ -25,12 +25,14 @@ from focoop.methods import ClientUpdate, Params
 FEWEST_TO_COMPARE = 3
 HEADERS = 2**16  # bytes beside the tensors' own that an update may have
 ROW_KEYS = ("num_test", "num_classes", "accuracy_own", "accuracy_all", "threshold")
+OPTIONAL = ("num_calibration", "frontier", "corrupted", "ood", "client")
 FRONTIER = ("ausuc", "harmonic", "harmonic_best", "own_only", "other_only")
 SHARES = (
     "accuracy_own",
     "accuracy_all",
     "accuracy_new",
     "cross_alarm",
+    "kept",
 )  # of a row, between 0 and 1
 DETECTION = set(measures.detection([0.0], [1.0]))  # what is told of each OOD set
 MOST_IMAGES = 10**9
@@ -163,15 +165,18 @@ def read_row(
         raise FederationError(f"it says nothing of {missing[0]}")
     _check_row(row, num_classes)
     # Left out on the way where a client has none of them.
-    return {"cross_alarm": None, "frontier": None, "corrupted": {}, "ood": {}, **row}
+    empty = {"num_calibration": 0, "kept": None, "cross_alarm": None, "frontier": None}
+    return {**empty, "corrupted": {}, "ood": {}, **row}
 
 
 def _check_row(row: Mapping[str, Any], num_classes: int) -> None:
     """Refuse values that no evaluation gives, and values that do not belong to one."""
-    if odd := set(row) - {*ROW_KEYS, *SHARES, "frontier", "corrupted", "ood", "client"}:
+    if odd := set(row) - {*ROW_KEYS, *SHARES, *OPTIONAL}:
         raise FederationError(f"it tells of {min(odd)[:60]}, which no evaluation has")
     _whole("num_test", row["num_test"], MOST_IMAGES)
     _whole("num_classes", row["num_classes"], num_classes)
+    if row.get("num_calibration"):
+        _whole("num_calibration", row["num_calibration"], MOST_IMAGES)
     for name in SHARES:
         if name in row:
             _share(name, row[name])

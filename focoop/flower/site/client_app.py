@@ -155,4 +155,5 @@ def only(sets: EvaluationSets, client: int) -> EvaluationSets:
         return Owned(owned.images, index)
 
     corrupted = {name: alone(owned) for name, owned in sets.corrupted.items()}
-    return EvaluationSets(alone(sets.test), corrupted, sets.ood)
+    aside = None if sets.calibration is None else alone(sets.calibration)
+    return EvaluationSets(alone(sets.test), corrupted, sets.ood, aside)
