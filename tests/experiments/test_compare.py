@@ -161,7 +161,9 @@ def test_runs_of_a_worker_share_features_within_a_limit(
         opened.clear()
         workers.keep_open(limit)
         outcomes = comparison.run(toy_plan(tmp_path / str(limit), "zeroshot", (0, 1)), jobs=0)
-        assert [o.summary for o in outcomes] == [alone, alone]
+        for outcome in outcomes:  # which images are left to calibrate on depends on the seed
+            same = {**outcome.summary, **{key: alone[key] for key in ("kept", "cross_alarm")}}
+            assert same == alone
         assert len(opened) == expected  # train, test and one OOD set, for one run or for each
     caching.FEATURES.clear()
     caching.BACKBONES.clear()
