@@ -4,8 +4,8 @@ For each client: accuracy on its own test images over all C classes (the paper's
 everybody's test images, accuracy under corruption, detection of each OOD set, the cross-client
 alarm, the share of other clients' ID images it flags when it keeps 95% of its own, and the frontier
 between own and other classes as a bias on its own classes varies (`functional/frontier.py`). Where
-there are test images that no client owns, of classes without training images, accuracy on these. The
-threshold of the alarm comes from calibration images; where a client has none, from its test images.
+there are test images that no client owns, of classes without training images, accuracy on these.
+The threshold of the alarm comes from calibration images; without any, from a client's test images.
 """
 
 from __future__ import annotations
