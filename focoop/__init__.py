@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         register,
         run,
         tune,
+        write_report,
     )
     from focoop.clip import Backbone, Names, load_backbone
     from focoop.config import RunConfig
@@ -123,6 +124,7 @@ __all__ = [
     "transport",
     "tune",
     "weighted_mean",
+    "write_report",
 ]
 
 _load = lazy_names(__name__, __file__)

@@ -34,6 +34,7 @@ from focoop.experiments.__main__ import main as grid
 from focoop.experiments.tables import columns
 from focoop.features.demo import demo_path
 from focoop.features.storage import load_split, save_splits
+from focoop.functional import paired
 from focoop.scenario.partition import pathological
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -274,13 +275,11 @@ def difference(steps: Sequence[float]) -> str:
     """A mean of paired differences, half its interval and the p-value."""
     if not steps:
         return "-"
-    if len(steps) < 2:
-        return f"{steps[0]:+.1f}"
-    error = deviation(steps) / math.sqrt(len(steps))
-    if error == 0.0:
-        return f"{mean(steps):+.1f} ± 0.0"
-    p = two_sided(mean(steps) / error, len(steps) - 1)
-    return f"{mean(steps):+.1f} ± {error * critical(len(steps) - 1):.1f} ({p:.2f})"
+    found = paired.difference(steps, [0.0] * len(steps))
+    if found.half_width is None or found.p is None:
+        return f"{found.mean:+.1f}"
+    shown = f"{found.mean:+.1f} ± {found.half_width:.1f}"
+    return f"{shown} ({found.p:.2f})" if found.half_width else shown
 
 
 def curve_table(curves: Mapping[str, Mapping[str, Sequence[float]]], name: str) -> str:
@@ -305,36 +304,6 @@ def deviation(values: Sequence[float]) -> float:
         return 0.0
     middle = mean(values)
     return math.sqrt(math.fsum((x - middle) ** 2 for x in values) / (len(values) - 1))
-
-
-def two_sided(t: float, freedom: int) -> float:
-    """P(|T| > |t|) of Student's t, by Simpson's rule on the angle atan(T / sqrt(freedom)).
-
-    >>> round(two_sided(2.776445, 4), 4), round(two_sided(0.0, 4), 4)
-    (0.05, 1.0)
-    """
-    high, count = math.atan(abs(t) / math.sqrt(freedom)), 2000
-    power = freedom - 1  # the density of the angle is proportional to cos^(freedom - 1)
-    norm = math.sqrt(math.pi) * math.gamma(freedom / 2) / math.gamma((freedom + 1) / 2) / 2
-    step = high / count
-    total = math.fsum(
-        (1 if i in (0, count) else 4 if i % 2 else 2) * math.cos(i * step) ** power
-        for i in range(count + 1)
-    )
-    return max(0.0, 1.0 - total * step / 3 / norm)
-
-
-def critical(freedom: int) -> float:
-    """The t with `two_sided` 0.05, by bisection.
-
-    >>> round(critical(4), 3)
-    2.776
-    """
-    low, high = 0.0, 100.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if two_sided(middle, freedom) > 0.05 else (low, middle)
-    return low
 
 
 if __name__ == "__main__":

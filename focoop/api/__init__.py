@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from focoop.api.running import PreparedRun, prepare_run, refuse_without_tuned, run
     from focoop.api.settings import configure
     from focoop.api.tuning import Tuning, plan_tuning, run_tuning, tune
+    from focoop.report import write_report
 
 __all__ = [
     "PreparedRun",
@@ -45,6 +46,7 @@ __all__ = [
     "run_comparison",
     "run_tuning",
     "tune",
+    "write_report",
 ]
 
 __getattr__ = lazy_names(__name__, __file__)

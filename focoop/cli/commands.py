@@ -20,6 +20,7 @@ from focoop.cli import (
     info,
     keys,
     negatives,
+    report,
     run,
     serve,
     site,
@@ -46,6 +47,7 @@ app.command()(run.evaluate)
 app.command()(demo.demo)
 app.command()(compare.compare)
 app.command()(compare.tune)
+app.command()(report.report)
 app.command()(data.features)
 app.command()(negatives.negatives)
 app.command()(serve.serve)

@@ -1,4 +1,4 @@
-"""Pure functions of tensors: OOD scores, metrics, the own-other frontier, and optimal transport.
+"""Pure functions of numbers: OOD scores, metrics, the own-other frontier, paired tests, transport.
 
 Nothing here knows of files, models or settings. A higher score always means more OOD.
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from focoop.functional import frontier, metrics, scores, transport
+    from focoop.functional import frontier, metrics, paired, scores, transport
 
 
-__all__ = ["frontier", "metrics", "scores", "transport"]
+__all__ = ["frontier", "metrics", "paired", "scores", "transport"]
 
 __getattr__ = lazy_names(__name__, __file__)

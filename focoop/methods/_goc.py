@@ -125,7 +125,11 @@ class Consistency:
                 "ood": ood_prompts,
                 "ood_words": kept_words,
             },
-            memory={**self.memory_of(plan), "seemly": drawn.to(torch.uint8)},
+            memory={
+                **self.memory_of(plan),
+                "seemly": drawn.to(torch.uint8),
+                **({"plan_by_word": plan_by_word(plan, len(words)).float()} if small else {}),
+            },
             report=report | told(calibrated, kept_words),
         )
 
@@ -246,6 +250,12 @@ def row_entropy(plan: Plan) -> Tensor:
         # Rows sum to 1/C, so that their shares are C times the plan.
         total += torch.special.entr(plan.columns(part) * len(total)).sum(dim=1).double()
     return total / math.log(max(plan.cost.shape[1], 2))
+
+
+def plan_by_word(plan: Plan, slots: int) -> Tensor:
+    """(C, U) mass that each class sends to each word, all clients' copies of it together."""
+    whole = plan.plan if isinstance(plan, transport.Plan) else plan.columns(slice(None))
+    return whole.view(len(whole), -1, slots).sum(dim=1)
 
 
 def spread(prompts: Tensor) -> float:

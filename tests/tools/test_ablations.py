@@ -4,25 +4,20 @@ import json
 import statistics
 from pathlib import Path
 
-import pytest
-
 from focoop.experiments.grid import parse_methods
 from focoop.features.storage import load_split
+from focoop.functional import paired
 from focoop.methods import lookup
 from focoop.scenario.partition import pathological
 from tools import ablations
 
 
-def test_p_values_and_intervals_are_student_s() -> None:
-    # From printed tables of the t distribution.
-    for freedom, value in ((1, 12.706), (2, 4.303), (4, 2.776), (9, 2.262)):
-        assert ablations.critical(freedom) == pytest.approx(value, abs=1e-3)
-        assert ablations.two_sided(value, freedom) == pytest.approx(0.05, abs=1e-4)
+def test_differences_show_mean_interval_and_p_value() -> None:
     steps = [1.0, 2.0, 1.5, 0.5, 1.0]
-    t = statistics.mean(steps) / (statistics.stdev(steps) / 5**0.5)
-    assert ablations.difference(steps) == (
-        f"+1.2 ± {2.776 * statistics.stdev(steps) / 5**0.5:.1f} ({ablations.two_sided(t, 4):.2f})"
-    )
+    error = statistics.stdev(steps) / 5**0.5
+    # 2.776: Student's t for 4 degrees of freedom and 95%, from printed tables.
+    p = paired.two_sided(statistics.mean(steps) / error, 4)
+    assert ablations.difference(steps) == f"+1.2 ± {2.776 * error:.1f} ({p:.2f})"
 
 
 def test_every_variant_is_a_setting_of_the_method() -> None:

@@ -1,0 +1,30 @@
+"""The command `report`: one HTML file about any number of runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from focoop.cli.screen import messages, out
+
+
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run folders, or folders with runs below them.")
+    ],
+    file: Annotated[
+        Path, typer.Option("--out", "-o", help="The HTML file; an old one is replaced.")
+    ] = Path("report.html"),
+    details: Annotated[
+        bool,
+        typer.Option(
+            help="Ask one model per method again, for histograms, ROC curves and near names."
+        ),
+    ] = True,
+) -> None:
+    """Write one self-contained HTML file about runs: tables, tests, curves and pictures."""
+    from focoop.api import write_report
+
+    told = messages().print
+    path = write_report(runs, file, details=details, told=lambda text: told(text, style="dim"))
+    out().print(f"{path} ({path.stat().st_size / 1e6:.1f} MB): open it in a browser", style="bold")

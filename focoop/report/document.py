@@ -1,0 +1,167 @@
+"""Assemble a report: one HTML file that needs nothing beside it."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from focoop.errors import FocoopError
+from focoop.report import drawings, sections
+from focoop.report.detection import Detection, detection
+from focoop.report.records import RunRecord, collect_runs
+from focoop.runs import write
+
+Told = Callable[[str], None]
+
+
+def write_report(
+    runs: str | Path | Iterable[str | Path],
+    out: str | Path = "report.html",
+    *,
+    details: bool = True,
+    told: Told = lambda text: None,
+) -> Path:
+    """Write a report about runs: tables with paired tests, curves, histograms, partition, traffic.
+
+    The file needs no network and nothing beside it; numbers link to the run folders.
+
+    Args:
+        runs: Run folders, or folders with runs below, such as `runs/compare`.
+        out: The HTML file to write; an old one is replaced.
+        details: Ask the models of one run per method again, for histograms of scores, ROC and
+            precision-recall curves and the names near to prompts. Without it the runs' data is
+            not opened.
+        told: Is called with a line about every step that takes long.
+
+    Returns:
+        The file.
+
+    Raises:
+        RunError: There is no such folder, or no run with a result.
+
+    Example:
+        focoop.write_report("runs/compare", "report.html")
+    """
+    paths = [runs] if isinstance(runs, str | Path) else list(runs)
+    collection, out = collect_runs(paths), Path(out)
+    body, charts, menu = [], {}, []
+    for number, (name, rows) in enumerate(collection.by_setting().items()):
+        found: dict[str, Detection | str] = {}
+        for label, records in rows.items() if details else ():
+            told(f"asking {label} on {name} about its images")
+            found[label] = _detection(records[0])
+        anchor = f"s{number}"
+        html, drawn = _setting(anchor, name, rows, found, out)
+        body.append(html)
+        charts[anchor] = drawn
+        menu.append(f'<a href="#{anchor}">{escape(name)}</a>')
+    page = _filled(
+        _asset("report.html"),
+        {
+            "STYLE": _asset("uplot.css") + _asset("report.css"),
+            "MENU": "".join(menu),
+            "MADE": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "COUNT": f"{len(collection.records)} runs, {len(menu)} settings",
+            "ORIGIN": sections.origin(collection),
+            "BODY": "\n".join(body),
+            "DATA": json.dumps(charts, allow_nan=False).replace("</", "<\\/"),
+            "LICENCE": _asset("uplot.LICENSE").replace("--", "- -"),
+            "SCRIPT": _asset("uplot.js") + "\n" + _asset("report.js"),
+        },
+    )
+    write(out, page.encode())
+    return out
+
+
+def _detection(record: RunRecord) -> Detection | str:
+    """A run's scores, or why they cannot be had: a moved dataset must not cost the whole report."""
+    try:
+        return detection(record.folder)
+    except FocoopError as error:
+        return str(error)
+
+
+def _setting(
+    anchor: str,
+    name: str,
+    rows: Mapping[str, list[RunRecord]],
+    found: Mapping[str, Detection | str],
+    out: Path,
+) -> tuple[str, dict[str, Any]]:
+    """The section of one setting, and the charts that its script draws."""
+    any_run = next(iter(rows.values()))[0]
+    drawn = {
+        "curves": drawings.learning_curves(rows),
+        "clients": drawings.client_curves(rows),
+        "frontier": drawings.frontier(rows),
+        "server": drawings.server_curves(rows),
+        "detection": [
+            chart
+            for label, scores in found.items()
+            if not isinstance(scores, str)
+            for chart in drawings.detection_charts(label, scores)
+        ],
+    }
+    failed = {label: reason for label, reason in found.items() if isinstance(reason, str)}
+    plans = {label: sections.transport_plan(records[0]) for label, records in rows.items()}
+    parts = [
+        ("Results", sections.results_table(rows, f"{anchor}-runs") + NOTE),
+        ("Learning curves", _charts(anchor, "curves", drawn)),
+        ("Every client", _charts(anchor, "clients", drawn)),
+        ("Fairness between clients", sections.fairness(rows)),
+        ("Own against other classes", _charts(anchor, "frontier", drawn)),
+        ("OOD sets", sections.bars_table(rows, "ood")),
+        ("Corrupted images", sections.bars_table(rows, "corrupted_by_type")),
+        ("Scores", _charts(anchor, "detection", drawn) + _unanswered(failed)),
+        ("Names near to learned prompts", sections.nearest(found)),
+        ("What the server saw", _charts(anchor, "server", drawn)),
+        (
+            "Transport plan of the last round",
+            "".join(f"<h4>{escape(label)}</h4>{plan}" for label, plan in plans.items() if plan),
+        ),
+        ("Bytes and seconds", sections.traffic(rows)),
+        ("Partition", sections.partition(any_run)),
+        ("Runs", sections.run_index(rows, f"{anchor}-runs", out)),
+    ]
+    inner = "".join(f"<section><h3>{title}</h3>{html}</section>" for title, html in parts if html)
+    return f'<article id="{anchor}"><h2>{escape(name)}</h2>{inner}</article>', drawn
+
+
+NOTE = (
+    '<p class="note">Percent, last round, mean ± sample deviation over seeds. <b>Bold</b>: best of '
+    "a column. <u>Underlined</u>: second best. °: a paired t-test over seeds does not tell it "
+    "apart from the best (p ≥ 0.05). ↑: more is better, ↓: less is better. fpr95: OOD images "
+    "accepted when 95% of ID images are kept; fpr95_oodpos: ID flagged when 95% of OOD is; "
+    "alarm: other clients' images flagged; ausuc: area under own against other classes. A number "
+    "links to its runs; point at it for its seeds.</p>"
+)
+
+
+def _charts(anchor: str, kind: str, drawn: Mapping[str, list[Any]]) -> str:
+    if not drawn[kind]:
+        return ""
+    return f'<div class="charts" data-setting="{anchor}" data-kind="{kind}"></div>'
+
+
+def _unanswered(failed: Mapping[str, str]) -> str:
+    return "".join(
+        f'<p class="note">{escape(label)} {sections.DAMAGED}: {escape(reason)}</p>'
+        for label, reason in failed.items()
+    )
+
+
+def _asset(name: str) -> str:
+    return (resources.files("focoop.report") / "page" / name).read_text(encoding="utf-8")
+
+
+def _filled(template: str, values: Mapping[str, str]) -> str:
+    """The template with its {{NAME}} replaced; what is put in is not looked at again."""
+    pieces = template.split("{{")
+    filled = [pieces[0]]
+    for piece in pieces[1:]:
+        name, _, rest = piece.partition("}}")
+        filled += [values[name], rest]
+    return "".join(filled)

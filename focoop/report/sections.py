@@ -1,0 +1,352 @@
+"""The parts of a report's page as HTML; what is drawn by its script is in `drawings.py`."""
+
+import os
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from focoop.experiments import tables
+from focoop.functional import paired
+from focoop.report.detection import Detection
+from focoop.report.pictures import bar, matrix_image, strip
+from focoop.report.records import Collection, RunRecord
+
+Rows = Mapping[str, Sequence[RunRecord]]
+LIKE_BEST = 0.05  # p-value from which on a method is not told apart from the best
+MEGABYTE = 1e6
+ROUND = ("MB sent by clients a round", "MB sent to clients a round", "seconds a round", "rounds")
+DAMAGED = "could not be asked again"
+
+
+def results_table(rows: Rows, anchor: str) -> str:
+    """Write the table of one setting: methods by columns, over seeds.
+
+    Args:
+        rows: Runs by method.
+        anchor: What links to the methods' runs begin with.
+
+    Returns:
+        A table; the best of a column is bold, the second best underlined, and what a paired test
+        over seeds does not tell apart from the best has a ring.
+    """
+    values = {label: _by_seed(records) for label, records in rows.items()}
+    names = list(
+        dict.fromkeys(n for seeds in values.values() for row in seeds.values() for n in row)
+    )
+    ranks = {name: _ranked(name, values) for name in names}
+    body = {}
+    for place, (label, seeds) in enumerate(values.items()):
+        cells = [_cell(n, label, values, ranks[n], f"#{anchor}-{place}") for n in names]
+        body[label] = [*cells, f"<td>{len(seeds)}</td>"]
+    return _table("results", [*map(_column_title, names), "seeds"], body)
+
+
+def _table(kind: str, columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
+    """A table of methods that scrolls on its own where the page is narrow."""
+    head = "".join(f'<th scope="col">{column}</th>' for column in ("method", *columns))
+    body = "".join(
+        f'<tr><th scope="row">{escape(label)}</th>{"".join(cells)}</tr>'
+        for label, cells in rows.items()
+    )
+    return (
+        f'<div class="wide" tabindex="0"><table class="{kind}"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _by_seed(records: Sequence[RunRecord]) -> dict[int, dict[str, float]]:
+    return {record.seed: tables.columns(record.last) for record in records}
+
+
+def _column_title(name: str) -> str:
+    arrow = "↓" if tables.lower_is_better(name) else "↑"
+    metric, _, images = name.partition(" ")
+    return f"{escape(metric)} {arrow}" + (f"<small>{escape(images)}</small>" if images else "")
+
+
+def _ranked(name: str, values: Mapping[str, Mapping[int, Mapping[str, float]]]) -> list[str]:
+    """Methods that have a column, best mean first."""
+    means = {
+        label: float(np.mean([row[name] for row in seeds.values() if name in row]))
+        for label, seeds in values.items()
+        if any(name in row for row in seeds.values())
+    }
+    return sorted(means, key=lambda label: means[label], reverse=not tables.lower_is_better(name))
+
+
+def _cell(
+    name: str,
+    label: str,
+    values: Mapping[str, Mapping[int, Mapping[str, float]]],
+    ranked: Sequence[str],
+    link: str,
+) -> str:
+    """One number of the table, with the numbers of its seeds and what a paired test says."""
+    seeds = {seed: row[name] for seed, row in values[label].items() if name in row}
+    if not seeds:
+        return "<td>–</td>"
+    stat = tables.stat(list(seeds.values()))
+    told, ring = [f"seed {seed}: {value:.2f}" for seed, value in seeds.items()], ""
+    if label != ranked[0]:
+        best = {s: row[name] for s, row in values[ranked[0]].items() if name in row and s in seeds}
+        if best:
+            gap = paired.difference([seeds[seed] for seed in best], list(best.values()))
+            told.append(_told(gap, ranked[0]))
+            ring = (
+                ""
+                if gap.p is None or gap.p < LIKE_BEST
+                else '<abbr title="' + ('not told apart from the best by a paired test">°</abbr>')
+            )
+    spread = "" if stat.spread is None else f"<small>±{stat.spread:.1f}</small>"
+    kind = {0: ' class="best"', 1: ' class="second"'}.get(ranked.index(label), "")
+    if len(ranked) < 2:
+        kind = ""
+    title = escape("; ".join(told))
+    return f'<td{kind}><a href="{link}" title="{title}">{stat.mean:.1f}</a>{ring}{spread}</td>'
+
+
+def _told(gap: paired.Difference, best: str) -> str:
+    text = f"{gap.mean:+.2f} against {best}"
+    return text if gap.p is None else f"{text} (± {gap.half_width:.2f}, p = {gap.p:.3f})"
+
+
+def bars_table(rows: Rows, key: str) -> str:
+    """Write accuracies by corruption, or AUROC and FPR95 by OOD set, as bars.
+
+    Args:
+        rows: Runs by method.
+        key: `corrupted_by_type` or `ood`.
+
+    Returns:
+        A table, or nothing where there are no such images.
+    """
+    columns: dict[str, dict[str, float]] = {}
+    for label, records in rows.items():
+        for record in records:
+            for name, value in record.last.get(key, {}).items():
+                shown = (
+                    {name: value}
+                    if key != "ood"
+                    else {f"AUROC {name}": value.get("auroc"), f"FPR95 {name}": value.get("fpr95")}
+                )
+                for column, number in shown.items():
+                    if number is not None:
+                        sums = columns.setdefault(column, {})
+                        sums[label] = sums.get(label, 0.0) + 100 * number / len(records)
+    if not columns:
+        return ""
+    body = {}
+    for label in rows:
+        cells = [column.get(label) for column in columns.values()]
+        body[label] = [
+            "<td>–</td>" if value is None else f"<td>{bar(value)}{value:.1f}</td>"
+            for value in cells
+        ]
+    return _table("bars", [escape(name) for name in columns], body)
+
+
+def fairness(rows: Rows) -> str:
+    """Draw the own-class accuracy of every client, method by method.
+
+    Args:
+        rows: Runs by method; the first seed is drawn.
+
+    Returns:
+        A picture.
+    """
+    groups = {
+        label: [100 * row["accuracy_own"] for row in records[0].last.get("clients", [])]
+        for label, records in rows.items()
+    }
+    return strip(groups, "accuracy on own classes of every client, by method; the worst has a ring")
+
+
+def traffic(rows: Rows) -> str:
+    """Write bytes and seconds of a round, method by method.
+
+    Args:
+        rows: Runs by method.
+
+    Returns:
+        A table of means over rounds and seeds.
+    """
+    found: list[tuple[str, list[float | None]]] = []
+    for label, records in rows.items():
+        rounds = [entry for record in records for entry in record.rounds]
+        found.append(
+            (
+                label,
+                [
+                    _mean(rounds, "bytes_up"),
+                    _mean(rounds, "bytes_down"),
+                    _mean(rounds, "seconds"),
+                    _most(records),
+                ],
+            )
+        )
+    tops = [max((v[i] or 0.0 for _, v in found), default=0.0) for i in range(4)]
+    body = {}
+    for label, values in found:
+        cells = []
+        for place, value in enumerate(values):
+            number = 0.0 if value is None else value / MEGABYTE if place < 2 else value
+            cells.append(
+                "<td>–</td>" if value is None else f"<td>{bar(value, tops[place])}{number:.3g}</td>"
+            )
+        body[label] = cells
+    return _table("bars", ROUND, body)
+
+
+def _mean(rounds: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    values = [float(entry[key]) for entry in rounds if entry.get(key) is not None]
+    return float(np.mean(values)) if values else None
+
+
+def _most(records: Sequence[RunRecord]) -> float:
+    return float(max((entry["round"] for r in records for entry in r.rounds), default=0))
+
+
+def partition(record: RunRecord) -> str:
+    """Draw who holds how many training images of which class.
+
+    Args:
+        record: A run of the setting.
+
+    Returns:
+        A picture with a caption; a note where the run folder does not say.
+    """
+    names = record.folder.names
+    if names is None or not names.counted:
+        return '<p class="note">The run folder does not say who holds what.</p>'
+    place = {name: i for i, name in enumerate(names.classes)}
+    counts = np.zeros((len(names.clients), len(names.classes)))
+    for row, client in enumerate(names.clients):
+        for name, count in (client.train or client.test).items():
+            if name in place:
+                counts[row, place[name]] = count
+    alt = f"training images of {counts.shape[1]} classes at {counts.shape[0]} clients"
+    caption = (
+        f"{counts.shape[0]} clients (rows, from {escape(names.clients[0].name)} to "
+        f"{escape(names.clients[-1].name)}) by {counts.shape[1]} classes (columns); "
+        f"dark: up to {int(counts.max())} images, light grey: none."
+    )
+    return f"<figure>{matrix_image(counts, alt)}<figcaption>{caption}</figcaption></figure>"
+
+
+def transport_plan(record: RunRecord) -> str:
+    """Draw the last round's transport plan of FOCoOp's server, words by classes.
+
+    Args:
+        record: A run.
+
+    Returns:
+        A picture with the words judged seemly; nothing where the run keeps no plan.
+    """
+    committed = record.folder.resume_point()
+    if committed is None or "plan_by_word" not in committed.memory:
+        return ""
+    plan = committed.memory["plan_by_word"].double().numpy()
+    words = record.folder.negative_words
+    seemly = committed.memory["seemly"].bool().tolist() if "seemly" in committed.memory else []
+    listed = [words[i] for i, is_so in enumerate(seemly) if is_so and i < len(words)]
+    alt = "mass that each class sends to each OOD word"
+    caption = (
+        f"{plan.shape[0]} classes (rows) by {plan.shape[1]} OOD words (columns), copies of a "
+        "word at all clients together; dark: much mass. "
+        f"{len(listed)} words drew most mass and were judged seemly (like a class): "
+        f"{escape(', '.join(listed[:40]))}{' …' if len(listed) > 40 else ''}."
+    )
+    return f"<figure>{matrix_image(plan, alt)}<figcaption>{caption}</figcaption></figure>"
+
+
+def nearest(details: Mapping[str, Detection | str]) -> str:
+    """Write the names nearest to learned prompts, method by method.
+
+    Args:
+        details: Detections by method.
+
+    Returns:
+        A closed box per method.
+    """
+    boxes = []
+    for label, found in details.items():
+        if isinstance(found, str) or not found.near:
+            continue
+        items = "".join(
+            f'<tr><th scope="row">{escape(prompt)}</th><td>'
+            + ", ".join(f"{escape(name)} {value:.2f}" for name, value in names)
+            + "</td></tr>"
+            for prompt, names in found.near.items()
+        )
+        boxes.append(
+            f"<details><summary>{escape(label)}</summary>"
+            f'<table class="words"><tbody>{items}</tbody></table></details>'
+        )
+    return "".join(boxes)
+
+
+def run_index(rows: Rows, anchor: str, out: Path) -> str:
+    """List the runs of one setting with links to their folders.
+
+    Args:
+        rows: Runs by method.
+        anchor: What the identifiers of the methods begin with.
+        out: The report's own file, to which links are relative.
+
+    Returns:
+        A table.
+    """
+    body = []
+    for place, (label, records) in enumerate(rows.items()):
+        for number, record in enumerate(records):
+            mark = f' id="{anchor}-{place}"' if number == 0 else ""
+            path = os.path.relpath(record.folder.path.resolve(), out.resolve().parent)
+            manifest = record.folder.manifest
+            commit = str((manifest.get("code") or {}).get("commit") or "")[:8]
+            body.append(
+                f'<tr{mark}><th scope="row">{escape(label)}</th><td>{record.seed}</td>'
+                f"<td>{escape(record.folder.status)}</td><td>{record.last['round']}</td>"
+                f"<td>{escape(str(manifest.get('started', ''))[:16])}</td><td>{escape(commit)}</td>"
+                f'<td><a href="{escape(path)}/">{escape(path)}</a></td></tr>'
+            )
+    head = "".join(
+        f'<th scope="col">{name}</th>'
+        for name in ("method", "seed", "status", "round", "started", "commit", "folder")
+    )
+    return (
+        f'<div class="wide" tabindex="0"><table class="runs"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
+def origin(collection: Collection) -> str:
+    """Say by which commands, versions and machines the runs were made.
+
+    Args:
+        collection: The runs.
+
+    Returns:
+        A list.
+    """
+    commands: dict[str, int] = {}
+    versions: dict[str, int] = {}
+    for record in collection.records:
+        manifest = record.folder.manifest
+        command = " ".join(map(str, manifest.get("command", [])))
+        commands[command] = commands.get(command, 0) + 1
+        made = manifest.get("versions", {})
+        text = ", ".join(
+            f"{name} {made[name]}" for name in ("focoop", "torch", "python") if name in made
+        )
+        text += f", {(manifest.get('hardware') or {}).get('device', '')}"
+        versions[text] = versions.get(text, 0) + 1
+    lines = [f"<li><code>{escape(c)}</code> ({n} runs)</li>" for c, n in commands.items() if c]
+    lines += [f"<li>{escape(v)} ({n} runs)</li>" for v, n in versions.items()]
+    lines += [
+        f"<li>left out: {escape(path)}: {escape(reason)}</li>"
+        for path, reason in collection.unused.items()
+    ]
+    return f'<ul class="origin">{"".join(lines)}</ul>'

@@ -1,0 +1,153 @@
+"""A report shows the numbers of its run folders, needs no network, and says what it leaves out."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn import metrics as oracle
+
+import focoop
+from focoop.errors import RunError
+from focoop.experiments import tables
+from focoop.report import collect_runs
+from focoop.report.detection import GRID, precision_curve, roc_curve
+from focoop.report.drawings import frontier, learning_curves
+from tests.toy_setting import write_setting
+
+QUICK = {"federation.evaluate_every": 1, "negatives.count": 4, "method.context_tokens": 2}
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of two methods and two seeds, as `focoop compare` leaves them."""
+    folder = tmp_path_factory.mktemp("report")
+    setting = write_setting(folder / "data")
+    focoop.compare(
+        setting, ["focoop", "promptfl"], seeds=[0, 1], overrides=QUICK, out=folder / "out", jobs=1
+    )
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def page(grid: Path) -> str:
+    return focoop.write_report(grid, grid / "report.html").read_text("utf-8")
+
+
+def charts(page: str) -> dict[str, Any]:
+    found = re.search(r'id="charts">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    drawn: dict[str, Any] = json.loads(found.group(1))
+    return drawn
+
+
+def test_the_table_holds_the_numbers_of_the_run_folders(grid: Path, page: str) -> None:
+    table = page.split('class="results"')[1].split("</table>")[0]
+    rows = dict(re.findall(r'<tr><th scope="row">(\w+)</th>(<td.*?)</tr>', table))
+    for label in ("focoop", "promptfl"):
+        runs = [
+            focoop.open_run(path.parent) for path in sorted(grid.glob(f"toy/{label}/*/config.toml"))
+        ]
+        assert len(runs) == 2
+        stats = tables.over_seeds([run.summary for run in runs])
+        shown = re.findall(r'title="([^"]*)">(-?[\d.]+)</a>.*?±(-?[\d.]+)', rows[label])
+        assert [(f"{s.mean:.1f}", f"{s.spread:.1f}") for s in stats.values()] == [
+            (mean, spread) for _, mean, spread in shown
+        ]
+        own = [f"seed {run.config.seed}: {100 * run.summary['accuracy_own']:.2f}" for run in runs]
+        assert shown[0][0].startswith("; ".join(own))
+
+
+def test_charts_hold_the_numbers_of_the_run_folders(grid: Path, page: str) -> None:
+    drawn = charts(page)["s0"]
+    run = focoop.open_run(grid / "toy/focoop/seed0")
+    other = focoop.open_run(grid / "toy/focoop/seed1")
+    own = next(c for c in drawn["curves"] if c["title"].startswith("own"))
+    line = next(line for line in own["lines"] if line["name"] == "focoop")
+    assert line["x"] == [entry["round"] for entry in run.metrics]
+    means = [
+        50 * (a["accuracy_own"] + b["accuracy_own"])
+        for a, b in zip(run.metrics, other.metrics, strict=True)
+    ]
+    assert line["y"] == pytest.approx(means, rel=1e-3)
+    scores = run.scores("far", client=0)
+    histogram = next(c for c in drawn["detection"] if c["title"].startswith("focoop: scores"))
+    assert sum(histogram["lines"][1]["y"]) == pytest.approx(100, rel=1e-2)  # four digits each
+    assert histogram["mark"] == pytest.approx(run.clients[0]["threshold"], rel=1e-4)
+    assert len(scores) == 16
+    assert {c["title"] for c in drawn["server"]} >= {"distinct OOD words"}
+    assert {chart["title"] for chart in drawn["clients"]}
+
+
+def test_it_needs_nothing_but_itself(page: str) -> None:
+    assert not re.findall(r'(?:src|href)="(?!data:|#|\.\./|toy/)', page)
+    assert "{{" not in page.split("<script>")[0]
+    assert "default-src 'none'" in page and "MIT License" in page
+    assert "transport" in page.lower() and 'class="matrix"' in page
+
+
+def test_every_run_is_linked(grid: Path, page: str) -> None:
+    for path in re.findall(r'<a href="(toy/[^"]+)"', page):
+        assert (grid / path / "config.toml").is_file()
+    for anchor in set(re.findall(r'href="#(s0[^"]*)"', page)):
+        assert f'id="{anchor}"' in page
+
+
+def test_unfinished_runs_stand_apart_and_empty_ones_are_named(grid: Path, tmp_path: Path) -> None:
+    shutil.copytree(grid / "toy", tmp_path / "toy")
+    (tmp_path / "toy/promptfl/seed1/metrics.jsonl").unlink()
+    manifest = tmp_path / "toy/focoop/seed1/manifest.json"
+    manifest.write_text(manifest.read_text().replace('"finished"', '"interrupted"'))
+    collection = collect_runs([tmp_path])
+    labels = collection.by_setting()["toy"]
+    assert {label: len(records) for label, records in labels.items()} == {
+        "focoop": 1,
+        "focoop (interrupted)": 1,
+        "promptfl": 1,
+    }
+    assert [Path(path).name for path in collection.unused] == ["seed1"]
+
+
+def test_loose_runs_are_named_by_what_differs(grid: Path, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        shutil.copytree(grid / f"toy/focoop/seed{seed}", tmp_path / f"x{seed}")
+    config = tmp_path / "x1/config.toml"
+    config.write_text(re.sub(r"(?m)^alpha = 0\.\d+$", "alpha = 0.9", config.read_text()))
+    labels = sorted(record.label for record in collect_runs([tmp_path]).records)
+    assert all(label.startswith("focoop (") and "alpha=" in label for label in labels)
+
+
+@pytest.mark.parametrize("name", ["nowhere", "empty"])
+def test_no_run_is_an_error_that_says_so(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RunError, match="no folder|no run"):
+        focoop.write_report(tmp_path / name, tmp_path / "out.html")
+
+
+def test_curves_are_those_of_scikit_learn() -> None:
+    draw = np.random.default_rng(0)
+    known, foreign = draw.normal(0, 1, 400).round(1), draw.normal(1, 1, 300).round(1)
+    labels = np.r_[np.zeros(400), np.ones(300)]
+    scores = np.r_[known, foreign]
+    area = np.trapezoid(roc_curve(known, foreign), GRID)
+    assert area == pytest.approx(oracle.roc_auc_score(labels, scores), abs=2e-3)
+    precision, recall, _ = oracle.precision_recall_curve(labels, scores)
+    expected = np.interp(GRID, recall[::-1], precision[::-1])
+    assert precision_curve(known, foreign)[5:] == pytest.approx(expected[5:], abs=0.02)
+
+
+def test_charts_without_numbers_are_left_out() -> None:
+    assert learning_curves({}) == [] and frontier({}) == []
+
+
+@pytest.mark.slow
+def test_a_hundred_runs_stay_small(grid: Path, tmp_path: Path) -> None:
+    for number in range(100):
+        shutil.copytree(
+            grid / "toy/focoop/seed0", tmp_path / f"setting{number % 5}/m{number // 5}/seed0"
+        )
+    path = focoop.write_report(tmp_path, tmp_path / "report.html", details=False)
+    assert path.stat().st_size < 5e6
