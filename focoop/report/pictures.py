@@ -106,4 +106,4 @@ def bar(value: float, most: float = 100.0) -> str:
         An HTML element.
     """
     share = 0.0 if most <= 0 else min(max(100 * value / most, 0.0), 100.0)
-    return f'<span class="bar" style="--share:{share:.1f}%"></span>'
+    return f'<span class="bar" style="width:{share:.1f}%"></span>'

@@ -62,6 +62,9 @@ class Collection:
         """Group runs by setting and label, seeds in order.
 
         Runs that are not finished stand apart, so that no mean is of different rounds.
+
+        Returns:
+            Setting -> label -> runs.
         """
         groups: dict[str, dict[str, list[RunRecord]]] = {}
         for record in self.records:
