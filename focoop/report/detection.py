@@ -9,7 +9,6 @@ import torch
 
 from focoop.clip import LabelledFeatures
 from focoop.experiments import OpenedRun, open_state
-from focoop.functional import metrics
 from focoop.methods import Text
 from focoop.runs import RunFolder
 
@@ -31,7 +30,7 @@ class Detection:
         client: The client whose histograms these are.
         edges: (B + 1,) borders of the bins.
         histograms: (B,) share of images in each bin, by set; `own` are the client's test images.
-        threshold: The score that keeps 95% of the client's own test images.
+        threshold: The score from which on the run's evaluation takes images for unknown.
         roc: (101,) OOD images found by the share of ID images flagged, mean of clients, by OOD set.
         precision: (101,) precision by recall of OOD images, mean of clients, by OOD set.
         near: Names nearest to each learned prompt: prompt, then (name, cosine) pairs.
@@ -46,11 +45,12 @@ class Detection:
     near: Mapping[str, list[tuple[str, float]]]
 
 
-def detection(folder: RunFolder) -> Detection:
+def detection(folder: RunFolder, thresholds: Mapping[int, float]) -> Detection:
     """Ask the models of a run about its test images and OOD sets.
 
     Args:
         folder: The run; its data is opened and checked.
+        thresholds: The evaluated threshold of every client.
 
     Returns:
         Histograms and curves.
@@ -76,7 +76,7 @@ def detection(folder: RunFolder) -> Detection:
         clients[0],
         edges,
         {name: np.histogram(scores, edges)[0] / len(scores) for name, scores in first.items()},
-        metrics.threshold_at(first["own"]),
+        thresholds[clients[0]],
         {name: np.mean(curves, axis=0) for name, curves in roc.items()},
         {name: np.mean(curves, axis=0) for name, curves in precision.items()},
         near,

@@ -78,8 +78,9 @@ def write_report(
 
 def _detection(record: RunRecord) -> Detection | str:
     """A run's scores, or why they cannot be had: a moved dataset must not cost the whole report."""
+    thresholds = {row["client"]: row["threshold"] for row in record.last["clients"]}
     try:
-        return detection(record.folder)
+        return detection(record.folder, thresholds)
     except FocoopError as error:
         return str(error)
 
