@@ -3,21 +3,23 @@
 import os
 import sys
 
-from focoop.errors import MissingExtra
-from focoop.lazy import defer
-from focoop.processor import apply_remembered_limit
-
-# Threads that wait asleep: spinning makes a shared machine several times slower. Read by OpenMP
-# when torch is first imported, which no command does before this line.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-apply_remembered_limit()
-
 MISSING = """focoop's command line needs typer and rich, which a plain install brings along:
   pip install typer rich"""
 
 
 def main() -> None:
     """Run the command line, or say what it lacks."""
+    from focoop.cli import interruption
+
+    interruption.watch()  # before all that takes time
+    from focoop.errors import MissingExtra
+    from focoop.lazy import defer
+    from focoop.processor import apply_remembered_limit
+
+    # Threads that wait asleep: spinning makes a shared machine several times slower. Read by OpenMP
+    # when torch is first imported, which no command does before this line.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    apply_remembered_limit()
     defer("torch")  # commands that only print a table need none of it
     try:
         from focoop.cli import main as run

@@ -3,7 +3,8 @@
 A settings class is a frozen dataclass whose fields are bool, int, float, str, a Literal of strings
 or a tuple of these. A field's metadata holds its `doc` and, where they apply, `choices`, the
 bounds `low` and `high`, `above`, a bound that is itself not allowed, `grid`, the values that
-`focoop tune` tries, and `group`, the kind of a method's setting.
+`focoop tune` tries, and `group`, the kind of a method's setting. A number that declares no bound
+has those of its type (`bounds_of`).
 """
 
 import dataclasses
@@ -25,6 +26,13 @@ NAMES: dict[Any, str] = {
     float: "a number",
     str: "a string",
 }
+
+# Bounds of numbers that declare none: computation is done in float32, where larger numbers and
+# their squares overflow, and smaller ones vanish beside 1.
+LARGEST, SMALLEST, MOST = 1e9, 1e-12, 1_000_000_000
+SHOWN = 200  # characters of a value in a message
+LONGEST, MOST_VALUES = 10_000, 10_000  # characters of a text, values of a list
+LONGEST_TOML = 100_000  # characters
 
 # What a method's settings are for, by the name of their group.
 GROUPS = {
@@ -55,10 +63,35 @@ class Typed:
         ([1, 2], 'cosine')
         """
         try:
-            tree = tomllib.loads(f"value = {raw}")
+            tree = parse_toml(f"value = {raw}")
         except tomllib.TOMLDecodeError:
             return cls(raw, raw)
         return cls(raw, tree["value"] if set(tree) == {"value"} else raw)
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML of bounded length and depth.
+
+    Args:
+        text: The text.
+
+    Returns:
+        Nested values.
+
+    Raises:
+        TOMLDecodeError: It is no TOML, longer than `LONGEST_TOML` (the parser takes very long for
+            some such texts), nested too deeply, or holds a number of too many digits.
+    """
+    if len(text) > LONGEST_TOML:
+        raise tomllib.TOMLDecodeError(f"it has more than {LONGEST_TOML} characters")
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise tomllib.TOMLDecodeError("its brackets are nested too deeply") from error
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError as error:
+        raise tomllib.TOMLDecodeError("a number has too many digits") from error
 
 
 def setting(default: Any, doc: str, **rules: Any) -> Any:
@@ -80,6 +113,68 @@ def setting(default: Any, doc: str, **rules: Any) -> Any:
     if group and group not in GROUPS:
         raise ConfigError(f"there is no group {group!r} of settings{nearest(group, GROUPS)}")
     return dataclasses.field(default=default, metadata={"doc": doc, **rules})
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a number may be: `low` to `high`, more than `above`, and 0 or `least` away from it.
+
+    >>> str(Bounds(low=0, high=1.0)), str(Bounds(above=0, high=1e9, least=1e-12))
+    ('0 to 1', '1e-12 to 1e+09')
+    """
+
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    least: float = 0.0
+
+    def broken_by(self, number: float) -> str:
+        """Say which bound a number breaks.
+
+        Args:
+            number: The number.
+
+        Returns:
+            The rule in words, or nothing where the number is allowed.
+        """
+        if self.low is not None and number < self.low:
+            return f"the least allowed is {_short(self.low)}"
+        if self.above is not None and number <= self.above:
+            return f"it must be more than {_short(self.above)}"
+        if self.high is not None and number > self.high:
+            return f"the most allowed is {_short(self.high)}"
+        if 0 < abs(number) < self.least:
+            return f"it is too close to 0: write {_short(self.least)} or more" + (
+                "" if self.above == 0 else ", or 0"
+            )
+        return ""
+
+    def __str__(self) -> str:
+        low = self.least if self.above == 0 and self.least else self.low
+        if low is None and self.above is not None:
+            return f"more than {_short(self.above)}, at most {_short(self.high or 0)}"
+        return f"{_short(low or 0)} to {_short(self.high or 0)}"
+
+
+def bounds_of(field: Field[Any], kind: Any) -> Bounds | None:
+    """Return the bounds of a setting, its own and those of its type.
+
+    Args:
+        field: The setting's field.
+        kind: Its type, or the type of one of its values.
+
+    Returns:
+        The bounds; None where it is no number and no list of numbers.
+    """
+    inner = typing.get_args(kind)
+    kind = inner[0] if typing.get_origin(kind) is tuple else kind
+    rules = field.metadata
+    if kind not in (int, float) or "choices" in rules:
+        return None
+    end = MOST if kind is int else LARGEST
+    low = rules.get("low", None if "above" in rules else -end)
+    least = SMALLEST if kind is float else 0.0
+    return Bounds(low, rules.get("high", end), rules.get("above"), least)
 
 
 def fields_of(cls: Any) -> Iterator[tuple[Field[Any], Any]]:
@@ -149,9 +244,11 @@ def build(cls: type[Settings], tree: Tree, prefix: str, also: Sequence[str] = ()
     for name, given in tree.items():
         key = prefix + name
         if name not in known:
-            shown = given.raw if isinstance(given, Typed) else given
+            shown = brief(given.raw if isinstance(given, Typed) else given)
             keys = [prefix + other for other in (*also, *known)]
-            raise ConfigError(f"there is no setting {key} (given: {shown!r}){nearest(key, keys)}")
+            raise ConfigError(
+                f"there is no setting {_cut(key)} (given: {shown}){nearest(key[:SHOWN], keys)}"
+            )
         field, kind = known[name]
         values[name] = convert(key, given, kind)
         check(key, values[name], field)
@@ -190,37 +287,38 @@ def convert(key: str, given: Any, kind: Any) -> Any:
         inner = [member for member in arguments if member is not type(None)]
         return None if given is None else convert(key, given, inner[0])
     if kind is float and type(given) is int:
-        given = float(given)
+        given = float(given) if abs(given) <= 2 * LARGEST else math.inf * (1 if given > 0 else -1)
     if type(given) is not kind:
         _refuse(key, raw, f"it must be {NAMES.get(kind, kind)}")
     if kind is float and not math.isfinite(given):
-        _refuse(key, raw, "it must be a finite number")
+        what = "it must be a finite number"
+        _refuse(key, raw, f"{what} of at most {LARGEST:g}" if type(raw) is int else what)
     if kind is str:
         try:
             given.encode()
         except UnicodeEncodeError:
             _refuse(key, raw, "it must be valid Unicode")
+        if "\0" in given:
+            _refuse(key, raw, "it must not hold a zero byte")
+        if len(given) > LONGEST:
+            _refuse(key, raw, f"it must have at most {LONGEST} characters")
     return given
 
 
 def check(key: str, value: Any, field: Field[Any]) -> None:
-    """Refuse a value outside a field's `choices`, `low`, `high` or `above`.
+    """Refuse a value outside a field's `choices` or `Bounds`.
 
     Args:
         key: The setting's name, for messages.
         value: The value.
         field: The field.
     """
-    rules = field.metadata
-    if "choices" in rules:
-        _among(key, value, rules["choices"])
+    if "choices" in field.metadata:
+        _among(key, value, field.metadata["choices"])
     for item in value if isinstance(value, tuple) else (value,):
-        if "low" in rules and item < rules["low"]:
-            _refuse(key, value, f"the least allowed is {rules['low']}")
-        if "above" in rules and item <= rules["above"]:
-            _refuse(key, value, f"it must be more than {rules['above']}")
-        if "high" in rules and item > rules["high"]:
-            _refuse(key, value, f"the most allowed is {rules['high']}")
+        bounds = bounds_of(field, type(item))
+        if bounds is not None and (rule := bounds.broken_by(item)):
+            _refuse(key, value, rule)
 
 
 def _tuple(key: str, given: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -232,6 +330,8 @@ def _tuple(key: str, given: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         )
     if arguments[-1] is not Ellipsis and len(given) != len(arguments):
         _refuse(key, given, f"it must hold {len(arguments)} values")
+    if len(given) > MOST_VALUES:
+        _refuse(key, given, f"it must hold at most {MOST_VALUES} values")
     kinds = [arguments[0]] * len(given) if arguments[-1] is Ellipsis else arguments
     return tuple(
         convert(f"{key}[{i}]", item, kind)
@@ -241,13 +341,43 @@ def _tuple(key: str, given: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _among(key: str, given: Any, allowed: tuple[Any, ...]) -> None:
     if given not in allowed:
-        hint = nearest(given, allowed) if isinstance(given, str) else ""
+        hint = nearest(given[:SHOWN], allowed) if isinstance(given, str) else ""
         end = "" if hint.startswith("; there are") else f" (allowed: {', '.join(allowed)})"
-        raise ConfigError(f"{key} = {given!r} is not allowed{hint}{end}")
+        raise ConfigError(f"{key} = {brief(given)} is not allowed{hint}{end}")
 
 
 def _refuse(key: str, given: Any, rule: str) -> NoReturn:
-    raise ConfigError(f"{key} = {given!r} is not allowed: {rule}")
+    raise ConfigError(f"{key} = {brief(given)} is not allowed: {rule}")
+
+
+def brief(value: Any) -> str:
+    """Write a value for a message, however large it is.
+
+    Args:
+        value: The value.
+
+    Returns:
+        Its `repr`, at most `SHOWN` characters of it.
+
+    >>> brief("a"), brief(10 ** 5000), len(brief("a" * 10 ** 6))
+    ("'a'", 'a whole number of 16610 bits', 200)
+    """
+    if isinstance(value, list | tuple) and len(value) > SHOWN:
+        value = value[:SHOWN]
+    try:
+        return _cut(repr(value))
+    except (ValueError, RecursionError):  # too many digits to write, too many brackets
+        digits = isinstance(value, int)
+        return f"a whole number of {value.bit_length()} bits" if digits else type(value).__name__
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+
+
+def _short(number: float) -> str:
+    """A bound in words: whole numbers in full, others with six digits."""
+    return str(number) if isinstance(number, int) else f"{number:g}"
 
 
 def plain(config: Any) -> dict[str, Any]:

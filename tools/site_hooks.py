@@ -71,7 +71,7 @@ def settings() -> str:
 def rows(fields: Any, prefix: str) -> Iterator[tuple[str, str, str]]:
     """Yield (setting, default, meaning) of documented fields; rules stand behind the meaning."""
     for one in fields:
-        meaning, rules = plain(one.metadata["doc"]), bounds(one.metadata)
+        meaning, rules = plain(one.metadata["doc"]), bounds(one)
         yield (
             f"`{prefix}{one.name}`",
             f"`{shown(one.default)}`",
@@ -79,15 +79,16 @@ def rows(fields: Any, prefix: str) -> Iterator[tuple[str, str, str]]:
         )
 
 
-def bounds(metadata: Any) -> str:
+def bounds(field: Any) -> str:
     """Return what values a field takes, in words."""
-    words = []
-    if "choices" in metadata:
-        words.append("one of " + ", ".join(f"`{one}`" for one in metadata["choices"]))
-    for name, word in (("low", "at least"), ("above", "above"), ("high", "at most")):
-        if metadata.get(name) is not None:
-            words.append(f"{word} {metadata[name]}")
-    return "; ".join(words)
+    from focoop.fields import bounds_of
+
+    if "choices" in field.metadata:
+        return "one of " + ", ".join(f"`{one}`" for one in field.metadata["choices"])
+    default = field.default
+    first = default[0] if isinstance(default, tuple) and default else default
+    found = bounds_of(field, type(first))
+    return "" if found is None else str(found)
 
 
 def shown(value: Any) -> str:

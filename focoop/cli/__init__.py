@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from focoop.cli import interruption
     from focoop.cli.commands import app, main
 
-__all__ = ["app", "main"]
+__all__ = ["app", "interruption", "main"]
 
 __getattr__ = lazy_names(__name__, __file__)

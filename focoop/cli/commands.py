@@ -4,6 +4,7 @@ Results go to standard output, messages to standard error. Exit codes: `failure.
 """
 
 import os
+import sys
 import warnings
 from typing import Annotated
 
@@ -27,6 +28,7 @@ from focoop.cli import (
 )
 from focoop.cli.console import messages
 from focoop.cli.failure import EPILOG
+from focoop.cli.output import failed_output, open_outputs
 from focoop.cli.screen import Commands
 
 __all__ = ["app", "main"]
@@ -87,5 +89,14 @@ def _warned(message: Warning | str, *_: object, **__: object) -> None:
 def main() -> None:
     """Entry point of the `focoop` command."""
     warnings.showwarning = _warned
-    with completion.bash_words(os.environ):
-        app(prog_name="focoop")  # also as python -m focoop, so that completion knows its name
+    open_outputs()
+    code: int | str | None = 0
+    try:
+        with completion.bash_words(os.environ):
+            app(prog_name="focoop")  # also as python -m focoop, so that completion knows its name
+    except SystemExit as end:
+        code = end.code
+    if reason := failed_output():
+        messages().print(f"error: standard output could not be written: {reason}")
+        code = code or 1
+    sys.exit(code)

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from focoop.cli import completion
+from focoop.cli import completion, interruption
 from focoop.cli.display import PROSE, Column, Sheet, dataset_of
 from focoop.cli.display.sheet import joined
 from focoop.cli.fetch import Features
@@ -222,6 +222,7 @@ def _board(cells: "list[Cell]", draw: Draw) -> "Iterator[Callable[[Outcome], Non
                 yield show
     except KeyboardInterrupt:
         console.print("stopped: the same command goes on where it stopped")
+        interruption.told()
         raise
 
 

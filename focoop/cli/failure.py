@@ -1,12 +1,14 @@
 """How a failing command says so: on standard error, with --json on standard output too."""
 
 import json
+import signal
 import sys
 from collections.abc import Sequence
 
 import click
 import typer
 
+from focoop.cli import interruption
 from focoop.cli.console import messages
 from focoop.errors import FocoopError
 
@@ -23,6 +25,8 @@ EXIT_CODES = {
     7: "federation",
     8: "an optional package is missing",
     INTERRUPTED: "interrupted",
+    129: "stopped by SIGHUP, as when a terminal closes",
+    143: "stopped by SIGTERM",
 }
 EPILOG = f"Exit codes: {', '.join(f'{code} {what}' for code, what in EXIT_CODES.items())}."
 
@@ -48,8 +52,12 @@ def report(error: BaseException, arguments: Sequence[str]) -> None:
     if isinstance(error, FocoopError):
         messages().print(f"error: {error}")
         raise typer.Exit(code) from error
+    if isinstance(error, OSError | UnicodeEncodeError):  # a full disk, a name no file can have, ...
+        messages().print(f"error: {brief(error)}")
+        raise typer.Exit(code) from error
     if isinstance(error, KeyboardInterrupt):
-        typer.echo("interrupted", err=True)
+        if text := interruption.line(code - 128):
+            typer.echo(text, err=True)
         raise typer.Exit(code) from error
 
 
@@ -64,4 +72,22 @@ def exit_code(error: BaseException) -> int:
     """
     if isinstance(error, FocoopError | click.ClickException):
         return error.exit_code
-    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + getattr(error, "signum", signal.SIGINT)
+    return 1
+
+
+def brief(error: OSError | UnicodeEncodeError) -> str:
+    """Say what the system refused.
+
+    Args:
+        error: The system's error.
+
+    Returns:
+        The reason and the file it is about, without an error number.
+    """
+    if isinstance(error, UnicodeEncodeError):
+        return f"the name {error.object[:200]!r} holds characters that this system cannot write"
+    reason = error.strerror or str(error)
+    name = "" if error.filename is None else f": {str(error.filename)[:200]!r}"
+    return f"{reason}{name}"

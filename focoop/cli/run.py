@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from focoop.cli import completion
+from focoop.cli import completion, interruption
 from focoop.cli.fetch import Features
 from focoop.cli.screen import (
     AsJson,
@@ -191,6 +191,7 @@ def train(
             markup=False,
             soft_wrap=True,
         )
+        interruption.told()
         raise
 
 

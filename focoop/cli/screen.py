@@ -24,7 +24,7 @@ from rich.progress import (
 )
 from typer.core import TyperGroup
 
-from focoop.cli import completion
+from focoop.cli import completion, interruption
 from focoop.cli.console import messages as messages
 from focoop.cli.console import out as out
 from focoop.cli.console import showing
@@ -88,11 +88,14 @@ class Commands(TyperGroup):
         # Click empties both before a command runs.
         given = [*getattr(ctx, "_protected_args", ()), *ctx.args]
         try:
-            return super().invoke(ctx)
+            with interruption.computing():
+                return super().invoke(ctx)
         except (click.exceptions.Exit, click.Abort):
             raise
         except (Exception, KeyboardInterrupt) as error:
-            report(error, given)
+            # Some libraries answer a signal during their import with an error of their own.
+            stopped = interruption.received()
+            report(interruption.Stopped(stopped) if stopped else error, given)
             raise
 
 

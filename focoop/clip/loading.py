@@ -58,9 +58,9 @@ def check_device(device: str) -> None:
         BackboneError: It cannot be used.
     """
     try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
+        torch.ones(1, device=device).item()  # the device `meta` makes tensors without numbers
+    except Exception as error:  # torch raises many kinds, by device
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise BackboneError(
             f"the device {device!r} cannot be used: take 'cpu', or 'cuda' where torch sees a GPU "
             f"(torch says: {reason})"

@@ -6,7 +6,6 @@ with `tuned = false` is run as it stands, without the preset of its method (`gri
 """
 
 import hashlib
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -31,7 +30,18 @@ from focoop.config.schema import (
     automatic,
 )
 from focoop.errors import ConfigError, closest, nearest
-from focoop.fields import GROUPS, Typed, build, convert, grouped, plain, toml_value
+from focoop.fields import (
+    GROUPS,
+    LONGEST_TOML,
+    Typed,
+    brief,
+    build,
+    convert,
+    grouped,
+    parse_toml,
+    plain,
+    toml_value,
+)
 from focoop.methods import lookup
 
 __all__ = [
@@ -106,10 +116,13 @@ def locate(path: Path) -> Path:
     Returns:
         The file; `path` itself where no file of that name is known.
     """
-    if path.suffix == ".toml" or path.exists():
+    try:
+        if path.suffix == ".toml" or path.exists():
+            return path
+        files = [folder / f"{path}.toml" for folder in NAMED]
+        return next((file for file in files if file.is_file()), path)
+    except (OSError, ValueError):  # no name of a file: told where it is opened
         return path
-    files = [folder / f"{path}.toml" for folder in NAMED]
-    return next((file for file in files if file.is_file()), path)
 
 
 def shipped(name: str) -> Path:
@@ -153,23 +166,29 @@ def read_layers(path: Path, seen: tuple[Path, ...] = ()) -> list[Tree]:
     Raises:
         ConfigError: A file is missing, is no TOML, or extends itself.
     """
-    here = path.resolve()
-    if here in seen:
-        raise ConfigError(f"{path} extends itself: {' -> '.join(p.name for p in (*seen, here))}")
     try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        here = path.resolve()
+        tree = {} if here in seen else _parsed(path)
     except FileNotFoundError as error:
         raise ConfigError(f"no configuration file {path}{_instead(path)}") from error
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: no UTF-8, no TOML
         raise ConfigError(f"cannot read the configuration {path}: {error}") from error
+    if here in seen:
+        raise ConfigError(f"{path} extends itself: {' -> '.join(p.name for p in (*seen, here))}")
     base = tree.pop("extends", None)
     if not isinstance(tree.get(TUNED, True), bool):
-        raise ConfigError(f"{TUNED} = {tree[TUNED]!r} is not allowed in {path}: true or false")
+        raise ConfigError(f"{TUNED} = {brief(tree[TUNED])} is not allowed in {path}: true or false")
     if base is None:
         return [tree]
     if not isinstance(base, str):
-        raise ConfigError(f"extends = {base!r} is not allowed in {path}: it must be a string")
+        raise ConfigError(f"extends = {brief(base)} is not allowed in {path}: it must be a string")
     return [*read_layers(path.parent / base, (*seen, here)), tree]
+
+
+def _parsed(path: Path) -> Tree:
+    """The content of a TOML file; of a very long one, or of a device without end, only a part."""
+    with open(path, "rb") as file:
+        return parse_toml(file.read(4 * LONGEST_TOML + 1).decode())
 
 
 def _instead(path: Path) -> str:
@@ -237,7 +256,9 @@ def parse_override(text: str) -> Tree:
     key, equals, raw = text.partition("=")
     key = key.strip()
     if not equals or not key:
-        raise ConfigError(f"cannot read --set {text!r}: write KEY=VALUE, as federation.rounds=3")
+        raise ConfigError(
+            f"cannot read --set {brief(text)}: write KEY=VALUE, as federation.rounds=3"
+        )
     section, dot, name = key.partition(".")
     value = Typed.parse(raw.strip())
     return {section: {name: value}} if dot else {key: value}
@@ -304,14 +325,14 @@ def from_dict(tree: Mapping[str, Any]) -> RunConfig:
     for name, given in tree.items():
         if name in SECTIONS:
             if not isinstance(given, dict):
-                raise ConfigError(f"{name} = {_bare(given)!r} is not allowed: it is a table")
+                raise ConfigError(f"{name} = {brief(_bare(given))} is not allowed: it is a table")
             values[name] = (
                 _method(given) if name == "method" else build(SECTIONS[name], given, f"{name}.")
             )
         elif name in SCALARS:
             values[name] = given
         else:
-            raise ConfigError(f"there is no setting {name}{_elsewhere(name)}")
+            raise ConfigError(f"there is no setting {brief(name)}{_elsewhere(name)}")
     return RunConfig(**values)
 
 

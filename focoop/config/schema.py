@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from focoop.errors import ConfigError
 from focoop.federation import COUNTS, DOWN, LEAST_PARTIES, RULES, SCHEDULES, UP
-from focoop.fields import build, check, convert, fields_of, plain, setting
+from focoop.fields import brief, build, check, convert, fields_of, plain, setting
 from focoop.methods import lookup
 from focoop.plugins import is_file
 
@@ -18,6 +18,7 @@ PAPER_SHOTS = 8
 PACKAGED_CORRUPTED = ("demo:cifar100#brightness",)
 PACKAGED_OOD = ("demo:dtd_32px", "demo:sun_32px")
 TWO_THIRDS = 2 / 3
+LARGEST_SEED = 2**63 - 1  # of whole numbers in TOML
 PARTITIONS = ("dirichlet", "pathological", "overlap", "domain", "given", "iid")
 
 
@@ -72,28 +73,38 @@ class DataConfig(Section):
         "classes that nobody knows, drawn by partition.seed: their test images are the OOD set "
         "unknown_classes, and nothing else of them is used",
         low=0,
+        high=100_000,
     )
     new_classes: int = setting(
         0,
         "classes known by name alone, drawn by partition.seed: tested, without training images",
         low=0,
+        high=100_000,
     )
     template: str = setting("a photo of a {}.", "zero-shot prompt; {} stands for the class name")
     validation: int = setting(
-        0, "tune on this many training images per class instead of the test split", low=0
+        0,
+        "tune on this many training images per class instead of the test split",
+        low=0,
+        high=1_000_000,
     )
     validation_ood: tuple[str, ...] = setting(
         (), "OOD sets in place of data.ood while data.validation is set; []: data.ood itself"
     )
     with_patches: bool = setting(False, "load patch features, for methods that use them")
     views: int = setting(
-        0, "random crops of each training image, as further rows to train on (images only)", low=0
+        0,
+        "random crops of each training image, as further rows to train on (images only)",
+        low=0,
+        high=1000,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.template.count("{}") != 1:
-            raise ConfigError(f"data.template = {self.template!r} must contain {{}} once")
+        if self.template.count("{}") != 1 or set("{}") & set(self.template.replace("{}", "")):
+            raise ConfigError(
+                f"data.template = {brief(self.template)} must contain {{}} once, and no other brace"
+            )
         if -1 < self.calibration < 0:
             raise ConfigError(
                 f"data.calibration = {self.calibration} is not allowed: it must lie in 0..0.9, or "
@@ -130,19 +141,22 @@ class PartitionConfig(Section):
 
     prefix = "partition."
     kind: str = setting("pathological", "how classes are divided", choices=PARTITIONS)
-    clients: int = setting(10, "number of clients K; 0: one per domain or given client", low=0)
+    clients: int = setting(
+        10, "number of clients K; 0: one per domain or given client", low=0, high=100_000
+    )
     alpha: float = setting(0.1, "concentration of dirichlet; smaller is more uneven", above=0)
-    classes_per_client: int = setting(20, "classes of each client for overlap", low=1)
+    classes_per_client: int = setting(20, "classes of each client for overlap", low=1, high=100_000)
     shots: int = setting(
         AUTO_SHOTS,
         "training images per class and client; 0: all; -1: all of your own data (folder:, csv:, "
         "clients:, file:, hf:), 8 as in the paper of packaged and public data",
         low=-1,
+        high=1_000_000,
     )
     leave_out: str = setting(
         "", "domain that all clients are tested on and none holds (kind domain); empty: none"
     )
-    seed: int = setting(21, "seed of the partition, apart from the run's", low=0)
+    seed: int = setting(21, "seed of the partition, apart from the run's", low=0, high=LARGEST_SEED)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -163,27 +177,39 @@ class FederationConfig(Section):
     """Rounds and local training."""
 
     prefix = "federation."
-    rounds: int = setting(25, "communication rounds T", low=0)
+    rounds: int = setting(25, "communication rounds T", low=0, high=1_000_000)
     participation: float = setting(1.0, "share of clients per round", above=0, high=1)
-    epochs: int = setting(2, "local epochs E per round", low=1)
-    batch_size: int = setting(32, "images per step", low=1)
+    epochs: int = setting(2, "local epochs E per round", low=1, high=10_000)
+    batch_size: int = setting(32, "images per step", low=1, high=1_000_000)
     lr: float = setting(3.0, "learning rate of SGD", above=0)
     lr_schedule: str = setting("constant", "rate over the rounds", choices=SCHEDULES)
     momentum: float = setting(0.0, "momentum within a round", low=0, high=1)
     weight_decay: float = setting(0.0, "weight decay of the prompts", low=0)
     prox: float = setting(0.0, "mu of FedProx, mu/2 |shared - received|^2; 0: FedAvg", low=0)
     together: int = setting(
-        0, "clients trained as one batch; 0: one at a time on a CPU, up to 50 on a GPU", low=0
+        0,
+        "clients trained as one batch; 0: one at a time on a CPU, up to 50 on a GPU",
+        low=0,
+        high=10_000,
     )
-    evaluate_every: int = setting(1, "evaluate every so many rounds; 0: the last alone", low=0)
+    evaluate_every: int = setting(
+        1, "evaluate every so many rounds; 0: the last alone", low=0, high=1_000_000
+    )
     late_clients: int = setting(
         0,
         "clients, the last ones, that join after training: they take part in the last round alone; "
         "closed forms add their sums, other methods keep the shared parameters",
         low=0,
+        high=100_000,
     )
     edges: int = setting(
-        0, "edge servers that combine their clients' updates for the root; 0: none", low=0
+        0,
+        "edge servers that combine their clients' updates for the root; 0: none",
+        low=0,
+        high=100_000,
+    )
+    large: bool = setting(
+        False, "run even where more memory than there is, or a month, is needed at least"
     )
     payload: str = setting("fp32", "how clients' changes travel up; fp32: uncoded", choices=UP)
     payload_down: str = setting("fp32", "how shared tensors travel down", choices=DOWN)
@@ -194,7 +220,7 @@ class NegativesConfig(Section):
     """The words that name OOD prompts, for methods that have some."""
 
     prefix = "negatives."
-    count: int = setting(100, "number U of words", low=0)
+    count: int = setting(100, "number U of words", low=0, high=50_000)
     quantile: float = setting(0.95, "quantile of a word's cosines to the classes", low=0, high=1)
     band: tuple[float, float] = setting(
         (0.0, 0.0), "stretch of the ranking, farthest first, as two fractions", low=0, high=1
@@ -237,7 +263,7 @@ class PrivacyConfig(Section):
     noise: float = setting(0.0, "deviation of Gaussian noise, in units of privacy.clip", low=0)
     delta: float = setting(1e-5, "delta of the epsilon that is reported", above=0, high=0.1)
     counts: str = setting("exact", "class counts that are sent", choices=COUNTS)
-    count_step: int = setting(10, "rounded counts are multiples of this", low=1)
+    count_step: int = setting(10, "rounded counts are multiples of this", low=1, high=1_000_000)
     count_noise: float = setting(10.0, "deviation of noised counts, in images", above=0)
     secret_draw: bool = setting(
         False, "clients of a round are drawn secretly, not from the seed; tells epsilon_outside"
@@ -251,7 +277,10 @@ class PrivacyConfig(Section):
         high=1,
     )
     parties: int = setting(
-        LEAST_PARTIES, "fewest clients in a secure sum; a site may ask for more", low=LEAST_PARTIES
+        LEAST_PARTIES,
+        "fewest clients in a secure sum; a site may ask for more",
+        low=LEAST_PARTIES,
+        high=100_000,
     )
 
     def __post_init__(self) -> None:
@@ -282,7 +311,9 @@ class MethodConfig:
 class RunConfig(Section):
     """Everything a run depends on."""
 
-    seed: int = setting(0, "seed of initial prompts, batches and participation", low=0)
+    seed: int = setting(
+        0, "seed of initial prompts, batches and participation", low=0, high=LARGEST_SEED
+    )
     name: str = setting("", "name of the run folder; empty: made of data, method and seed")
     data: DataConfig = field(default_factory=DataConfig)
     backbone: BackboneConfig = field(default_factory=BackboneConfig)

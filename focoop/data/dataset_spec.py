@@ -74,7 +74,7 @@ class Source:
                 f"cannot read dataset {spec!r}: write a name of focoop data list, demo:NAME, "
                 "file:PATH.safetensors, folder:PATH, clients:PATH, csv:FILE or hf:NAME"
             )
-        match = re.fullmatch(r"(.+)#([A-Za-z_]\w*)(?:@(\S+))?", rest)
+        match = re.fullmatch(r"(.+)#([A-Za-z_]\w*)(?:@(\S+))?", rest, re.DOTALL)
         target, corruption, severity = match.groups() if match else (rest, None, None)
         split, side, shuffled = "", 0, False
         if kind in ALTERABLE:
@@ -140,7 +140,7 @@ class Source:
 
 def _version(spec: str, target: str) -> tuple[str, str, int, bool]:
     """A target without what is behind it: target, split, side and whether it is shuffled."""
-    match = re.fullmatch(r"(.+?)(?:@(train))?(?:@(\d+)px)?(@shuffled)?", target)
+    match = re.fullmatch(r"(.+?)(?:@(train))?(?:@(\d+)px)?(@shuffled)?", target, re.DOTALL)
     assert match is not None  # the target is not empty
     plain, split, side, shuffled = match.groups()
     if side is not None and not SMALLEST <= int(side) <= LARGEST:

@@ -9,6 +9,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,7 @@ from focoop.experiments.running import run_experiment
 from focoop.runs import collect, start
 from focoop.threads import cores
 
-PATIENCE = 20.0  # seconds a stopped worker has to note where it is before it is killed
+PATIENCE = 5.0  # seconds a stopped worker has to note where it is before it is killed
 GPU_JOBS = 4  # runs at a time on one GPU, unless told otherwise
 KEPT_SHARE = 0.25  # of the machine's memory, for features that all workers together keep open
 
@@ -192,8 +193,9 @@ class _Crew:
         """Stop who is still at work; the run folders say how far they came."""
         for worker in self.members.values():
             worker.process.terminate()
+        end = time.monotonic() + PATIENCE
         for connection, worker in self.members.items():
-            worker.process.join(PATIENCE)
+            worker.process.join(max(0.0, end - time.monotonic()))
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()

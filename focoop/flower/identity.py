@@ -5,7 +5,6 @@ public key has, and a site signs its number together with the server's challenge
 node id by which Flower knows it: no other site can make that signature or use it for its node.
 """
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from focoop.errors import ConfigError, FederationError
+from focoop.fields import parse_toml
 
 SITE = "site.toml"
 SCHEME = ec.ECDSA(hashes.SHA384())
@@ -43,7 +43,7 @@ def read_name(folder: Path) -> tuple[str, int]:
         ConfigError: The folder is not a site's.
     """
     try:
-        table = tomllib.loads((folder / SITE).read_text(encoding="utf-8"))
+        table = parse_toml((folder / SITE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{folder} is no folder of a site's keys ({error}): ask the coordinator for the one "

@@ -46,7 +46,10 @@ class ServerSettings:
     )
     deadline: float = setting(3600.0, "seconds a client has to answer", above=0)
     retries: int = setting(
-        1, "times a client is asked again in a round after its node or process died", low=0
+        1,
+        "times a client is asked again in a round after its node or process died",
+        low=0,
+        high=1000,
     )
     wait: float = setting(120.0, "seconds to wait for clients at the start, or for a quorum", low=0)
     rejoin: float = setting(60.0, "seconds a round waits for a client that has gone", low=0)

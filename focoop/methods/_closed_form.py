@@ -56,6 +56,7 @@ class ClosedFormConfig:
         5,
         "different images of a class below which nothing is sent of them",
         low=1,
+        high=1_000_000,
         group="engineering",
     )
 
@@ -68,6 +69,7 @@ class SpreadConfig(ClosedFormConfig):
         16,
         "images less classes below which a client's spread is not sent",
         low=1,
+        high=1_000_000,
         group="engineering",
     )
 

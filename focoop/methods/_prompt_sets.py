@@ -32,8 +32,8 @@ class PromptSetsConfig:
         0.2, "rho, share of the global prompt", low=0, high=1, group="paper"
     )
     detection_weight: float = setting(1.0, "weight of -log p(ID|x)", low=0, group="paper")
-    id_steps: int = setting(4, "N, ascent steps on class prompts", low=0, group="paper")
-    ood_steps: int = setting(4, "M, ascent steps on OOD prompts", low=0, group="paper")
+    id_steps: int = setting(4, "N, ascent steps on class prompts", low=0, high=1000, group="paper")
+    ood_steps: int = setting(4, "M, ascent steps on OOD prompts", low=0, high=1000, group="paper")
     sigma: float = setting(1e-3, "sigma, scale of the starting noise", low=0, group="paper")
     tau_id: float = setting(0.1, "tau_1, price of moving class prompts", low=0, group="paper")
     tau_ood: float = setting(0.1, "tau_2, price of moving OOD prompts", above=0, group="paper")
@@ -42,13 +42,15 @@ class PromptSetsConfig:
     )
     transport_tau: float = setting(0.1, "tau of SemiUOT's loose marginal", above=0, group="paper")
     seemly_count: int = setting(
-        0, "M of top-M seemly OOD prompts; 0: as many as U", low=0, group="paper"
+        0, "M of top-M seemly OOD prompts; 0: as many as U", low=0, high=50_000, group="paper"
     )
     alpha: float = setting(
         0.5, "alpha, share of T^g kept in calibration", low=0, high=1, group="paper"
     )
     # Engineering
-    context_tokens: int = setting(16, "n, length of each context", low=1, group="engineering")
+    context_tokens: int = setting(
+        16, "n, length of each context", low=1, high=64, group="engineering"
+    )
     start: str = setting(
         "",
         "words every context starts from, whose tokens give n; empty: drawn at random",
@@ -60,7 +62,7 @@ class PromptSetsConfig:
         1.0, "first length of an ascent step, in radii", low=0, group="engineering"
     )
     transport_steps: int = setting(
-        300, "steps of the transport's solver at most", low=1, group="engineering"
+        300, "steps of the transport's solver at most", low=1, high=100_000, group="engineering"
     )
     transport_gap: float = setting(
         1e-4,

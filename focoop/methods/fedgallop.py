@@ -62,12 +62,13 @@ class FedGalLoP(Method):
             "A photo of a", "words every context starts from; their tokens give n", group="paper"
         )
         global_prompts: int = setting(
-            4, "N_g, shared prompts for the whole image", low=1, group="paper"
+            4, "N_g, shared prompts for the whole image", low=1, high=1000, group="paper"
         )
         top_k: tuple[int, ...] = setting(
             (5, 10, 15, 20),
             "k_j, patches each local prompt averages; one prompt per value",
             low=1,
+            high=10_000,
             grid=((5, 10, 15, 20), (1, 2, 4, 8), (1, 1, 1, 1)),
             group="paper",
         )

@@ -87,7 +87,7 @@ class FedLAPT(Method):
         """Settings of FedLAPT."""
 
         context_tokens: int = setting(
-            2, "n, length of each context", low=1, grid=(2, 4, 16), group="paper"
+            2, "n, length of each context", low=1, high=64, grid=(2, 4, 16), group="paper"
         )
         contexts: Literal["separate", "unified", "class_specific"] = setting(
             "separate",
@@ -106,13 +106,17 @@ class FedLAPT(Method):
         fold: bool = setting(False, "lam to min(lam, 1 - lam): mostly text", group="engineering")
         loss_weight: float = setting(1.0, "w, weight of the loss", above=0, group="paper")
         negative_texts: int = setting(
-            0, "texts of negative words added to each batch", low=0, group="engineering"
+            0,
+            "texts of negative words added to each batch",
+            low=0,
+            high=100_000,
+            group="engineering",
         )
         score: Literal["neglabel", "mcm"] = setting(
             "neglabel", "which score detects", group="engineering"
         )
         groups: int = setting(
-            0, "G, groups of words; 0: one for every 100 words", low=0, group="paper"
+            0, "G, groups of words; 0: one for every 100 words", low=0, high=10_000, group="paper"
         )
         score_scale: float = setting(
             0.0, "s of NegLabel; 0: the logit scale", low=0, group="engineering"

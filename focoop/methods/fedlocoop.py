@@ -58,7 +58,7 @@ class FedLoCoOp(Method):
         """Settings of FedLoCoOp."""
 
         context_tokens: int = setting(
-            16, "n, length of the context", low=1, grid=(4, 16), group="paper"
+            16, "n, length of the context", low=1, high=64, grid=(4, 16), group="paper"
         )
         class_specific: bool = setting(
             False, "one context per class", grid=(False, True), group="paper"
@@ -74,6 +74,7 @@ class FedLoCoOp(Method):
             0,
             "K_t, ranks within which a label makes a patch ID; 0: a fifth of the classes",
             low=0,
+            high=10_000,
             grid=(0, 1, 5),
             group="paper",
         )

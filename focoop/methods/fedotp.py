@@ -58,7 +58,7 @@ class FedOTP(Method):
         """Settings of FedOTP."""
 
         context_tokens: int = setting(
-            16, "n, length of each context", low=1, grid=(4, 16), group="paper"
+            16, "n, length of each context", low=1, high=64, grid=(4, 16), group="paper"
         )
         transport: Literal["partial", "sinkhorn"] = setting(
             "partial",
@@ -83,7 +83,9 @@ class FedOTP(Method):
         threshold: float = setting(
             1e-3, "a plan stops at this change of its scaling", low=0, group="engineering"
         )
-        max_iterations: int = setting(100, "scalings of a plan at most", low=1, group="engineering")
+        max_iterations: int = setting(
+            100, "scalings of a plan at most", low=1, high=100_000, group="engineering"
+        )
         temperature: float = setting(
             1.0, "T of MCM, on transported cosines", above=0, group="engineering"
         )

@@ -61,9 +61,11 @@ class FedPGP(Method):
         """Settings of FedPGP."""
 
         context_tokens: int = setting(
-            16, "n, length of the context", low=1, grid=(4, 16), group="paper"
+            16, "n, length of the context", low=1, high=64, grid=(4, 16), group="paper"
         )
-        rank: int = setting(4, "b, rank of the private change", low=1, grid=(4, 8), group="paper")
+        rank: int = setting(
+            4, "b, rank of the private change", low=1, high=4096, grid=(4, 8), group="paper"
+        )
         contrast_weight: float = setting(
             1.0,
             "mu, weight of the contrast; 0 for none",

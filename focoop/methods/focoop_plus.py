@@ -93,12 +93,14 @@ class FOCoOpPlus(Method):
             5,
             "different images of a class below which nothing is sent of them",
             low=2,
+            high=1_000_000,
             group="engineering",
         )
         least_freedom: int = setting(
             16,
             "images less classes below which a client's scatter is not sent",
             low=1,
+            high=1_000_000,
             group="engineering",
         )
         mean_share: float = setting(

@@ -52,7 +52,7 @@ class PromptFL(Method):
         """Settings of PromptFL."""
 
         context_tokens: int = setting(
-            16, "n, length of the context", low=1, grid=(4, 8, 16), group="paper"
+            16, "n, length of the context", low=1, high=64, grid=(4, 8, 16), group="paper"
         )
         start: str = setting(
             "",

@@ -56,7 +56,7 @@ class PromptFolio(Method):
         """Settings of PromptFolio."""
 
         context_tokens: int = setting(
-            8, "n, length of each context", low=1, grid=(4, 8, 16), group="paper"
+            8, "n, length of each context", low=1, high=64, grid=(4, 8, 16), group="paper"
         )
         local_share: float = setting(
             0.4,

@@ -18,6 +18,7 @@ from focoop.features import FeatureSet, open_features, open_labels
 from focoop.methods import lookup
 from focoop.scenario import partition, untrained_classes
 from focoop.scenario.calibration import set_aside
+from focoop.scenario.cost import least_cost, refuse_clients, refuse_large
 from focoop.seeds import derive
 
 
@@ -107,6 +108,7 @@ def make_split(
     names = untrained_classes.unknown_of(config, train.classes)
     unknown = untrained_classes.of_unknown(test, names)
     train, test, tested = _without(names, train, test, tested)
+    refuse_clients(config, len(train), len(train.classes))
     shares = _shares(config, train.classes)
     train_index = shares.assign(train.labels.numpy(), derive(config.partition.seed, "train"))
     test_index = shares.assign(test.labels.numpy(), derive(config.partition.seed, "test"))
@@ -439,6 +441,8 @@ def _with_shots(
     if config.data.id.startswith(("file:", "hf:")):
         for warning in code_warnings(train.classes, config.data.id):
             warnings.warn(warning, stacklevel=2)
+    counts = _drawn(config, train, train_index)
+    refuse_large(config, least_cost(config, counts, len(train.classes)))
     shots = partition.take_shots(
         train_index,
         train.labels.numpy(),
@@ -466,3 +470,10 @@ def _with_shots(
         views,
         calibration_index=aside,
     )
+
+
+def _drawn(config: RunConfig, train: FeatureSet, index: Sequence[np.ndarray]) -> list[int]:
+    """How many training rows each client will hold, views included, before any is drawn."""
+    shots, labels = config.partition.shots, train.labels.numpy()
+    own = [shots * len(np.unique(labels[rows])) if shots else len(rows) for rows in index]
+    return [count * (1 + len(train.views)) for count in own]

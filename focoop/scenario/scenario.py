@@ -1,5 +1,6 @@
 """Make a configuration concrete: the task, every client's images and the sets to evaluate on."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,6 +20,7 @@ from focoop.federation import EvaluationSets, Owned
 from focoop.methods import Method, Task, create
 from focoop.processor import training_in_bfloat16
 from focoop.scenario.assignment import Split, Tested, make_split
+from focoop.scenario.cost import least_cost, refuse_large
 from focoop.scenario.negatives import Negatives, mine
 from focoop.scenario.negatives_cache import remembered
 from focoop.scenario.untrained_classes import UNKNOWN
@@ -130,6 +132,7 @@ def build_scenario(
     rows = divide(config, None, cache_dir) if images else None  # so does this
     _refuse_missing_sets(config, rows, opened)  # and this
     split = divide(config, backbone, cache_dir)
+    _refuse_large(config, split, backbone)
     if words is None and method.needs_ood:
         words = task_words(config, backbone, split.classes, cache_dir)
     task = make_task(config, backbone, split.classes, method.needs_ood, cache_dir, words)
@@ -178,6 +181,16 @@ def calibration_images(split: Split) -> Owned | None:
     images = split.train.select(torch.from_numpy(np.concatenate(split.calibration_index)))
     ends = np.cumsum([0, *sizes])
     return Owned(images, [np.arange(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)])
+
+
+def _refuse_large(config: RunConfig, split: Split, backbone: Backbone) -> None:
+    """Refuse a run whose prompts or images need more memory or time than there is."""
+    features = (split.train.pooled, split.train.patches)
+    row = sum(math.prod(part.shape[1:]) * 4 for part in features if part is not None)
+    rows = [len(index) for index in split.train_index]
+    on_cpu = backbone.device.type == "cpu"
+    cost = least_cost(config, rows, len(split.classes), row, backbone.text, on_cpu)
+    refuse_large(config, cost)
 
 
 def datasets_of(config: RunConfig) -> list[str]:

@@ -18,8 +18,8 @@ from focoop.methods import available
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
-positive = st.floats(min_value=1e-300, allow_infinity=False)
-texts = st.text(max_size=12)
+positive = st.floats(min_value=1e-9, max_value=1e9)
+texts = st.text(max_size=12).map(lambda text: text.replace("\0", ""))
 
 
 @st.composite
@@ -31,14 +31,14 @@ def trees(draw: st.DrawFn) -> dict[str, Any]:
         "data": {
             "id": draw(texts),
             "ood": draw(st.lists(texts, max_size=3)),
-            "template": draw(texts.map(lambda t: t.replace("{}", ""))) + "{}",
+            "template": draw(texts.map(lambda t: t.replace("{", "").replace("}", ""))) + "{}",
             "with_patches": draw(st.booleans()),
         },
         "partition": {
             "kind": draw(st.sampled_from(schema.PARTITIONS)),
             "alpha": draw(positive),
         },
-        "negatives": {"band": draw(st.lists(st.floats(0, 1), min_size=2, max_size=2))},
+        "negatives": {"band": draw(st.lists(st.floats(1e-9, 1), min_size=2, max_size=2))},
         "method": {"name": "promptfl", "temperature": draw(positive)},
     }
 

@@ -51,9 +51,11 @@ class Edges:
         """
         combined: list[ClientUpdate] = []
         report: dict[str, float] = {}
-        for edge in range(self.count):
-            group = [update for update in updates if update.client % self.count == edge]
-            if group and self.inner is not None:
+        groups: dict[int, list[ClientUpdate]] = {}
+        for update in updates:
+            groups.setdefault(update.client % self.count, []).append(update)
+        for edge, group in sorted(groups.items()):
+            if self.inner is not None:
                 group, inner_report = self.inner(method, server, group, task)
                 report |= {n: report.get(n, 0.0) + v for n, v in inner_report.items()}
             if group:

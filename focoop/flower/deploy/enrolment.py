@@ -12,7 +12,6 @@ import json
 import os
 import secrets
 import time
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, uses_nist_ec_curve
 
 from focoop.errors import FederationError
+from focoop.fields import parse_toml
 from focoop.flower.identity import registered
 from focoop.runs import write
 
@@ -129,7 +129,7 @@ class Enrolment:
 
     def _invited(self, place: Path, token: str) -> bool:
         try:
-            invitation = tomllib.loads((place / INVITATION).read_text(encoding="utf-8"))
+            invitation = parse_toml((place / INVITATION).read_text(encoding="utf-8"))
             expected, until = str(invitation["token_sha256"]), int(invitation["until"])
         except (OSError, ValueError, KeyError, TypeError):
             return False

@@ -16,7 +16,6 @@ import io
 import json
 import os
 import ssl
-import tomllib
 import warnings
 import zipfile
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from pathlib import Path
 from focoop import __version__
 from focoop.caching import write_whole
 from focoop.errors import ConfigError, FederationError
-from focoop.fields import toml_value
+from focoop.fields import parse_toml, toml_value
 from focoop.flower.deploy.gate import ENROL
 from focoop.flower.deploy.keys import make_site_key
 from focoop.flower.identity import SITE
@@ -61,7 +60,7 @@ class Invitation:
             ConfigError: It is no invitation.
         """
         try:
-            table = tomllib.loads(text)
+            table = parse_toml(text)
             return cls(str(table["server"]), str(table["token"]), str(table["focoop"]))
         except (ValueError, KeyError) as error:
             raise ConfigError(f"{JOIN} of the bundle cannot be read ({error})") from error
@@ -152,7 +151,7 @@ def settle(path: Path, state: Path) -> Path:
         write_whole(keys / name, content)
     (keys / JOIN).chmod(0o600)
     if not (keys / "key").exists():
-        site = tomllib.loads(files[SITE].decode())
+        site = parse_toml(files[SITE].decode())
         make_site_key(keys, str(site["name"]))
     return keys
 
@@ -185,7 +184,7 @@ def send_key(keys: Path) -> bool:
     mark = hashlib.sha256(invitation.token.encode()).hexdigest()
     if (keys / SENT).is_file() and (keys / SENT).read_text() == mark:
         return False
-    name = str(tomllib.loads((keys / SITE).read_text(encoding="utf-8"))["name"])
+    name = str(parse_toml((keys / SITE).read_text(encoding="utf-8"))["name"])
     body = {"site": name, "token": invitation.token, "key": (keys / "key.pub").read_text().strip()}
     context = ssl.create_default_context(cafile=str(keys / AUTHORITY))
     link = http.client.HTTPSConnection(invitation.server, timeout=SECONDS, context=context)

@@ -10,7 +10,6 @@ run, run-flower   the run folder, and Flower's files
 
 import shutil
 import tempfile
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 from focoop import __version__
 from focoop.config import RunConfig, to_toml
 from focoop.errors import ConfigError
-from focoop.fields import build, setting, toml_value
+from focoop.fields import build, parse_toml, setting, toml_value
 from focoop.flower.deploy.enrolment import invite
 from focoop.flower.deploy.join_bundle import AUTHORITY, CLASSES, JOIN, RUN, SUFFIX, Invitation, pack
 from focoop.flower.deploy.keys import add_sites, make_keys
@@ -78,7 +77,7 @@ def read(folder: Path) -> Federation:
         ConfigError: There is none, or its file cannot be used.
     """
     try:
-        table = tomllib.loads((folder / FILE).read_text(encoding="utf-8"))
+        table = parse_toml((folder / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{folder} is no federation ({error}): make one with focoop federation create"

@@ -9,7 +9,6 @@ accepted at all.
 """
 
 import hashlib
-import tomllib
 from collections.abc import Mapping
 from logging import INFO
 from pathlib import Path
@@ -17,7 +16,7 @@ from pathlib import Path
 from flwr.common.logger import log
 
 from focoop.errors import FederationError
-from focoop.fields import toml_value
+from focoop.fields import parse_toml, toml_value
 from focoop.flower.deploy.enrolment import key_print
 from focoop.flower.identity import Site, signs
 from focoop.flower.masking import Keys
@@ -102,7 +101,7 @@ def read_peers(path: Path) -> tuple[dict[int, bytes], bool]:
     if not path.is_file():
         return {}, False
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = parse_toml(path.read_text(encoding="utf-8"))
         sites = {int(client): str(key).encode() for client, key in table["sites"].items()}
         return sites, bool(table.get("closed", False))
     except (OSError, ValueError, KeyError, AttributeError) as error:

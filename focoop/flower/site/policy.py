@@ -8,7 +8,6 @@ its default and its meaning. Unknown keys are errors.
 
 import fnmatch
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -18,7 +17,7 @@ from focoop.config import RunConfig, load, to_flat
 from focoop.data import Source
 from focoop.errors import ConfigError, FederationError, nearest
 from focoop.federation import COUNTS, LEAST_PARTIES
-from focoop.fields import build, setting, toml_value
+from focoop.fields import build, parse_toml, setting, toml_value
 from focoop.methods import available
 
 FILE = "policy.toml"
@@ -56,7 +55,7 @@ class PrivacyPolicy:
         0.0, "epsilon of all noised updates of this site together, in all runs; 0: any", low=0
     )
     parties_at_least: int = setting(
-        LEAST_PARTIES, "fewest sites of a secure sum", low=LEAST_PARTIES
+        LEAST_PARTIES, "fewest sites of a secure sum", low=LEAST_PARTIES, high=100_000
     )
     counts: tuple[str, ...] = setting(COUNTS, "values of privacy.counts that are allowed")
 
@@ -75,10 +74,12 @@ class Policy:
     sets: tuple[str, ...] = setting(
         ("demo:*",), "named datasets that a run may read; * stands for anything"
     )
-    rounds: int = setting(1000, "most rounds of a run", low=1)
-    epochs: int = setting(50, "most epochs of a round", low=1)
-    views: int = setting(32, "most random views of an image", low=0)
-    least_images: int = setting(5, "fewest images a class's mean may be of, where means are sent")
+    rounds: int = setting(1000, "most rounds of a run", low=1, high=1_000_000)
+    epochs: int = setting(50, "most epochs of a round", low=1, high=10_000)
+    views: int = setting(32, "most random views of an image", low=0, high=1000)
+    least_images: int = setting(
+        5, "fewest images a class's mean may be of, where means are sent", low=0, high=1_000_000
+    )
     megabytes_in: float = setting(500.0, "largest message that is taken, in MB", above=0)
     megabytes_out: float = setting(500.0, "largest answer that is sent, in MB", above=0)
     accuracies: bool = setting(True, "false: accuracies on the site's test images stay here")
@@ -104,7 +105,7 @@ class Policy:
             return cls()
         path = Path(path)
         try:
-            tree = tomllib.loads(path.read_text(encoding="utf-8"))
+            tree = parse_toml(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise PolicyFileError(f"the policy {path} cannot be read ({error})") from error
         try:

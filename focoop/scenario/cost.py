@@ -1,0 +1,142 @@
+"""What a run costs at least in memory and time, so that an impossible one is refused at once.
+
+The figures are lower bounds: they count what cannot be avoided and the speed of a fast machine. A
+run that passes may still be slow; one that is refused would not have ended.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from focoop.clip import TextTower
+from focoop.config import RunConfig
+from focoop.errors import ConfigError
+from focoop.federation import num_sampled
+from focoop.methods import lookup
+
+DAYS = 30  # a longer run must be asked for
+STEP_SECONDS = 1e-4  # of the smallest training step
+CPU_RATE, GPU_RATE = 1e12, 2e14  # operations per second of a fast machine
+MOST_SHARES = 20_000_000  # clients times classes
+NAME_TOKENS = 4  # start, name, period and end of the shortest prompts
+KEPT = 8  # numbers per token, layer and channel that a backward pass keeps at least
+ALLOW = "if you mean it, set federation.large to true (--set federation.large=true)"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The least that a run needs.
+
+    Attributes:
+        rows: training images of all clients, repeated draws and views included.
+        memory: bytes of memory.
+        steps: training steps of all clients in all rounds.
+        seconds: duration.
+    """
+
+    rows: int
+    memory: float
+    steps: float
+    seconds: float
+
+
+def least_cost(
+    config: RunConfig,
+    rows: Sequence[int],
+    num_classes: int,
+    row_bytes: int = 0,
+    tower: TextTower | None = None,
+    on_cpu: bool = True,
+) -> Cost:
+    """Estimate from below what a run costs.
+
+    Args:
+        config: The run's settings.
+        rows: Training images of each client.
+        num_classes: Number of classes.
+        row_bytes: Bytes of one image's features, where they are known.
+        tower: The text tower, where it is known.
+        on_cpu: Whether the run trains on a CPU.
+
+    Returns:
+        The estimate.
+    """
+    method, settings = lookup(config.method.name), config.federation
+    total = sum(rows)
+    memory = 8.0 * total + max(rows, default=0) * row_bytes
+    if not method.trains or method.closed_form:
+        return Cost(total, memory, 0.0, 0.0)
+    held = [total] if method.pools_data else rows
+    each = sum(math.ceil(count / settings.batch_size) for count in held) / max(1, len(held))
+    sampled = 1 if method.pools_data else num_sampled(len(held), settings.participation)
+    steps = float(settings.rounds) * sampled * settings.epochs * each
+    seconds = steps * STEP_SECONDS
+    if tower is not None:
+        prompts = num_classes + (config.negatives.count if method.needs_ood else 0)
+        tokens = getattr(config.method.settings, "context_tokens", 1) + NAME_TOKENS
+        width, layers = tower.shape.width, tower.shape.layers
+        work = 6 * 12 * width**2 * layers * tokens * prompts  # forwards and back
+        if on_cpu:  # a GPU trains in parts where its memory is small
+            memory += 4.0 * KEPT * width * layers * tokens * prompts
+        seconds = max(seconds, steps * work / (CPU_RATE if on_cpu else GPU_RATE))
+    return Cost(total, memory, steps, seconds)
+
+
+def refuse_large(config: RunConfig, cost: Cost) -> None:
+    """Refuse a run that needs more memory than there is, or more than a month.
+
+    Args:
+        config: The run's settings; `federation.large` allows it.
+        cost: Its estimate.
+
+    Raises:
+        ConfigError: The run is too large; the message says what it needs and how to ask for it.
+    """
+    if config.federation.large:
+        return
+    here = physical_memory()
+    if here and cost.memory > here:
+        raise ConfigError(
+            f"this run needs at least {cost.memory / 1e9:,.0f} GB of memory and this machine has "
+            f"{here / 1e9:,.0f} GB ({cost.rows:,} training rows): lower partition.shots, "
+            f"data.views, negatives.count or method.context_tokens; {ALLOW}"
+        )
+    if cost.seconds > DAYS * 86400:
+        raise ConfigError(
+            f"this run takes {cost.steps:,.0f} training steps, at least "
+            f"{cost.seconds / 86400:,.0f} days even on a fast machine: lower federation.rounds, "
+            f"federation.epochs, partition.shots or negatives.count; {ALLOW}"
+        )
+
+
+def refuse_clients(config: RunConfig, images: int, num_classes: int) -> None:
+    """Refuse more clients than images, or than shares of classes can be drawn for.
+
+    Args:
+        config: The run's settings.
+        images: Number of training images.
+        num_classes: Number of classes.
+
+    Raises:
+        ConfigError: There are too many clients.
+    """
+    clients = config.partition.clients
+    if clients > images:
+        raise ConfigError(
+            f"{clients} clients cannot share {images} images: set partition.clients to at most "
+            f"{images}"
+        )
+    if clients * num_classes > MOST_SHARES and not config.federation.large:
+        raise ConfigError(
+            f"{clients} clients times {num_classes} classes are {clients * num_classes:,} shares, "
+            f"and {MOST_SHARES:,} are the most: lower partition.clients; {ALLOW}"
+        )
+
+
+def physical_memory() -> int:
+    """Return the machine's memory in bytes; 0 where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 0
