@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from focoop.errors import FocoopError, RunError
-from focoop.runs import CONFIG, MANIFEST, METRICS, NAMES, RunFolder, read_manifest
+from focoop.runs import CONFIG, MANIFEST, METRICS, NAMES, STATE, RunFolder, read_manifest
 
 EVERY = 0.5  # seconds between two looks at a folder
 ALIVE = 15.0  # seconds after which a silent stream says that it is there
@@ -191,7 +191,7 @@ def _event(kind: str, document: Any) -> bytes:
 def _stamp(path: Path) -> tuple[Any, ...]:
     """What changes when a run commits a round, ends, or its process dies."""
     stamps: list[Any] = []
-    for name in (MANIFEST, METRICS, NAMES):
+    for name in (MANIFEST, METRICS, NAMES, STATE):
         try:
             status = (path / name).stat()
             stamps += [status.st_mtime_ns, status.st_size]

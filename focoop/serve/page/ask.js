@@ -197,7 +197,7 @@ function showAnswer(item, answer) {
   const site = side();
   $("axis-text").textContent = answer.threshold === null
     ? "This model is not calibrated, so it never says “I do not know this”. Calibrate it: focoop calibrate RUN"
-    : `Grey bars: ${site.calibrated_on} images that took no part in training. ${answer.p_value === null ? "" : `${percent(answer.p_value)} of such images look at least as foreign.`}`;
+    : `Bars: ${site.calibrated_on} images that took no part in training. ${answer.p_value === null ? "" : `${percent(answer.p_value)} of such images look at least as foreign.`}`;
   const facts = [["Closest class", answer.nearest_id]];
   if (answer.nearest_ood) facts.push(["Closest foreign word", answer.nearest_ood]);
   if (answer.class_set) facts.push([`Right class among (${percent(state.model.keep)})`, answer.class_set.join(", ") || "none"]);
@@ -234,7 +234,8 @@ async function showPicture(item) {
 function overlay(canvas, context, found) {
   const small = element("canvas", { width: found.columns, height: found.rows });
   const pixels = new ImageData(found.columns, found.rows);
-  const all = found.values.flat(), low = Math.min(...all), span = Math.max(...all) - low || 1;
+  const all = found.values.flat(), low = Math.min(...all), span = Math.max(...all) - low;
+  if (span < 1e-6) return; // alike everywhere: nothing to point at
   all.forEach((value, k) => pixels.data.set(colour((value - low) / span), 4 * k));
   small.getContext("2d").putImageData(pixels, 0, 0);
   const edge = Math.min(canvas.width, canvas.height);

@@ -19,7 +19,8 @@ export function svg(tag, attributes = {}, text = "") {
 }
 
 export function percent(share) {
-  return share >= 0.9995 ? "100%" : share < 0.001 ? "under 0.1%" : `${(100 * share).toPrecision(share < 0.1 ? 2 : 3)}%`;
+  if (share >= 0.9995) return "100%";
+  return share < 0.001 ? "under 0.1%" : `${Number((100 * share).toPrecision(share < 0.1 ? 2 : 3))}%`;
 }
 
 function picture(width, height, label) {
@@ -93,10 +94,10 @@ export function curves(place, points, total, series) {
 // A grid of small cells: `cells` are [row, column, strength from 0 to 1].
 export function matrix(place, rows, columns, cells, label, kind, note) {
   const W = Math.max(280, place.clientWidth || 280), L = Math.min(110, 16 + 7 * Math.max(...rows.map((r) => r.length), 2));
-  const height = rows.length > 24 ? 10 : 18, H = rows.length * height + 4, width = (W - L) / Math.max(columns, 1);
+  const height = rows.length > 24 ? 10 : 18, H = rows.length * height + 4, width = Math.min(36, (W - L) / Math.max(columns, 1));
   const image = picture(W, H, label);
   rows.forEach((name, r) => {
-    image.append(svg("rect", { class: "row", x: L, y: r * height + 1, width: W - L, height: height - 2 }));
+    image.append(svg("rect", { class: "row", x: L, y: r * height + 1, width: width * columns, height: height - 2 }));
     image.append(svg("text", { x: L - 6, y: r * height + height / 2 + 4, "text-anchor": "end" }, name.length > 14 ? `${name.slice(0, 13)}…` : name));
   });
   for (const [r, c, strength] of cells) {

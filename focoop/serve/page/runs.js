@@ -3,7 +3,7 @@
 import { $, curves, element, matrix } from "./draw.js";
 import { follow, get } from "./api.js";
 
-const SERIES = [["own classes", "accuracy_own"], ["all classes", "accuracy_all"], ["OOD found (AUROC)", "auroc"], ["false alarms (FPR95)", "fpr95"]];
+const SERIES = [["own classes", "accuracy_own"], ["all classes", "accuracy_all"], ["OOD found (AUROC)", "auroc"], ["OOD missed (FPR95)", "fpr95"]];
 const MOST = 50; // clients that a chart shows
 let chosen = "", seen = null, stop = null, timer = 0;
 
@@ -74,7 +74,7 @@ function showPartition(partition) {
   const total = partition.clients.reduce((sum, c) => sum + c.images, 0);
   const more = partition.clients.length > MOST ? ` The first ${MOST} of ${partition.clients.length} clients are shown.` : "";
   const label = `${partition.clients.length} clients hold ${total} training images of ${partition.classes.length} classes.`;
-  matrix($("partition"), clients.map((c) => c.name), partition.classes.length, cells, label, "cell", `${label} A column is a class; darker means more images.${more}`);
+  matrix($("partition"), clients.map((c) => c.name), partition.classes.length, cells, label, "cell", `${label} A column is a class; a stronger colour means more images.${more}`);
 }
 
 function showRounds(run) {

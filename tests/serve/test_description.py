@@ -1,0 +1,69 @@
+"""The OpenAPI description is true: requests that it allows, and others, get what it says."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+schemathesis = pytest.importorskip("schemathesis")
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis.errors import Unsatisfiable
+
+from focoop.serve import Engine, Limits
+from tests.serve import small_run
+from tests.serve.calling import calling
+from tests.serve.fake_model import FakeModel
+from tests.serve.live import live
+
+LIMITS = Limits(images=3, image_bytes=2**18, request_bytes=2**20, seconds=10.0)
+
+
+def test_every_route_is_described_with_its_refusals() -> None:
+    with calling(Engine({"colours": FakeModel()}, LIMITS)) as caller:
+        found = caller.get("/openapi.json").json()
+    assert set(found["paths"]) == {
+        "/health", "/ready", "/metrics", "/v1/models", "/v1/predict", "/v1/explain",
+    }  # fmt: skip
+    predict = found["paths"]["/v1/predict"]["post"]
+    assert {"200", "400", "404", "408", "411", "413", "415", "422", "503"} == set(
+        predict["responses"]
+    )
+    form = predict["requestBody"]["content"]["multipart/form-data"]["schema"]
+    assert form["properties"]["images"]["maxItems"] == 3
+    examples = found["components"]["schemas"]
+    assert examples["PredictAnswer"]["examples"][0]["predictions"][0]["verdict"] == "own"
+    assert examples["ErrorAnswer"]["examples"][0]["error"]["images"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of schemathesis and its packages
+@pytest.mark.parametrize("mode", ["POSITIVE", "NEGATIVE"])
+def test_schemathesis_finds_nothing(mode: str, tmp_path: Path) -> None:
+    """Statuses, content types and documents are those of the description; no status of 5xx."""
+    names = (
+        "not_a_server_error",
+        "status_code_conformance",
+        "content_type_conformance",
+        "response_headers_conformance",
+        "response_schema_conformance",
+    )
+    schemathesis.checks.load_all_checks()
+    checks = schemathesis.checks.CHECKS.get_by_names(names)
+    tried: list[int] = []
+    small_run.begin(tmp_path / "a").close()
+    with live(Engine({"colours": FakeModel()}, LIMITS), tmp_path) as address:
+        schema: Any = schemathesis.openapi.from_url(f"{address}/openapi.json")
+        for found in schema.exclude(path_regex="events$").get_all_operations():
+            operation = found.ok()
+
+            @settings(max_examples=80, suppress_health_check=list(HealthCheck), database=None)
+            @given(case=operation.as_strategy(schemathesis.GenerationMode[mode]))
+            def check(case: Any) -> None:
+                tried.append(case.call_and_validate(checks=checks, timeout=20).status_code)
+
+            with suppress(Unsatisfiable):  # nothing can be wrong about a route without arguments
+                check()
+    assert len(tried) > 80 and max(tried) < 500
