@@ -29,7 +29,7 @@ class Limits:
     """
 
     images: int = 32
-    image_bytes: int = 20 * MEBI
+    image_bytes: int = 20_000_000
     request_bytes: int = 64 * MEBI
     held_bytes: int = 256 * MEBI
     pixels: int = 25_000_000
