@@ -1,0 +1,103 @@
+"""The table and the figure of `privacy_price.py`."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+Rows = Sequence[Mapping[str, Any]]
+# Colours of Okabe and Ito, told apart by marker and line too.
+LOOKS = {
+    "focoop_plus": ("FOCoOp+", "#0072B2", "o", "-"),
+    "fedlda": ("FedLDA", "#D55E00", "s", "--"),
+    "promptfl:class_specific=true": ("PromptFL", "#009E73", "^", "-."),
+    "focoop": ("FOCoOp", "#CC79A7", "D", ":"),
+}
+
+
+def curve(
+    rows: Rows, setting: str, method: str, name: str, what: str = "price"
+) -> dict[float, float]:
+    """Epsilon -> mean over seeds in percent; no privacy is an infinite epsilon."""
+    values: dict[float, list[float]] = {}
+    for row in rows:
+        if (row["what"], row["setting"], row["method"]) == (what, setting, method):
+            epsilon = math.inf if row["epsilon"] is None else row["epsilon"]
+            values.setdefault(epsilon, []).append(100 * row[name])
+    return {epsilon: fmean(found) for epsilon, found in sorted(values.items())}
+
+
+def table(rows: Rows, setting: str) -> str:
+    """Markdown: own / all of every method by epsilon, and the attack."""
+    attack = {
+        name: curve(rows, setting, "fedlda", name, "attack")
+        for name in ("named", "closest", "chance")
+    }
+    curves = {
+        method: [curve(rows, setting, method, name) for name in ("own", "all")] for method in LOOKS
+    }
+    heads = [LOOKS[method][0] for method in LOOKS]
+    lines = [f"| epsilon | {' | '.join(heads)} | member named | closest is a member |"]
+    lines.append("|---|" + "---|" * (len(heads) + 2))
+    every = {epsilon for pair in curves.values() for one in pair for epsilon in one}
+    for epsilon in sorted(every, reverse=True):
+        cells = ["no privacy" if math.isinf(epsilon) else f"{epsilon:,.0f}"]
+        for own, whole in curves.values():
+            known = epsilon in own and epsilon in whole
+            cells.append(f"{own[epsilon]:.1f} / {whole[epsilon]:.1f}" if known else "")
+        for name in ("named", "closest"):
+            cells.append(f"{attack[name][epsilon]:.0f} %" if epsilon in attack[name] else "")
+        lines.append(f"| {' | '.join(cells)} |")
+    if attack["chance"]:
+        lines.append(f"\nChance: 50 % and {fmean(attack['chance'].values()):.0f} %.")
+    return "\n".join(lines)
+
+
+def figure(rows: Rows, setting: str, path: Path) -> None:
+    """Own, all and the attack against epsilon, as an SVG file."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams |= {"svg.hashsalt": "focoop", "svg.fonttype": "path", "font.size": 9}
+    from matplotlib import pyplot
+
+    drawn, axes = pyplot.subplots(1, 3, figsize=(9.6, 3.4), sharex=True, layout="constrained")
+    finite = [row["epsilon"] for row in rows if row["what"] == "price" and row["epsilon"]]
+    right = 30 * max(finite)  # where no privacy at all is drawn
+    for axis, name, title in zip(
+        axes, ("own", "all"), ("own classes", "all classes"), strict=False
+    ):
+        for method, (label, colour, marker, line) in LOOKS.items():
+            found = curve(rows, setting, method, name)
+            if found:
+                x = [min(epsilon, right) for epsilon in found]
+                axis.plot(
+                    x, found.values(), line, color=colour, marker=marker, label=label, markersize=5
+                )
+        axis.set_title(f"accuracy on {title} (%)", fontsize=9)
+        axis.set_ylim(0, 100)
+    for name, label, colour, marker, line in (
+        ("named", "member named (chance 50)", "#000000", "v", "-"),
+        ("closest", "closest is a member", "#E69F00", "P", "--"),
+        ("chance", "chance of the latter", "#7f7f7f", "", ":"),
+    ):
+        found = curve(rows, setting, "fedlda", name, "attack")
+        x = [min(epsilon, right) for epsilon in found]
+        axes[2].plot(
+            x, found.values(), line, color=colour, marker=marker, label=label, markersize=5
+        )
+    axes[2].set_title("attack on sent class means (%)", fontsize=9)
+    axes[2].set_ylim(0, 105)
+    for axis in axes:
+        axis.set_xscale("log")
+        ticks = [one for one in (1, 100, 1e4, 1e6) if one < right]
+        axis.set_xticks([*ticks, right], [*(f"{one:,.0f}" for one in ticks), "none"])
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+        axis.set_xlabel("epsilon (left: more private)")
+    axes[0].legend(frameon=False, loc="upper left")
+    axes[2].legend(frameon=False, loc="upper left")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drawn.savefig(path, metadata={"Date": None})
+    pyplot.close(drawn)
