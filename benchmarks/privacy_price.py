@@ -43,7 +43,7 @@ from focoop.scenario import build_scenario, schedule_of
 OUT = Path(__file__).resolve().parents[1] / "docs" / "results" / "privacy"
 METHODS = "focoop_plus,fedlda,promptfl:class_specific=true,focoop"
 EPSILONS = (1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6)
-CLIPS = (0.1, 1.0, 10.0)
+CLIPS = (0.01, 0.1, 1.0, 10.0)
 CHOSEN_AT = 1e4
 DELTA = 1e-5
 CLOSED_ROUNDS = {"focoop_plus": 2}  # one round for all others

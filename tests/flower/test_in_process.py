@@ -143,6 +143,9 @@ def test_what_cannot_be_federated_says_so(tmp_path: Path) -> None:
     pooled = toy_config(tmp_path, "method.name=centralized")
     with pytest.raises(ConfigError, match="focoop run"):
         federated(pooled, tmp_path / "pooled")
+    late = toy_config(tmp_path, "federation.late_clients=1", "federation.rounds=2")
+    with pytest.raises(ConfigError, match="late_clients is for simulated runs"):
+        federated(late, tmp_path / "late")
     four = toy_config(tmp_path, "partition.clients=4", "method.name=promptfl")
     with pytest.raises(FederationError, match="divided among 4 clients, and there are 3 nodes"):
         federated(four, tmp_path / "four")

@@ -136,3 +136,11 @@ def test_the_last_round_is_always_due() -> None:
     assert [index for index in range(6) if is_due(index, 5, 2)] == [0, 2, 4, 5]
     assert [index for index in range(6) if is_due(index, 5, 0)] == [5]
     assert json.dumps(is_due(0, 0, 0)) == "true"
+
+
+def test_a_run_that_late_clients_ended_does_not_go_on(tmp_path: Path, setting: Path) -> None:
+    late = "federation.late_clients=1"
+    whole = run(tmp_path / "late", settings(setting, 2, late))
+    assert whole.status == "finished"
+    with pytest.raises(RunError, match="ends with the round in which federation.late_clients"):
+        run(tmp_path / "late", settings(setting, 3, late), resume=True)

@@ -14,7 +14,7 @@ from focoop.errors import ConfigError
 from focoop.features.feature_set import FeatureSet
 from focoop.features.lookup import save_splits
 from focoop.federation import evaluate, start
-from focoop.scenario import build_scenario, make_split
+from focoop.scenario import build_scenario, make_split, schedule_of
 from focoop.seeds import torch_generator
 
 CLASSES = ("ant", "bee", "cat", "dog", "eel", "fox")
@@ -133,3 +133,15 @@ def test_what_cannot_be_is_refused(spec: str) -> None:
         settings(spec, "federation.late_clients=1", "federation.rounds=1")
     with pytest.raises(ConfigError, match="whose sum would tell them"):
         settings(spec, "federation.late_clients=1", "privacy.secure_sum=true")
+
+
+def test_somebody_must_train_before_late_clients_join(spec: str, mini: Backbone) -> None:
+    late = ("federation.late_clients=2", "federation.rounds=2")
+    with pytest.raises(ConfigError, match="2 of 2 clients leave nobody to train"):
+        config = settings(spec, "method.name=fedncm", *late)
+        schedule_of(config, build_scenario(config))
+    with pytest.raises(ConfigError, match="nobody can join late"):
+        config = settings(spec, "method.name=centralized", *late)
+        schedule_of(config, build_scenario(config))
+    config = settings(spec, *late)  # zeroshot has no rounds in which anybody could be late
+    assert schedule_of(config, build_scenario(config)).late == 0

@@ -1,0 +1,95 @@
+"""The scripts of breadth and privacy: settings that load, runs made once, tables and figures."""
+
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks import breadth, privacy_figure, privacy_price
+from benchmarks.breadth_tables import markdown, means, missing
+from focoop.config import from_dict
+from focoop.federation import composed
+from tests.toy_setting import write_setting
+
+
+@pytest.mark.parametrize("text", [*breadth.SETS, *breadth.OTHERS])
+def test_every_setting_of_the_table_loads(text: str) -> None:
+    config = from_dict(breadth.setting_of(text, 4, 2))
+    assert (config.partition.shots, config.partition.seed, config.data.corrupted) == (4, 23, ())
+    said = from_dict(breadth.setting_of(text, breadth.AS_SAID, 0))
+    assert said.partition.shots == (0 if text.startswith(("pacs", "office")) else 8)
+    kept_out = said.data.unknown_classes, said.data.new_classes, said.federation.late_clients
+    words = ("unknown", "new", "late")
+    assert [bool(one) for one in kept_out] == [word in text for word in words]
+
+
+@pytest.mark.slow
+def test_a_run_is_made_once_and_its_numbers_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_setting(tmp_path / "settings")
+    monkeypatch.setattr(breadth, "SETTINGS", tmp_path / "settings")
+    late = "toy:federation.late_clients=1"
+    command = ["breadth.py", "toy:data.new_classes=1", late, "--methods", "fedncm,tofa", "--seeds"]
+    places = ["--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]
+    for seeds, made in (("0", "4 of 4"), ("0,1", "4 of 8"), ("0,1", "0 of 8")):
+        monkeypatch.setattr(sys, "argv", [*command, seeds, *places])
+        assert breadth.main() == 0
+        assert made in capsys.readouterr().out
+    cells = breadth.read_cells(tmp_path / "out" / "cells.json")
+    assert len(cells) == 8
+    joined = cells[late, breadth.AS_SAID, "tofa", 1]
+    assert joined["rounds"] == 3 and 0 <= joined["late own"] <= 1 and "new" not in joined
+    new = cells["toy:data.new_classes=1", breadth.AS_SAID, "fedncm", 0]
+    assert new["rounds"] == 2 and new["new"] == 0  # no mean was told: it is never answered
+
+
+def cell(method: str, seed: int, own: float, setting: str = "a", shots: int = 1) -> dict[str, Any]:
+    key = {"setting": setting, "shots": shots, "seed": seed, "method": method}
+    return {
+        **key,
+        "own": own,
+        "all": own / 2,
+        "ausuc": own / 4,
+        "auroc far": 0.9,
+        "auroc near": 0.5,
+    }
+
+
+def test_tables_have_means_of_seeds_the_best_bold_and_say_what_is_missing() -> None:
+    cells = [cell("fedlda", 0, 0.4), cell("fedlda", 1, 0.6), cell("focoop_plus", 0, 0.8)]
+    cells += [cell("fedncm", 0, 0.9, shots=8), cell("focoop_plus", 0, 0.7, shots=8)]
+    assert means(cells, "own", shots=1)["fedlda"][0] == pytest.approx(50.0)
+    page = markdown(cells, ("a",), (1, 8), ("b",))
+    assert "| `fedlda` | 50.0 ± 14.1 | |" in page
+    assert "| `focoop_plus` | **80.0 \\*** | 70.0 \\* |" in page
+    assert "own: 1 of 2 cells not more than 0.3 below" in page
+    assert "worst -20.0 (a, 8 shots, against `fedncm`)" in page
+    assert "| `fedncm` | **70.0 \\*** |" in page  # mean of both OOD sets
+    assert "- `fedlda`: 2 of 3 settings and shots" in missing(cells, ("a",), (1, 8), ("b",))
+
+
+@pytest.mark.parametrize(("epsilon", "rounds"), [(1.0, 1), (50.0, 5), (1e6, 2)])
+def test_the_noise_gives_the_epsilon_asked_for(epsilon: float, rounds: int) -> None:
+    noise = privacy_price.noise_for(epsilon, rounds)
+    assert composed([noise] * rounds, privacy_price.DELTA) == pytest.approx(epsilon, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_the_figure_and_the_table_of_privacy(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = []
+    for epsilon in (None, 1.0, 1e6):
+        for seed in (0, 1):
+            key = {"setting": "toy", "method": "fedlda", "epsilon": epsilon, "seed": seed}
+            rows.append({"what": "price", **key, "own": 0.4 + 0.2 * seed, "all": 0.25})
+            rows.append({"what": "attack", **key, "named": 0.7, "closest": 0.6, "chance": 0.25})
+    text = privacy_figure.table(rows, "toy")
+    assert "| no privacy |  | 50.0 / 25.0 |  |  | 70 % | 60 % |" in text
+    assert "Chance: 50 % and 25 %." in text
+    for place in ("a", "b"):
+        privacy_figure.figure(rows, "toy", tmp_path / f"{place}.svg")
+    drawn = (tmp_path / "a.svg").read_bytes()
+    assert drawn == (tmp_path / "b.svg").read_bytes()
+    assert ElementTree.fromstring(drawn).tag.endswith("svg")
