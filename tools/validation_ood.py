@@ -19,7 +19,8 @@ Office-Caltech10 and PACS lack. They are rows of the given files.
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -56,19 +57,45 @@ def chosen(folder: Path, names: Set[str]) -> list[Path]:
     return [path for one in classes for path in sorted(one.iterdir())]
 
 
-def sources(images: Path) -> Iterator[tuple[str, list[Image.Image]]]:
-    """(name, images) of the sets that have to be encoded."""
+@dataclass(frozen=True)
+class Wanted:
+    """A set that has to be encoded: image files, and what is made of each before it is."""
+
+    name: str
+    files: list[Path]
+    made: Callable[[Path], Image.Image]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the images' folders: a reader checks them against the dataset's."""
+        return tuple(sorted({path.parent.name for path in self.files}))
+
+    @property
+    def labels(self) -> torch.Tensor:
+        """Class (N,) of every image."""
+        places = {name: place for place, name in enumerate(self.classes)}
+        return torch.tensor([places[path.parent.name] for path in self.files])
+
+
+def sources(images: Path) -> Iterator[Wanted]:
+    """The sets that have to be encoded."""
+
+    def small_64(path: Path) -> Image.Image:
+        return small(path, 64)
+
     pets = sorted((images / "oxford_pets" / "train").glob("*/*"))
-    yield "oxford_pets_train_32px", [small(p) for p in pets]
+    yield Wanted("oxford_pets_train_32px", pets, small)
     objects = chosen(images / "tinyimagenet" / "train", tinyimagenet_objects.WANTED)
-    yield "tinyimagenet_objects_32px", [small(p) for p in objects]
+    yield Wanted("tinyimagenet_objects_32px", objects, small)
     own = sorted((images / "cifar100" / "train").glob("*/*"))[::2]
     generator = numpy_generator(0, "shuffled")
-    yield "cifar100_train_shuffled", [shuffle(small(p), generator) for p in own]
+    yield Wanted("cifar100_train_shuffled", own, lambda path: shuffle(small(path), generator))
     caltech = chosen(images / "caltech101" / "train", caltech101_objects.WANTED)
-    yield "caltech101_objects_64px", [small(p, 64) for p in caltech]
+    yield Wanted("caltech101_objects_64px", caltech, small_64)
     tiny = sorted((images / "tinyimagenet" / "train").glob("*/*"))[::2]
-    yield "tinyimagenet_train_shuffled", [shuffle(small(p, 64), generator) for p in tiny]
+    yield Wanted(
+        "tinyimagenet_train_shuffled", tiny, lambda path: shuffle(small_64(path), generator)
+    )
 
 
 def encode(images: list[Image.Image], backbone: Backbone) -> ImageFeatures:
@@ -110,11 +137,11 @@ def write(
 
 def write_encoded(images: Path, out: Path, backbone: Backbone) -> None:
     """The sets at 32 and 64 px; some rows of those for CIFAR-100 with patches."""
-    for name, found in sources(images):
-        features = encode(found, backbone)
-        labels = torch.zeros(len(found), dtype=torch.int64)
-        whole = FeatureSet(features.pooled, features.patches, labels, (name,))
-        rows = torch.linspace(0, len(found) - 1, min(PATCH_ROWS, len(found))).long().tolist()
+    for wanted in sources(images):
+        features = encode([wanted.made(path) for path in wanted.files], backbone)
+        count, name = len(wanted.files), wanted.name
+        whole = FeatureSet(features.pooled, features.patches, wanted.labels, wanted.classes)
+        rows = torch.linspace(0, count - 1, min(PATCH_ROWS, count)).long().tolist()
         small_ones = name.endswith("_32px") or name.startswith("cifar100")
         write(out / f"{name}.safetensors", whole, backbone, rows if small_ones else None)
 

@@ -14,14 +14,13 @@ from focoop.api.comparing import (
 )
 from focoop.api.frames import pandas
 from focoop.api.settings import Overrides, on_device
-from focoop.experiments import Choice, Study, parse_objective, studies, write_choice
+from focoop.experiments import OBJECTIVE, Choice, Study, parse_objective, studies, write_choice
 from focoop.experiments import tune as run_trials
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 OUT = Path("runs/tune")
-OBJECTIVE = "own=1,auroc=1"
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ def tune(
     ] = False,
     objective: Annotated[
         str, typer.Option(help="Weights of own, all, auroc, fpr95, fpr95_oodpos, alarm.")
-    ] = "own=1,auroc=1",
+    ] = "own=1,all=1,auroc=1",
     ood: Annotated[
         list[str] | None,
         typer.Option(help="A validation OOD set; default: the setting's data.validation_ood."),

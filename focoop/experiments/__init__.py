@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from focoop.experiments.tables import DETECTION, Row, best
     from focoop.experiments.tuning import studies, tune
     from focoop.experiments.tuning_report import (
+        OBJECTIVE,
         Choice,
         Study,
         choose,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DETECTION",
+    "OBJECTIVE",
     "Cell",
     "Choice",
     "GridSettings",

@@ -9,6 +9,7 @@ from typing import Any
 from focoop.config import differences
 from focoop.errors import RunError
 from focoop.experiments import tables
+from focoop.experiments.answering import read_answers
 from focoop.experiments.grid import Cell, safe
 from focoop.experiments.workers import Job, News, run_jobs, short
 from focoop.runs import CONFIG, RunFolder, plain, write
@@ -86,7 +87,7 @@ def run(
         watch(outcome)
 
     require_data(*(outcome.cell.config for outcome in left))
-    todo = [Job(outcome.cell.config, outcome.cell.folder) for outcome in left]
+    todo = [Job(outcome.cell.config, outcome.cell.folder, outcome.cell.answers) for outcome in left]
     run_jobs(todo, report, workers=jobs)
     return outcomes
 
@@ -106,7 +107,13 @@ def found(cell: Cell) -> Outcome:
     done = max(folder.last_round(), 0)
     if folder.status != "finished" or folder.config != cell.config:
         return Outcome(cell, round=done)
-    return Outcome(cell, "finished", done, short(folder.metrics()[-1]))
+    summary = short(folder.metrics()[-1]) or {}
+    if cell.answers:
+        found_answers = read_answers(folder, cell.answers)
+        if found_answers is None:
+            return Outcome(cell, round=done)
+        summary["answers"] = found_answers
+    return Outcome(cell, "finished", done, summary)
 
 
 def row(outcomes: Sequence[Outcome]) -> tuple[dict[str, tables.Stat], str]:

@@ -56,6 +56,17 @@ class OpenedRun:
         """
         return _model(self.scenario, self.server, self.store, self.seed, self.counts)[0](client)
 
+    def class_counts(self, client: int) -> Tensor:
+        """Return how many training images of each class a client has, (C,).
+
+        Args:
+            client: The client's number.
+
+        Returns:
+            The counts.
+        """
+        return _counted(self.scenario, self.counts, client)
+
     @property
     def same_for_all(self) -> bool:
         """Return whether all clients have the same model: the method keeps nothing private."""
@@ -270,27 +281,31 @@ def _model(
     """A function that gives a client's tensors, and whether all clients have the same."""
     initial = start(scenario.method, scenario.task, seed)
 
-    def counted(client: int) -> Tensor:
-        if counts is not None:
-            return counts(client)
-        return scenario.client(client).counts(len(scenario.task.classes))
-
     def params(client: int) -> Params:
-        # A client of pooled data has no model of its own, but its labels may shape the answer.
-        private = (
-            store.load(0 if scenario.method.pools_data else client) if initial.private else None
-        )
+        pooled = scenario.method.pools_data
+        private = store.load(0 if pooled else client) if initial.private else None
+        if pooled and private is not None:
+            # A client of pooled data has no model of its own, but its labels shape the answer.
+            counted = _counted(scenario, counts, client)
+            private = scenario.method.personalise(private, counted, scenario.task)
         state = client_state(
             scenario.method,
             scenario.task,
             initial,
             server,
             private,
-            lambda: counted(client),
+            lambda: _counted(scenario, counts, client),
         )
         return {**state.shared, **state.private}
 
     return params, not initial.private
+
+
+def _counted(scenario: Scenario, counts: Counts | None, client: int) -> Tensor:
+    """A client's training images of each class (C,): as the run folder names them, or counted."""
+    if counts is not None:
+        return counts(client)
+    return scenario.client(client).counts(len(scenario.task.classes))
 
 
 def on_device(params: Params, scenario: Scenario) -> Params:

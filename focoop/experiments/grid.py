@@ -62,6 +62,8 @@ class Cell:
     label: str
     config: RunConfig
     folder: Path
+    # What is tried on the trained model, values by dotted key: `focoop tune` alone asks for it.
+    answers: tuple[dict[str, Any], ...] = ()
 
     @property
     def rounds(self) -> int:

@@ -4,6 +4,9 @@ A method's space is the product of the common grids (learning rate, logit scale)
 its own settings declare, `setting(default, doc, grid=(...))`. The first trial is the default point,
 the others a seeded sample of the space without repetition. A trial is one run in which images cut
 from the training split stand in for the test images; the test split is not opened.
+
+Which score detects and what prior a client has is chosen after training: every trial is measured
+under the same scores and priors (`answering.py`), and counts by the best of them.
 """
 
 import math
@@ -20,6 +23,7 @@ from focoop.config import (
     override_tree,
 )
 from focoop.errors import ConfigError
+from focoop.experiments.answering import answers_of
 from focoop.experiments.comparison import Watch, run
 from focoop.experiments.grid import (
     Cell,
@@ -165,9 +169,12 @@ def _study(
             configs.append(config)
     for config in configs:
         _refuse_test_data(config)
+    answers = tuple(answers_of(default, fixed))
     # Folders are named by content: a larger budget or a changed grid reuses what is there.
     cells = tuple(
-        Cell(setting, variant.label, config, out / safe(variant.label) / config_hash(config))
+        Cell(
+            setting, variant.label, config, out / safe(variant.label) / config_hash(config), answers
+        )
         for config in configs
     )
     return Study(variant.label, tuple(grid), size, cells)

@@ -5,6 +5,7 @@ import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from focoop.experiments.grid import TUNABLE, Cell, safe
 from focoop.fields import toml_value
 from focoop.runs import write
 
-OBJECTIVE = "own=1,auroc=1"
+# A third each: what clients answer of their own classes and of all, so that a method that forgets
+# other classes pays for it, and how well strange images are told.
+OBJECTIVE = "own=1,all=1,auroc=1"
 MEASURES: dict[str, Callable[[Mapping[str, Any]], float | None]] = {
     "own": lambda summary: summary["accuracy_own"],
     "all": lambda summary: summary["accuracy_all"],
@@ -39,14 +42,35 @@ class Study:
     size: int
     cells: tuple[Cell, ...]
 
+    @property
+    def answers(self) -> tuple[Point, ...]:
+        """Return the scores and priors under which every trial is measured, as trained first."""
+        return ({}, *self.cells[0].answers)
+
+    @property
+    def answer_keys(self) -> tuple[str, ...]:
+        """Return the keys that vary after training."""
+        return tuple(dict.fromkeys(key for point in self.answers for key in point))
+
 
 @dataclass(frozen=True)
 class Trial:
-    """A point and what it reached; `value` is None where the run failed or lacks a measure."""
+    """A point and what it reached under its best answer.
+
+    Attributes:
+        number: Its place among the trials.
+        config: The trial's settings with those of the best answer.
+        point: The values of what varies in them.
+        outcome: The run.
+        summary: What was measured under the best answer; None where the run failed.
+        value: The objective; None where the run failed or lacks a measure.
+    """
 
     number: int
+    config: RunConfig
     point: Point
     outcome: Outcome
+    summary: Mapping[str, Any] | None
     value: float | None
 
 
@@ -65,7 +89,7 @@ class Choice:
 
 
 def parse_objective(text: str) -> dict[str, float]:
-    """Read an objective such as `own=1,auroc=1`.
+    """Read an objective such as `own=1,all=1,auroc=1`.
 
     Args:
         text: The text.
@@ -87,7 +111,9 @@ def parse_objective(text: str) -> dict[str, float]:
         try:
             weights[name] = float(value or 1)
         except ValueError:
-            raise ConfigError(f"--objective: {part!r} is no weight; write own=1,auroc=1") from None
+            raise ConfigError(
+                f"--objective: {part!r} is no weight; write own=1,all=1,auroc=1"
+            ) from None
     if not all(map(math.isfinite, weights.values())) or not any(weights.values()):
         raise ConfigError(f"--objective {text!r} needs finite weights, one of them not 0")
     return weights
@@ -121,17 +147,29 @@ def choose(study: Study, outcomes: Sequence[Outcome], weights: Mapping[str, floa
     Returns:
         The choice.
     """
-    trials = []
-    for number, outcome in enumerate(outcomes):
-        done = outcome.status == "finished" and outcome.summary is not None
-        value = objective(outcome.summary or {}, weights) if done else None
-        trials.append(Trial(number, point_of(outcome.cell.config, study.keys), outcome, value))
+    trials = [_trial(study, number, outcome, weights) for number, outcome in enumerate(outcomes)]
     ranked = sorted(
         trials, key=lambda trial: (trial.value is None, -(trial.value or 0.0), trial.number)
     )
     best = ranked[0]
     preset = "" if best.value is None else preset_text(study, trials, best, weights)
     return Choice(study, ranked, preset)
+
+
+def _trial(study: Study, number: int, outcome: Outcome, weights: Mapping[str, float]) -> Trial:
+    """A run under the answer that suits the objective best, the earliest of equals."""
+    config, keys = outcome.cell.config, (*study.keys, *study.answer_keys)
+    if outcome.status != "finished" or outcome.summary is None:
+        return Trial(number, config, point_of(config, keys), outcome, None, None)
+    summaries = [outcome.summary, *outcome.summary.get("answers", ())]
+    values = [objective(summary, weights) for summary in summaries]
+    best = max(range(len(values)), key=lambda i: -math.inf if values[i] is None else values[i] or 0)
+    if values[best] is not None and study.answers[best]:
+        tree = to_dict(config)
+        settings = {key.removeprefix("method."): v for key, v in study.answers[best].items()}
+        config = from_dict({**tree, "method": {**tree["method"], **settings}})
+    point = point_of(config, keys)
+    return Trial(number, config, point, outcome, summaries[best], values[best])
 
 
 def point_of(config: RunConfig, keys: Sequence[str]) -> Point:
@@ -162,25 +200,25 @@ def preset_text(
     Returns:
         TOML text.
     """
-    config = best.outcome.cell.config
+    config = best.config
     tree, defaults = to_dict(config), to_dict(from_dict({"method": {"name": config.method.name}}))
     data = ", ".join([config.data.id, *config.data.validation_ood])
     default = "failed" if trials[0].value is None else f"{100 * trials[0].value:.2f}"
+    answers = f", each under {len(study.answers)} answers (score and prior)"
     lines = [
-        f"# Chosen by `focoop tune` on {config.data.validation} validation images per class, never "
-        "trained on.",
-        f"# Setting {best.outcome.cell.setting} ({data}), seed {config.seed}.",
-        f"# {len(trials)} trials of {study.size} points; {told(weights)}: "
-        f"{100 * (best.value or 0.0):.2f} (defaults: {default}).",
+        f"# Chosen on {datetime.now(UTC):%Y-%m-%d} by `focoop tune`: {len(trials)} trials of "
+        f"{study.size} points{answers if study.answer_keys else ''}; {told(weights)}: "
+        f"{100 * (best.value or 0.0):.2f} (first trial: {default}); setting "
+        f"{best.outcome.cell.setting}, {config.data.validation} validation images per class "
+        f"({data}), seed {config.seed}."
     ]
+    varied = {*study.keys, *study.answer_keys}
     for section in ("backbone", "federation", "method"):
         settings = {}
         for name, value in tree[section].items():
             allowed = section == "method" or name in TUNABLE[section]
             # Settings fixed by --set or by the setting are part of the choice where they differ.
-            if allowed and (
-                f"{section}.{name}" in study.keys or value != defaults[section].get(name)
-            ):
+            if allowed and (f"{section}.{name}" in varied or value != defaults[section].get(name)):
                 settings[name] = value
         if section == "method":
             settings = {"name": config.method.name, **settings}
@@ -246,7 +284,13 @@ def evidence(choice: Choice, weights: Mapping[str, float]) -> str:
     lines = [
         f"# {choice.study.label}: {len(choice.trials)} trials of {choice.study.size} points",
         "",
-        f"Percent of validation images and sets; {told(weights)}. Trial 0: the defaults.",
+        f"Percent of validation images and sets; {told(weights)}. Trial 0: the defaults."
+        + (
+            f" Every trial was measured under {len(choice.study.answers)} answers (score and prior)"
+            " after training; the row is of its best."
+            if choice.study.answer_keys
+            else ""
+        ),
         "",
         *(f"| {' | '.join(row)} |" for row in rows),
     ]
@@ -271,9 +315,10 @@ def evidence_csv(choice: Choice) -> str:
 
 def _rows(choice: Choice) -> list[list[Any]]:
     """Header, then one row per trial: number, objective, measures in percent, the point."""
-    rows: list[list[Any]] = [["trial", "objective", *MEASURES, *choice.study.keys]]
+    keys = (*choice.study.keys, *choice.study.answer_keys)
+    rows: list[list[Any]] = [["trial", "objective", *MEASURES, *keys]]
     for trial in choice.trials:
-        summary = trial.outcome.summary if trial.outcome.status == "finished" else None
+        summary = trial.summary
         values = [trial.value, *(f(summary) if summary else None for f in MEASURES.values())]
         shown = ["-" if value is None else f"{100 * value:.2f}" for value in values]
         rows.append([trial.number, *shown, *trial.point.values()])

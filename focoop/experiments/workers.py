@@ -26,6 +26,7 @@ import torch
 from focoop import caching
 from focoop.config import RunConfig, from_dict, to_dict
 from focoop.errors import ConfigError, FocoopError
+from focoop.experiments.answering import measure_answers, read_answers
 from focoop.experiments.running import run_experiment
 from focoop.runs import collect, start
 from focoop.threads import cores
@@ -37,10 +38,17 @@ KEPT_SHARE = 0.25  # of the machine's memory, for features that all workers toge
 
 @dataclass(frozen=True)
 class Job:
-    """A run to make or to finish: a configuration and its folder."""
+    """A run to make or to finish: a configuration and its folder.
+
+    Attributes:
+        config: The configuration.
+        folder: The folder.
+        answers: Scores and priors to measure the finished run under, values by dotted key.
+    """
 
     config: RunConfig
     folder: Path
+    answers: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,7 +130,11 @@ def execute(number: int, job: Job, report: Report) -> News:
             if folder.status != "finished":
                 run_experiment(job.config, folder, committed)
                 folder.finish("finished")
-            return News(number, "finished", folder.last_round(), short(folder.metrics()[-1]))
+            summary = short(folder.metrics()[-1]) or {}
+            if job.answers:
+                found = read_answers(folder, job.answers)
+                summary["answers"] = found or measure_answers(folder, job.answers)
+            return News(number, "finished", folder.last_round(), summary)
     except FocoopError as error:
         return News(number, "failed", error=str(error), exit_code=error.exit_code)
     except Exception:
@@ -206,7 +218,7 @@ class _Crew:
         number, job = self._waiting.popleft()
         self.members[connection].job = number
         with contextlib.suppress(OSError):  # a dead worker is met by the next `listen`
-            connection.send((number, to_dict(job.config), str(job.folder)))
+            connection.send((number, to_dict(job.config), str(job.folder), job.answers))
 
 
 @contextlib.contextmanager
@@ -252,7 +264,7 @@ def _serve(connection: Connection, size: int) -> None:
     keep_open(int(KEPT_SHARE * _memory() / size))
     while True:
         try:
-            number, tree, where = connection.recv()
+            number, tree, where, points = connection.recv()
         except (EOFError, OSError):
             return
 
@@ -264,7 +276,7 @@ def _serve(connection: Connection, size: int) -> None:
             except OSError as error:  # the parent is gone: nobody waits for this run
                 raise SystemExit(1) from error
 
-        report(execute(number, Job(from_dict(tree), Path(where)), report))
+        report(execute(number, Job(from_dict(tree), Path(where), points), report))
 
 
 def keep_open(limit: int) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from focoop.federation.answer_choices import PriorChoice, evaluate_choices
     from focoop.federation.client import SCHEDULES, LocalSettings
     from focoop.federation.evaluation import (
         Evaluation,
@@ -85,6 +86,7 @@ __all__ = [
     "LocalSettings",
     "Owned",
     "Payload",
+    "PriorChoice",
     "Privacy",
     "PrivateStore",
     "RoundResult",
@@ -97,6 +99,7 @@ __all__ = [
     "client_state",
     "composed",
     "evaluate",
+    "evaluate_choices",
     "narrow",
     "num_bytes",
     "num_sampled",

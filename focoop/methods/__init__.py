@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from focoop.methods._answers import Answering
     from focoop.methods._prior import PRIOR, log_prior
     from focoop.methods._registry import SPELLINGS, available, create, lookup
     from focoop.methods.base import (
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PRIOR",
     "SPELLINGS",
+    "Answering",
     "Batch",
     "ClientUpdate",
     "Logits",

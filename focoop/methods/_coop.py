@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import torch.nn.functional as F
 
 from focoop.fields import setting
-from focoop.functional import scores
+from focoop.methods._answers import AnswerConfig, Answering
+from focoop.methods._prior import expected
 from focoop.methods.base import (
     Batch,
     Logits,
-    Method,
     Params,
     Prompt,
     Task,
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class CoOp(Method):
+class CoOp(Answering):
     """Cross-entropy over prompted classes; where the context lives and travels is left open."""
 
     @dataclass(frozen=True)
-    class Config:
+    class Config(AnswerConfig):
         """Settings of CoOp."""
 
         context_tokens: int = setting(
@@ -44,7 +44,6 @@ class CoOp(Method):
         class_specific: bool = setting(
             False, "one context per class", grid=(False, True), group="paper"
         )
-        temperature: float = setting(1.0, "T of MCM, on raw cosines", above=0, group="engineering")
 
     config: Config
     paper = "Zhou et al. 2022"
@@ -61,14 +60,10 @@ class CoOp(Method):
         return {"id": Prompt(params["context"], task.id_names)}
 
     def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
-        """Cosines with the classes."""
-        return cosines(text, pooled)
+        """Cosines with the classes, shifted by the client's prior."""
+        return expected(cosines(text, pooled), text)
 
     def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
         """Cross-entropy over the C classes; a client's prior is for its answers alone."""
         logits = cosines(text, batch.pooled)
         return F.cross_entropy(task.logit_scale * logits.id, batch.labels)
-
-    def score(self, logits: Logits, task: Task) -> Tensor:
-        """MCM."""
-        return scores.mcm(logits.id, temperature=self.config.temperature)

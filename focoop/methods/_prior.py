@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PRIOR = "prior"  # the part of a `Text` that holds the shift (C,) of a client's cosines
+POOLED = "pooled"  # the part of `Logits` that holds class cosines of the whole image alone
 # Log probability of a class that is not expected at all: finite, and below every evidence.
 NEVER = -1e4
 
@@ -68,6 +69,21 @@ def expected(logits: Logits, text: Text) -> Logits:
     Returns:
         The same logits with shifted `id`, or those given where there is no prior.
     """
-    if PRIOR not in text.parts:
+    return shifted(logits, text.parts)
+
+
+def shifted(logits: Logits, prior: Params) -> Logits:
+    """Cosines shifted by what `prior_part` made.
+
+    Args:
+        logits: the cosines of images with all prompts; a part `pooled` (N, C) is of classes too.
+        prior: `prior` (C,), log pi_c / s; nothing where there is no prior.
+
+    Returns:
+        The shifted logits, or those given.
+    """
+    if PRIOR not in prior:
         return logits
-    return Logits(logits.id + text.parts[PRIOR], logits.ood, logits.patches, logits.parts)
+    shift = prior[PRIOR]
+    parts = {n: v + shift if n == POOLED else v for n, v in logits.parts.items()}
+    return Logits(logits.id + shift, logits.ood, logits.patches, parts)

@@ -5,9 +5,9 @@ Objective: CE(s * cos(h, e_c)), e_c = Text([v_1..v_n] name_c), s -> `task.logit_
 v -> `context` (n, d_t), or (C, n, d_t) with `class_specific`.
 
 Shared: `context`, between the one party that holds all images and those who are tested.
-Private: nothing.
+Private: nothing; with a prior `counts` (C,) of the client's own labels.
 Server: takes the party's context as it is.
-Score: MCM at T -> `temperature` over the C classes.
+Score: MCM at T -> `temperature` over the C classes; others, and a prior: `_answers.py`.
 
 Differs from the authors' code: it has no such row. The bound is one for a common model: a client's
 own model may know its own classes better.
@@ -33,7 +33,8 @@ class Centralized(CoOp):
 
     def init(self, task: Task, generator: torch.Generator) -> State:
         """Context (n, d_t) or (C, n, d_t)."""
-        return State(shared={"context": self.context(task, generator)})
+        shared = {"context": self.context(task, generator)}
+        return State(shared, private=self.unknown_counts(task))
 
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
         """The mean over the one party there is."""

@@ -11,9 +11,11 @@ Objective: CE(s mean_{j in J} g_j) + mean_j CE(s l_j), s -> `task.logit_scale`; 
 max(N_g - floor(q N_g), 1) prompts, drawn for each image with replacement, q -> `dropout`.
 Prediction: argmax_c (mean_j g_jc + mean_j l_jc) / 2.
 
-Shared: `global` (N_g, n, d_t). Private: `local` (N_l, n, d_t), `projection` W_loc (D', D').
+Shared: `global` (N_g, n, d_t). Private: `local` (N_l, n, d_t), `projection` W_loc (D', D');
+with a prior `counts` (C,) of the client's own labels.
 Server: mean weighted by samples.
-Score: GL-MCM on cosines averaged over prompts, all patches, no top-k.
+Score: GL-MCM on cosines averaged over prompts, all patches, no top-k; others, and a prior, which
+shifts pooled cosines alone: `_answers.py`.
 
 Differs from the authors' code: four global prompts as GalLoP has them (the FOCoOp code has one,
 for which dropout does nothing) and dropout 0.75 (0.9); GL-MCM of cosines (the code takes the
@@ -25,7 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
@@ -33,11 +35,12 @@ import torch.nn.functional as F
 from focoop.errors import ConfigError, MethodError
 from focoop.fields import setting
 from focoop.functional import scores
+from focoop.methods._answers import COMMON_SCORES, TEMPERATURES, AnswerConfig, Answering
+from focoop.methods._prior import POOLED, expected
 from focoop.methods.base import (
     Batch,
     ClientUpdate,
     Logits,
-    Method,
     Params,
     Prompt,
     Server,
@@ -51,11 +54,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class FedGalLoP(Method):
+class FedGalLoP(Answering):
     """Several global prompts with dropout, several local ones on their top patches."""
 
     @dataclass(frozen=True)
-    class Config:
+    class Config(AnswerConfig):
         """Settings of FedGalLoP."""
 
         start: str = setting(
@@ -81,7 +84,9 @@ class FedGalLoP(Method):
             group="paper",
         )
         patch_weight: float = setting(1.0, "weight of the patches in GL-MCM", low=0, group="paper")
-        temperature: float = setting(1.0, "T of GL-MCM, on raw cosines", above=0, group="paper")
+        score: Literal["gl_mcm", "mcm", "energy", "max_cosine"] = setting(  # type: ignore[assignment]
+            "gl_mcm", "which score detects", group="paper"
+        )
 
         def __post_init__(self) -> None:
             if not self.start.strip():
@@ -95,6 +100,7 @@ class FedGalLoP(Method):
     keeps = "local prompts, patch projection"
     scores_by = "GL-MCM"
     patch_kind = "lf_c"
+    tried_scores = {**COMMON_SCORES, "gl_mcm": {"temperature": TEMPERATURES}}
 
     def init(self, task: Task, generator: torch.Generator) -> State:
         """All contexts from the same words: dropout and k_j tell them apart. W_loc the identity."""
@@ -106,6 +112,7 @@ class FedGalLoP(Method):
             private={
                 "local": context.repeat(len(self.config.top_k), 1, 1),
                 "projection": torch.eye(width).to(task.anchors),
+                **self.unknown_counts(task),
             },
         )
 
@@ -129,6 +136,7 @@ class FedGalLoP(Method):
             "global": whole,
             "local": features["local"].reshape(shape),
             "projection": projection if frozen is None else projection @ frozen.to(projection),
+            **self.prior(params, task),
         }
         return Text(whole.mean(dim=0), parts=parts)
 
@@ -138,7 +146,8 @@ class FedGalLoP(Method):
         whole = pooled @ text.id.T  # the mean over prompts, as cosines are linear in them
         best = torch.stack(self.best_patches(local, projected)).mean(dim=0)
         everywhere = projected @ local.mean(dim=0).T  # (N, P, C)
-        return Logits((whole + best) / 2, patches=everywhere, parts={"pooled": whole})
+        answer = Logits((whole + best) / 2, patches=everywhere, parts={POOLED: whole})
+        return expected(answer, text)
 
     def best_patches(self, local: Tensor, projected: Tensor) -> list[Tensor]:
         """Return for each local prompt and class the mean of its k_j largest patch cosines.
@@ -173,11 +182,11 @@ class FedGalLoP(Method):
         local = [F.cross_entropy(scale * similarity, batch.labels) for similarity in best]
         return loss + torch.stack(local).mean()
 
-    def score(self, logits: Logits, task: Task) -> Tensor:
+    def own_score(self, logits: Logits, task: Task) -> Tensor:
         """GL-MCM."""
         assert logits.patches is not None
         config = self.config
-        whole = logits.parts["pooled"]
+        whole = logits.parts[POOLED]
         return scores.gl_mcm(whole, logits.patches, config.temperature, config.patch_weight)
 
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:

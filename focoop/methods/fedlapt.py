@@ -20,7 +20,8 @@ so that OOD prompts are only pushed away from them. `negative_texts` adds that m
 under words drawn at random, label C + u, in the place of those images; 0 leaves them out.
 
 Shared: `id` and `ood`, (n, d_t) each, (C, n, d_t) and (U, n, d_t) with `contexts = class_specific`;
-with `contexts = unified` one `context` (n, d_t) for all names. Private: nothing.
+with `contexts = unified` one `context` (n, d_t) for all names. Private: nothing; with a prior
+`counts` (C,) of the client's own labels.
 Server: mean weighted by samples; class-specific class contexts, per class by class counts.
 Score: grouped NegLabel, 1 - (1/G) sum_g S_id / (S_id + S_g), S = sum exp(s cos), G -> `groups`
 over a fixed permutation of the words. Answers are the best of the C classes.
@@ -44,11 +45,12 @@ import torch.nn.functional as F
 from focoop.errors import MethodError
 from focoop.fields import setting
 from focoop.functional import scores
+from focoop.methods._answers import COMMON_SCORES, EVIDENCE_SCALES, AnswerConfig, Answering
+from focoop.methods._prior import expected
 from focoop.methods.base import (
     Batch,
     ClientUpdate,
     Logits,
-    Method,
     Params,
     Prompt,
     Server,
@@ -79,11 +81,11 @@ TEMPLATES = (
 WORDS_PER_GROUP = 100
 
 
-class FedLAPT(Method):
+class FedLAPT(Answering):
     """Distribution-aware contexts, trained by cross-modal mixing."""
 
     @dataclass(frozen=True)
-    class Config:
+    class Config(AnswerConfig):
         """Settings of FedLAPT."""
 
         context_tokens: int = setting(
@@ -92,6 +94,7 @@ class FedLAPT(Method):
         contexts: Literal["separate", "unified", "class_specific"] = setting(
             "separate",
             "one for classes and one for words, `unified`: one for both, or one a name",
+            grid=("separate", "class_specific"),
             group="paper",
         )
         mixing: Literal["cross_modal", "class_centre", "none"] = setting(
@@ -112,7 +115,7 @@ class FedLAPT(Method):
             high=100_000,
             group="engineering",
         )
-        score: Literal["neglabel", "mcm"] = setting(
+        score: Literal["neglabel", "mcm", "energy", "max_cosine"] = setting(  # type: ignore[assignment]
             "neglabel", "which score detects", group="engineering"
         )
         groups: int = setting(
@@ -121,13 +124,13 @@ class FedLAPT(Method):
         score_scale: float = setting(
             0.0, "s of NegLabel; 0: the logit scale", low=0, group="engineering"
         )
-        temperature: float = setting(1.0, "T of MCM, on raw cosines", above=0, group="engineering")
 
     config: Config
     paper = "Zhang et al. 2024"
     shares = "ID context, OOD context"
     scores_by = "grouped NegLabel"
     needs_ood = True
+    tried_scores = {**COMMON_SCORES, "neglabel": {"score_scale": EVIDENCE_SCALES}}
 
     def prepare(self, task: Task) -> Params:
         """`bank` (C + U, 7, D): classes, then words, in every template."""
@@ -150,14 +153,16 @@ class FedLAPT(Method):
             )
         shape = (config.context_tokens, task.width)
         if config.contexts == "unified":
-            return State({"context": draw_context(shape, task, generator)})
+            shared = {"context": draw_context(shape, task, generator)}
+            return State(shared, private=self.unknown_counts(task))
         counts = {"id": len(task.classes), "ood": len(words)}
         each = config.contexts == "class_specific"
         return State(
             {
                 name: draw_context((count, *shape) if each else shape, task, generator)
                 for name, count in counts.items()
-            }
+            },
+            private=self.unknown_counts(task),
         )
 
     def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
@@ -169,8 +174,8 @@ class FedLAPT(Method):
         }
 
     def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
-        """Cosines with classes and words."""
-        return cosines(text, pooled)
+        """Cosines with classes and words, the former shifted by the client's prior."""
+        return expected(cosines(text, pooled), text)
 
     def noise(self, batch_size: int, task: Task, generator: torch.Generator) -> Params:
         """`share` lam (), `template` (B,), and the negative texts' `word`, `word_template`."""
@@ -218,11 +223,9 @@ class FedLAPT(Method):
         share = noise["share"]
         return F.normalize(share * batch.pooled + (1.0 - share) * other, dim=-1)
 
-    def score(self, logits: Logits, task: Task) -> Tensor:
-        """NegLabel over groups of words, or MCM."""
+    def own_score(self, logits: Logits, task: Task) -> Tensor:
+        """NegLabel over groups of words."""
         config = self.config
-        if config.score == "mcm":
-            return scores.mcm(logits.id, temperature=config.temperature)
         assert logits.ood is not None
         groups = config.groups or max(1, logits.ood.shape[1] // WORDS_PER_GROUP)
         scale = config.score_scale or task.logit_scale

@@ -8,7 +8,7 @@ Objective: CE(s cos(h, e_y)) + lambda L_ood, e_c = Text([v_1..v_n] name_c), lamb
     L_ood = -mean_J H(p), H(p) = -sum_c p_c log(p_c + 1e-5); 0 where J is empty
 s -> `task.logit_scale`, v -> `context` (n, d_t), or (C, n, d_t) with `class_specific`.
 
-Shared: `context`. Private: nothing.
+Shared: `context`. Private: nothing; with a prior `counts` (C,) of the client's own labels.
 Server: mean weighted by samples; with class-specific contexts, per class by class counts.
 Score: GL-MCM, or MCM of the pooled feature alone; the paper reports both.
 
@@ -29,11 +29,12 @@ import torch.nn.functional as F
 from focoop.errors import MethodError
 from focoop.fields import setting
 from focoop.functional import scores
+from focoop.methods._answers import COMMON_SCORES, TEMPERATURES, AnswerConfig, Answering
+from focoop.methods._prior import expected
 from focoop.methods.base import (
     Batch,
     ClientUpdate,
     Logits,
-    Method,
     Params,
     Prompt,
     Server,
@@ -50,11 +51,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class FedLoCoOp(Method):
+class FedLoCoOp(Answering):
     """One context for all clients; patches that do not show the label are kept uncertain."""
 
     @dataclass(frozen=True)
-    class Config:
+    class Config(AnswerConfig):
         """Settings of FedLoCoOp."""
 
         context_tokens: int = setting(
@@ -78,19 +79,17 @@ class FedLoCoOp(Method):
             grid=(0, 1, 5),
             group="paper",
         )
-        score: Literal["gl_mcm", "mcm"] = setting(
+        score: Literal["gl_mcm", "mcm", "energy", "max_cosine"] = setting(  # type: ignore[assignment]
             "gl_mcm", "with patches, or the image alone", group="paper"
         )
         patch_weight: float = setting(1.0, "weight of the patches in GL-MCM", low=0, group="paper")
-        temperature: float = setting(
-            1.0, "T of both scores, on raw cosines", above=0, group="paper"
-        )
 
     config: Config
     paper = "Miyai et al. 2023"
     shares = "context"
     scores_by = "GL-MCM"
     patch_kind = "lf_b"
+    tried_scores = {**COMMON_SCORES, "gl_mcm": {"temperature": TEMPERATURES}}
 
     @property
     def by_class(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -108,7 +107,8 @@ class FedLoCoOp(Method):
         shape = [self.config.context_tokens, task.width]
         if self.config.class_specific:
             shape.insert(0, classes)
-        return State(shared={"context": draw_context(shape, task, generator)})
+        context = draw_context(shape, task, generator)
+        return State(shared={"context": context}, private=self.unknown_counts(task))
 
     def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
         """The classes, C prompts."""
@@ -118,11 +118,11 @@ class FedLoCoOp(Method):
         """Cosines of image and patches with the classes; the image alone decides the answer."""
         if patches is None:
             raise MethodError("fedlocoop needs patch features: set data.with_patches to true")
-        return Logits(pooled @ text.id.T, patches=patches @ text.id.T)
+        return expected(Logits(pooled @ text.id.T, patches=patches @ text.id.T), text)
 
     def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
         """Cross-entropy of the image plus the weighted entropy loss of its patches."""
-        logits = self.logits(text, batch.pooled, batch.patches)
+        logits = self.logits(Text(text.id), batch.pooled, batch.patches)  # without a prior
         assert logits.patches is not None
         image = F.cross_entropy(task.logit_scale * logits.id, batch.labels)
         patches = task.logit_scale * logits.patches
@@ -139,13 +139,11 @@ class FedLoCoOp(Method):
         """
         return self.config.top_k or max(1, round(len(task.classes) / 5))
 
-    def score(self, logits: Logits, task: Task) -> Tensor:
-        """GL-MCM or MCM."""
-        temperature = self.config.temperature
-        if self.config.score == "mcm":
-            return scores.mcm(logits.id, temperature)
+    def own_score(self, logits: Logits, task: Task) -> Tensor:
+        """GL-MCM."""
         assert logits.patches is not None
-        return scores.gl_mcm(logits.id, logits.patches, temperature, self.config.patch_weight)
+        config = self.config
+        return scores.gl_mcm(logits.id, logits.patches, config.temperature, config.patch_weight)
 
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
         """Federated averaging."""

@@ -6,9 +6,10 @@ e_rc = Text([context r] name_c), r over `global` and `local`, s -> `task.logit_s
 T minimises <1 - S, T> + eps sum T (log T - 1) with T^T 1 = gamma/2 and T 1 <= 1/P, and gets no
 gradient; eps -> `epsilon`, gamma -> `mass`; with `sinkhorn` gamma = 1 and T 1 = 1/P.
 
-Shared: `global` (n, d_t). Private: `local` (n, d_t).
-Server: mean weighted by samples.
-Score: MCM at T -> `temperature` over the C transported cosines.
+Shared: `global` (n, d_t), or (C, n, d_t) with `class_specific`. Private: `local` of the same shape;
+with a prior `counts` (C,) of the client's own labels.
+Server: mean weighted by samples; with class-specific contexts, per class by class counts.
+Score: MCM at T -> `temperature` over the C transported cosines; others, and a prior: `_answers.py`.
 
 Differs from the authors' code: logarithms in fp32, where fp16 underflows at eps = 0.01; each image
 and class stops by its own threshold, not by the mean of the batch; the participation of the run
@@ -27,18 +28,20 @@ import torch.nn.functional as F
 
 from focoop.errors import MethodError
 from focoop.fields import setting
-from focoop.functional import scores, transport
+from focoop.functional import transport
+from focoop.methods._answers import AnswerConfig, Answering
+from focoop.methods._prior import expected
 from focoop.methods.base import (
     Batch,
     ClientUpdate,
     Logits,
-    Method,
     Params,
     Prompt,
     Server,
     State,
     Task,
     Text,
+    class_weighted_mean,
     draw_context,
     weighted_mean,
 )
@@ -50,11 +53,11 @@ if TYPE_CHECKING:
 CELLS = 2**23
 
 
-class FedOTP(Method):
+class FedOTP(Answering):
     """Two contexts for all classes, one of them a client's own, and plans over patches."""
 
     @dataclass(frozen=True)
-    class Config:
+    class Config(AnswerConfig):
         """Settings of FedOTP."""
 
         context_tokens: int = setting(
@@ -86,8 +89,8 @@ class FedOTP(Method):
         max_iterations: int = setting(
             100, "scalings of a plan at most", low=1, high=100_000, group="engineering"
         )
-        temperature: float = setting(
-            1.0, "T of MCM, on transported cosines", above=0, group="engineering"
+        class_specific: bool = setting(
+            False, "one context per class", grid=(False, True), group="paper"
         )
 
     config: Config
@@ -97,10 +100,18 @@ class FedOTP(Method):
     scores_by = "MCM over transported patches"
     patch_kind = "lf_a"
 
+    @property
+    def by_class(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Return what is averaged class by class: a class's own context."""
+        return ("global",) if self.config.class_specific else ()
+
     def init(self, task: Task, generator: torch.Generator) -> State:
-        """Two contexts (n, d_t), each from its own draw."""
-        both = draw_context([2, self.config.context_tokens, task.width], task, generator)
-        return State(shared={"global": both[0].clone()}, private={"local": both[1].clone()})
+        """Two contexts (n, d_t) or (C, n, d_t), each from its own draw."""
+        each = [len(task.classes)] if self.config.class_specific else []
+        shape = [2, *each, self.config.context_tokens, task.width]
+        both = draw_context(shape, task, generator)
+        private = {"local": both[1].clone(), **self.unknown_counts(task)}
+        return State(shared={"global": both[0].clone()}, private=private)
 
     def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
         """The classes in both contexts, C prompts each."""
@@ -108,11 +119,12 @@ class FedOTP(Method):
 
     def text(self, params: Params, features: Params, task: Task) -> Text:
         """Features of the global context as `id`, those of the local one beside them."""
-        return Text(features["global"], parts={"local": features["local"]})
+        parts = {"local": features["local"], **self.prior(params, task)}
+        return Text(features["global"], parts=parts)
 
     def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
-        """Transported cosines of the patches; pooled features are not used."""
-        return Logits(self.transported(text, patches, early=True))
+        """Transported cosines of the patches, shifted by the client's prior."""
+        return expected(Logits(self.transported(text, patches, early=True)), text)
 
     def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
         """Cross-entropy over the C classes."""
@@ -175,10 +187,10 @@ class FedOTP(Method):
             early=early,
         )
 
-    def score(self, logits: Logits, task: Task) -> Tensor:
-        """MCM."""
-        return scores.mcm(logits.id, temperature=self.config.temperature)
-
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
         """Federated averaging of the global context alone."""
-        return Server({"global": weighted_mean(updates, "global")})
+        if self.config.class_specific:
+            mean = class_weighted_mean(updates, "global", server.shared["global"])
+        else:
+            mean = weighted_mean(updates, "global")
+        return Server({"global": mean})

@@ -8,11 +8,13 @@ Objective, with e_c(v) = Text([v] name_c), e0_c the frozen feature of the anchor
     pos_c = cos(e0_c, e_c(sigma)), neg_c = cos(e_c(sigma), e_c(sigma + U V))
 so that the shared prompt stays near CLIP's own text and the personal one leaves the shared one.
 s -> `task.logit_scale`, sigma -> `global` (n, d_t), U -> `left` (n, b), V -> `right` (b, d_t),
-b -> `rank`. Gradients pass through both sides of neg_c.
+b -> `rank`. Gradients pass through both sides of neg_c. With `class_specific`
+all three have a row per class, (C, n, d_t), (C, n, b) and (C, b, d_t).
 
-Shared: `global`. Private: `left`, `right`.
-Server: mean of `global` weighted by samples.
-Score: MCM at T -> `temperature` over cos(h, e_c(sigma + U V)); the paper itself detects nothing.
+Shared: `global`. Private: `left`, `right`; with a prior `counts` (C,) of the client's labels.
+Server: mean of `global` weighted by samples; class-specific ones, per class by class counts.
+Score: MCM at T -> `temperature` over cos(h, e_c(sigma + U V)); the paper itself detects
+nothing. Others, and a prior: `_answers.py`.
 
 Differs from the authors' code: the anchor is made once and U V alone, whose features no term reads,
 is not encoded (both codes encode 4 C sequences per step, here 2 C); with `contrast_weight` 0 the
@@ -31,18 +33,19 @@ import torch.nn.functional as F
 
 from focoop.errors import ConfigError
 from focoop.fields import setting
-from focoop.functional import scores
+from focoop.methods._answers import AnswerConfig, Answering
+from focoop.methods._prior import expected
 from focoop.methods.base import (
     Batch,
     ClientUpdate,
     Logits,
-    Method,
     Params,
     Prompt,
     Server,
     State,
     Task,
     Text,
+    class_weighted_mean,
     cosines,
     draw_context,
     weighted_mean,
@@ -53,11 +56,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class FedPGP(Method):
+class FedPGP(Answering):
     """One context for all clients and each client's own low-rank change of it."""
 
     @dataclass(frozen=True)
-    class Config:
+    class Config(AnswerConfig):
         """Settings of FedPGP."""
 
         context_tokens: int = setting(
@@ -79,7 +82,9 @@ class FedPGP(Method):
             "text the shared prompt stays near, {} for the name; empty: n times X, then {}.",
             group="paper",
         )
-        temperature: float = setting(1.0, "T of MCM, on raw cosines", above=0, group="engineering")
+        class_specific: bool = setting(
+            False, "one context per class", grid=(False, True), group="paper"
+        )
 
         def __post_init__(self) -> None:
             if self.anchor and self.anchor.count("{}") != 1:
@@ -102,14 +107,21 @@ class FedPGP(Method):
         names = [name.replace("_", " ") for name in task.classes]
         return {"anchors": task.texts([template.replace("{}", name) for name in names])}
 
+    @property
+    def by_class(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Return what is averaged class by class: a class's own context."""
+        return ("global",) if self.config.class_specific else ()
+
     def init(self, task: Task, generator: torch.Generator) -> State:
         """Sigma (n, d_t), U (n, b) and V (b, d_t), all alike: U V starts near zero."""
         tokens, rank = self.config.context_tokens, self.config.rank
+        each = [len(task.classes)] if self.config.class_specific else []
         return State(
-            shared={"global": draw_context((tokens, task.width), task, generator)},
+            shared={"global": draw_context([*each, tokens, task.width], task, generator)},
             private={
-                "left": draw_context((tokens, rank), task, generator),
-                "right": draw_context((rank, task.width), task, generator),
+                "left": draw_context([*each, tokens, rank], task, generator),
+                "right": draw_context([*each, rank, task.width], task, generator),
+                **self.unknown_counts(task),
             },
         )
 
@@ -123,15 +135,16 @@ class FedPGP(Method):
 
     def text(self, params: Params, features: Params, task: Task) -> Text:
         """The personal prompts (C, D); the shared ones beside them, for the loss."""
-        return Text(features["id"], parts={n: v for n, v in features.items() if n == "global"})
+        shared = {name: value for name, value in features.items() if name == "global"}
+        return Text(features["id"], parts={**shared, **self.prior(params, task)})
 
     def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
-        """Cosines with the personal prompts."""
-        return cosines(text, pooled)
+        """Cosines with the personal prompts, shifted by the client's prior."""
+        return expected(cosines(text, pooled), text)
 
     def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
         """Cross-entropy over the C classes, and the contrast."""
-        logits = self.logits(text, batch.pooled, batch.patches)
+        logits = cosines(text, batch.pooled)
         loss = F.cross_entropy(task.logit_scale * logits.id, batch.labels)
         if self.config.contrast_weight > 0:
             loss = loss + self.config.contrast_weight * self.contrast(text, task)
@@ -152,10 +165,10 @@ class FedPGP(Method):
         far = (shared * text.id).sum(dim=-1)
         return F.softplus((far - near) / self.config.contrast_temperature).mean()
 
-    def score(self, logits: Logits, task: Task) -> Tensor:
-        """MCM."""
-        return scores.mcm(logits.id, temperature=self.config.temperature)
-
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
         """Federated averaging of the shared context."""
-        return Server({"global": weighted_mean(updates, "global")})
+        if self.config.class_specific:
+            mean = class_weighted_mean(updates, "global", server.shared["global"])
+        else:
+            mean = weighted_mean(updates, "global")
+        return Server({"global": mean})

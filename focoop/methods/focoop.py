@@ -39,15 +39,15 @@ import torch
 
 from focoop.fields import setting
 from focoop.functional import scores
+from focoop.methods._answers import COMMON_SCORES, EVIDENCE_SCALES, AnswerConfig, Answering
 from focoop.methods._bos import Ascent, Separation, separation_loss, soft_maximum
 from focoop.methods._goc import Consistency, told
-from focoop.methods._prior import expected, prior_part
+from focoop.methods._prior import expected
 from focoop.methods._prompt_sets import PromptSetsConfig, first_noise, first_prompts
 from focoop.methods.base import (
     Batch,
     ClientUpdate,
     Logits,
-    Method,
     Params,
     Prompt,
     Server,
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class FOCoOpConfig(PromptSetsConfig):
+class FOCoOpConfig(AnswerConfig, PromptSetsConfig):
     """Settings of FOCoOp, beside those that `PromptSetsConfig` has."""
 
     ood_radius: float = setting(
@@ -99,29 +99,20 @@ class FOCoOpConfig(PromptSetsConfig):
     seemly: Literal["top", "kmeans2"] = setting(
         "top", "seemly OOD: `top` M or `kmeans2`", group="ablation"
     )
-    score: Literal["id_mass", "msp_all", "mcm"] = setting(
+    score: Literal["id_mass", "msp_all", "mcm", "energy", "max_cosine"] = setting(  # type: ignore[assignment]
         "id_mass", "which score detects", group="paper"
     )
     score_scale: float = setting(
         0.0,
-        "scale of the score; 0: the logit scale",
+        "scale of id_mass and msp_all; 0: the logit scale",
         low=0,
-        grid=(0.0, 30.0),
         group="paper",
     )
     ood_weight: float = setting(
         1.0,
         "weight of OOD prompts in id_mass; 1: p(ID|x)",
         low=0,
-        grid=(0.1, 0.3, 1.0),
         group="paper",
-    )
-    open_share: float = setting(
-        1.0,
-        "lambda, share of images expected of any class; 1: no prior, 0: own classes alone",
-        low=0,
-        high=1,
-        group="engineering",
     )
 
     def ascent_of(self, name: str) -> Ascent:
@@ -140,7 +131,7 @@ class FOCoOpConfig(PromptSetsConfig):
         )
 
 
-class FOCoOp(Method):
+class FOCoOp(Answering):
     """Global, local and OOD prompts with robust client training and transport on the server."""
 
     Config = FOCoOpConfig  # type: ignore[assignment]
@@ -150,6 +141,10 @@ class FOCoOp(Method):
     keeps = "local prompts"
     scores_by = "ID mass over C + U"
     needs_ood = True
+    tried_scores = {
+        **COMMON_SCORES,
+        "id_mass": {"score_scale": EVIDENCE_SCALES, "ood_weight": (0.1, 0.3, 1.0)},
+    }
     by_class = ("global",)
     identity_settings = {"alpha": 1.0}  # otherwise T^g moves towards T^o
 
@@ -165,15 +160,6 @@ class FOCoOp(Method):
         """Global and local prompts from one draw, OOD prompts from another."""
         shared = first_prompts(self.config, task, generator, "focoop")
         return State(shared, private={"local": shared["global"].clone()})
-
-    def personalise(self, private: Params, class_counts: Tensor, task: Task) -> Params:
-        """The client's own class counts, where its prior asks for them."""
-        return private if self.config.open_share == 1 else {**private, "counts": class_counts}
-
-    def text(self, params: Params, features: Params, task: Task) -> Text:
-        """Class and OOD features, and the client's prior where it has one."""
-        parts = prior_part(params, self.config.open_share, task)
-        return Text(features["id"], features["ood"], parts)
 
     def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
         """The fused class prompts (C of them) and the OOD prompts (U)."""
@@ -296,15 +282,13 @@ class FOCoOp(Method):
         """
         return task.encode(params["ood"] + noise, words_of(params, task))
 
-    def score(self, logits: Logits, task: Task) -> Tensor:
-        """ID mass, the largest class probability over C + U, or MCM."""
+    def own_score(self, logits: Logits, task: Task) -> Tensor:
+        """ID mass, or the largest class probability over C + U."""
         scale = self.config.score_scale or task.logit_scale
         assert logits.ood is not None
         if self.config.score == "id_mass":
             return scores.id_mass(logits.id, logits.ood, scale, self.config.ood_weight)
-        if self.config.score == "msp_all":
-            return scores.max_softmax_all(logits.id, logits.ood, scale=scale)
-        return scores.mcm(logits.id, temperature=1.0)
+        return scores.max_softmax_all(logits.id, logits.ood, scale=scale)
 
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
         """Per-class mean of T^g, then Global-view OOD Consistency over all clients' T^o."""

@@ -4,9 +4,9 @@ Paper: Guo et al., PromptFL, IEEE TMC 2023 (CoOp, Zhou et al., IJCV 2022, on eac
 Objective: CE(s * cos(h, e_c)), e_c = Text([v_1..v_n] name_c), s -> `task.logit_scale`,
 v -> `context` (n, d_t), or (C, n, d_t) with `class_specific`.
 
-Shared: `context`. Private: nothing.
+Shared: `context`. Private: nothing; with a prior `counts` (C,) of the client's own labels.
 Server: mean weighted by samples; with class-specific contexts, per class by class counts.
-Score: MCM at T -> `temperature` over the C classes.
+Score: MCM at T -> `temperature` over the C classes; others, and a prior: `_answers.py`.
 
 Differs from the authors' code: weights are samples, not mini-batches; fp32 prompts; MCM where the
 FOCoOp code computes the softmax at s = 100 and calls it MSP.
@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 import torch.nn.functional as F
 
 from focoop.fields import setting
-from focoop.functional import scores
+from focoop.methods._answers import AnswerConfig, Answering
+from focoop.methods._prior import expected
 from focoop.methods.base import (
     Batch,
     ClientUpdate,
     Logits,
-    Method,
     Params,
     Prompt,
     Server,
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class PromptFL(Method):
+class PromptFL(Answering):
     """One context for all classes and all clients."""
 
     @dataclass(frozen=True)
-    class Config:
+    class Config(AnswerConfig):
         """Settings of PromptFL."""
 
         context_tokens: int = setting(
@@ -62,7 +62,6 @@ class PromptFL(Method):
         class_specific: bool = setting(
             False, "one context per class", grid=(False, True), group="paper"
         )
-        temperature: float = setting(1.0, "T of MCM, on raw cosines", above=0, group="engineering")
 
     config: Config
     paper = "Guo et al. 2023"
@@ -79,24 +78,20 @@ class PromptFL(Method):
         own = self.config
         rows = len(task.classes) if own.class_specific else 0
         context = first_context(task, generator, own.context_tokens, own.start, rows)
-        return State(shared={"context": context})
+        return State(shared={"context": context}, private=self.unknown_counts(task))
 
     def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
         """The classes, C prompts."""
         return {"id": Prompt(params["context"], task.id_names)}
 
     def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
-        """Cosines with the classes."""
-        return cosines(text, pooled)
+        """Cosines with the classes, shifted by the client's prior."""
+        return expected(cosines(text, pooled), text)
 
     def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
         """Cross-entropy over the C classes."""
-        logits = self.logits(text, batch.pooled, batch.patches)
+        logits = cosines(text, batch.pooled)
         return F.cross_entropy(task.logit_scale * logits.id, batch.labels)
-
-    def score(self, logits: Logits, task: Task) -> Tensor:
-        """MCM."""
-        return scores.mcm(logits.id, temperature=self.config.temperature)
 
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
         """Federated averaging."""

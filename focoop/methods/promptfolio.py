@@ -5,11 +5,13 @@ and Method, NeurIPS 2024.
 Objective: CE(s <h, e_c>) with
     e_c = (1 - theta) Text([p_G] name_c) + theta Text([p_L] name_c)      theta -> `local_share`
 both of unit length before they are mixed and the mixture not brought back to it: where the two
-disagree, <h, e_c> is smaller. s -> `task.logit_scale`, p_G -> `global`, p_L -> `local` (n, d_t).
+disagree, <h, e_c> is smaller. s -> `task.logit_scale`, p_G -> `global`, p_L -> `local` (n, d_t),
+or (C, n, d_t) with `class_specific`.
 
-Shared: `global`. Private: `local`.
-Server: mean of `global` weighted by samples.
-Score: MCM at T -> `temperature` on <h, e_c>; the paper itself detects nothing.
+Shared: `global`. Private: `local`; with a prior `counts` (C,) of the client's own labels.
+Server: mean of `global` weighted by samples; class-specific ones, per class by class counts.
+Score: MCM at T -> `temperature` on <h, e_c>; the paper itself detects nothing. Others, and a
+prior: `_answers.py`.
 
 Differs from the authors' code: defaults are PromptFolio's own (theta 0.4, n = 8), where the FOCoOp
 code has theta = 0.2, n = 16 and calls theta `frac`, its name also for FOCoOp's share of the
@@ -26,18 +28,19 @@ from typing import TYPE_CHECKING
 import torch.nn.functional as F
 
 from focoop.fields import setting
-from focoop.functional import scores
+from focoop.methods._answers import AnswerConfig, Answering
+from focoop.methods._prior import expected
 from focoop.methods.base import (
     Batch,
     ClientUpdate,
     Logits,
-    Method,
     Params,
     Prompt,
     Server,
     State,
     Task,
     Text,
+    class_weighted_mean,
     cosines,
     draw_context,
     weighted_mean,
@@ -48,11 +51,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class PromptFolio(Method):
+class PromptFolio(Answering):
     """One context for all clients and one of each client's own."""
 
     @dataclass(frozen=True)
-    class Config:
+    class Config(AnswerConfig):
         """Settings of PromptFolio."""
 
         context_tokens: int = setting(
@@ -66,7 +69,9 @@ class PromptFolio(Method):
             grid=(0.2, 0.4, 0.6, 0.8),
             group="paper",
         )
-        temperature: float = setting(1.0, "T of MCM, on raw cosines", above=0, group="engineering")
+        class_specific: bool = setting(
+            False, "one context per class", grid=(False, True), group="paper"
+        )
 
     config: Config
     paper = "Pan et al. 2024"
@@ -74,12 +79,22 @@ class PromptFolio(Method):
     keeps = "a second context"
     scores_by = "MCM"
 
+    @property
+    def by_class(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Return what is averaged class by class: a class's own context."""
+        return ("global",) if self.config.class_specific else ()
+
     def init(self, task: Task, generator: torch.Generator) -> State:
-        """Two independent draws (n, d_t)."""
-        shape = (self.config.context_tokens, task.width)
+        """Two independent draws (n, d_t), or (C, n, d_t)."""
+        shape = [self.config.context_tokens, task.width]
+        if self.config.class_specific:
+            shape.insert(0, len(task.classes))
         return State(
             shared={"global": draw_context(shape, task, generator)},
-            private={"local": draw_context(shape, task, generator)},
+            private={
+                "local": draw_context(shape, task, generator),
+                **self.unknown_counts(task),
+            },
         )
 
     def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
@@ -89,21 +104,22 @@ class PromptFolio(Method):
     def text(self, params: Params, features: Params, task: Task) -> Text:
         """Mixture (C, D), of length 1 or less."""
         share = self.config.local_share
-        return Text((1.0 - share) * features["global"] + share * features["local"])
+        mixed = (1.0 - share) * features["global"] + share * features["local"]
+        return Text(mixed, parts=self.prior(params, task))
 
     def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
-        """<h, e_c>: the mixture of both prompts' cosines."""
-        return cosines(text, pooled)
+        """<h, e_c>: the mixture of both prompts' cosines, shifted by the client's prior."""
+        return expected(cosines(text, pooled), text)
 
     def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
         """Cross-entropy over the C classes."""
-        logits = self.logits(text, batch.pooled, batch.patches)
+        logits = cosines(text, batch.pooled)
         return F.cross_entropy(task.logit_scale * logits.id, batch.labels)
-
-    def score(self, logits: Logits, task: Task) -> Tensor:
-        """MCM."""
-        return scores.mcm(logits.id, temperature=self.config.temperature)
 
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
         """Federated averaging of the shared context."""
-        return Server({"global": weighted_mean(updates, "global")})
+        if self.config.class_specific:
+            mean = class_weighted_mean(updates, "global", server.shared["global"])
+        else:
+            mean = weighted_mean(updates, "global")
+        return Server({"global": mean})

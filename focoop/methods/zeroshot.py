@@ -4,24 +4,22 @@ Paper: Radford et al., ICML 2021; detection by maximum concept matching (Ming et
 Prediction argmax_c cos(h, e_c) with e_c the text feature of the template (`data.template`);
 score MCM, minus the largest softmax_c(cos / T) with T = 1 -> `temperature`.
 
-Shared: nothing. Private: nothing.
+Shared: nothing. Private: nothing; with a prior `counts` (C,) of the client's own labels.
 Differs from the authors' code: it has no zero-shot row; without one the tables have no floor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from focoop.errors import MethodError
-from focoop.fields import setting
-from focoop.functional import scores
+from focoop.methods._answers import AnswerConfig, Answering
+from focoop.methods._prior import expected
 from focoop.methods.base import (
     Batch,
     ClientUpdate,
     Logits,
-    Method,
     Params,
     Prompt,
     Server,
@@ -36,23 +34,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class ZeroShot(Method):
+class ZeroShot(Answering):
     """The floor every trained method must pass."""
 
-    @dataclass(frozen=True)
-    class Config:
-        """Settings of the score."""
-
-        temperature: float = setting(1.0, "T of MCM, on raw cosines", above=0, group="paper")
-
-    config: Config
+    Config = AnswerConfig  # type: ignore[assignment]
     paper = "Radford et al. 2021; Ming et al. 2022"
     scores_by = "MCM"
     trains = False
 
     def init(self, task: Task, generator: torch.Generator) -> State:
         """Nothing to learn."""
-        return State(shared={})
+        return State(shared={}, private=self.unknown_counts(task))
 
     def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
         """Nothing is prompted with a context."""
@@ -60,19 +52,15 @@ class ZeroShot(Method):
 
     def text(self, params: Params, features: Params, task: Task) -> Text:
         """The template's features (C, D)."""
-        return Text(task.anchors)
+        return Text(task.anchors, parts=self.prior(params, task))
 
     def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
         """Cosines with the template's features."""
-        return cosines(text, pooled)
+        return expected(cosines(text, pooled), text)
 
     def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
         """Zero-shot does not train."""
         raise MethodError("zeroshot has no training loss: run it with federation.rounds = 0")
-
-    def score(self, logits: Logits, task: Task) -> Tensor:
-        """MCM."""
-        return scores.mcm(logits.id, temperature=self.config.temperature)
 
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
         """Nothing to average."""

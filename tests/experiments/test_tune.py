@@ -15,10 +15,11 @@ from focoop.cli import app
 from focoop.config.loading import from_dict, to_dict
 from focoop.errors import ConfigError
 from focoop.experiments import tuning, tuning_report
+from focoop.experiments.answering import ANSWERS, answers_of
 from focoop.experiments.comparison import Outcome, run
-from focoop.experiments.grid import plan
+from focoop.experiments.grid import Cell, plan
 from focoop.fields import grids
-from focoop.methods import available
+from focoop.methods import Answering, available
 from tests.toy_setting import write_setting
 
 FEW = {"validation": 3}
@@ -181,7 +182,11 @@ def test_objective_is_a_weighted_mean(tmp_path: Path) -> None:
     by_hand = (2 * 0.8 + (0.9 + 0.5) / 2 - 0.3) / 4
     assert tuning_report.objective(summary, weights) == pytest.approx(by_hand)
     assert tuning_report.objective({**summary, "cross_alarm": None}, weights) is None
-    assert tuning_report.parse_objective(tuning_report.OBJECTIVE) == {"own": 1.0, "auroc": 1.0}
+    assert tuning_report.parse_objective(tuning_report.OBJECTIVE) == {
+        "own": 1.0,
+        "all": 1.0,
+        "auroc": 1.0,
+    }
     for wrong in ("owm=1", "own=x", "own=0", "own=inf", ""):
         with pytest.raises(ConfigError, match="--objective"):
             tuning_report.parse_objective(wrong)
@@ -205,7 +210,7 @@ def test_the_choice_is_the_best_of_the_evidence(tmp_path: Path) -> None:
     rows = read_csv(tmp_path / "out" / "promptfl.csv")
     values = {int(row["trial"]): float(row["objective"]) for row in rows if row["objective"] != "-"}
     assert max(values, key=lambda number: values[number]) == found.best.number
-    assert values[1] == pytest.approx(100 * (0.9 + 0.5) / 2)
+    assert values[1] == pytest.approx(100 * (0.9 + 0.25 + 0.5) / 3)
     preset = tomllib.loads((tmp_path / "presets" / "promptfl@toy.toml").read_text())
     assert preset["federation"]["lr"] == points(study)[1]["federation.lr"]
     assert preset["backbone"]["logit_scale"] == points(study)[1]["backbone.logit_scale"]
@@ -228,15 +233,114 @@ def test_the_command_writes_a_preset_that_compare_takes(tmp_path: Path) -> None:
     best = max(rows, key=lambda row: (float(row["objective"]), -int(row["trial"])))
     text = (presets / "promptfl.toml").read_text()
     size = math.prod(map(len, tuning.space(from_dict({"method": {"name": "promptfl"}})).values()))
-    assert f"3 trials of {size} points; objective own=1, auroc=1" in text
-    assert f": {best['objective']} (defaults: " in text
+    answers = len(answers_of(from_dict({"method": {"name": "promptfl"}}))) + 1
+    assert text.startswith("# Chosen on 20") and text.splitlines()[1] == ""  # one line says it
+    told = f"3 trials of {size} points, each under {answers} answers (score and prior); objective "
+    assert f"{told}own=1, all=1, auroc=1: {best['objective']} (first trial: " in text
     (cell,) = plan([setting], "promptfl", (0,), tmp_path / "runs", presets=presets)
     assert cell.config.federation.lr == float(best["federation.lr"])
     assert cell.config.backbone.logit_scale == float(best["backbone.logit_scale"])
     assert cell.config.federation.lr_schedule == "cosine"  # part of what was chosen
+    for name in ("score", "temperature", "open_share"):
+        assert str(getattr(cell.config.method.settings, name)) == best[f"method.{name}"]
     assert cell.config.data.validation == 0  # the comparison is made on the test images
     again = CliRunner().invoke(app, [*call, "--json"])  # all trials are found finished
     (_, found) = json.loads(again.stdout)
     assert [trial["trial"] for trial in found["trials"]] == [int(row["trial"]) for row in rows]
     assert math.isclose(100 * found["trials"][0]["value"], float(best["objective"]), abs_tol=0.01)
     assert (presets / "promptfl.toml").read_text() == text
+
+
+# Answers after training
+
+
+def measured(summary: Any) -> dict[str, Any]:
+    """The numbers that an objective may weigh."""
+    return {name: measure(summary) for name, measure in tuning_report.MEASURES.items()}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "promptfl",
+        "centralized",
+        pytest.param("focoop", marks=pytest.mark.slow),
+        pytest.param("local_only", marks=pytest.mark.slow),
+        pytest.param("zeroshot", marks=pytest.mark.slow),
+        pytest.param("promptfolio", marks=pytest.mark.slow),
+        pytest.param("fedpgp", marks=pytest.mark.slow),
+        pytest.param("fedlapt", marks=pytest.mark.slow),
+    ],
+)
+def test_an_answer_is_what_a_run_with_its_settings_reaches(tmp_path: Path, method: str) -> None:
+    """Training knows neither score nor prior: a run with them set gives the same numbers."""
+    (study,) = toy_studies(tmp_path, method, 1, overrides=["federation.rounds=1"])
+    (found,) = tuning.tune([study], {"own": 1.0}, jobs=0, watch=lambda outcome: None)
+    summary = found.trials[0].outcome.summary
+    assert summary is not None and len(summary["answers"]) == len(study.answers) - 1 > 50
+    places = {json.dumps(point, sort_keys=True): i for i, point in enumerate(study.answers)}
+    own = {"score_scale": 30.0, "ood_weight": 0.3} if method == "focoop" else {"temperature": 0.03}
+    for point in (
+        {"score": "energy", "temperature": 0.1, "open_share": 0.6},
+        {"score": "id_mass" if method == "focoop" else "mcm", "open_share": 0.0, **own},
+    ):
+        dotted = {f"method.{name}": value for name, value in point.items()}
+        kept = summary["answers"][places[json.dumps(dotted, sort_keys=True)] - 1]
+        config = from_dict(tuning.placed(to_dict(study.cells[0].config), dotted))
+        (alone,) = run([Cell("toy", method, config, tmp_path / point["score"])], jobs=0)
+        assert alone.status == "finished", alone.error
+        assert measured(alone.summary) == pytest.approx(measured(kept), abs=1e-6)
+
+
+def test_every_trained_method_has_the_same_scores_and_priors() -> None:
+    common: list[str] | None = None
+    for name, kind in available().items():
+        if not issubclass(kind, Answering):
+            assert kind.closed_form or name == "focoop_plus"
+            continue
+        config = from_dict({"method": {"name": name}})
+        points = [
+            json.dumps(point, sort_keys=True)
+            for point in answers_of(config)
+            if point["method.score"] in ("mcm", "energy", "max_cosine")
+        ]
+        common = common or points
+        assert points == common and len(points) == 9 * 6
+        own = {point["method.score"] for point in answers_of(config)}
+        assert config.method.settings.score in own  # type: ignore[union-attr]
+        assert not {"score", "temperature", "open_share", "score_scale"} & set(grids(kind.Config))
+
+
+def test_what_is_set_does_not_vary_after_training_either(tmp_path: Path) -> None:
+    fixed = ["method.score=energy", "method.open_share=0.3"]
+    (study,) = toy_studies(tmp_path, "promptfl", 1, overrides=fixed)
+    assert {point["method.temperature"] for point in study.answers[1:]} == {1.0, 0.1, 0.03, 0.01}
+    assert {point["method.score"] for point in study.answers[1:]} == {"energy"}
+    assert {point["method.open_share"] for point in study.answers[1:]} == {0.3}
+
+
+def test_a_trial_counts_by_its_best_answer(tmp_path: Path) -> None:
+    (study,) = toy_studies(tmp_path, "promptfl", 1)
+    plain, better = outcome(study, 0, own=0.5), outcome(study, 0, own=0.9)
+    assert plain.summary is not None and better.summary is not None
+    answers = [dict(plain.summary) for _ in study.answers[1:]]
+    answers[7] = better.summary
+    plain.summary["answers"] = answers
+    found = tuning_report.choose(study, [plain], {"own": 1.0})
+    assert found.best is not None and found.best.value == 0.9
+    for key, value in study.answers[8].items():
+        assert found.best.point[key] == value
+    preset = tomllib.loads(found.preset)["method"]
+    assert preset["score"] == study.answers[8]["method.score"]
+    assert preset["open_share"] == study.answers[8]["method.open_share"]
+
+
+def test_answers_are_kept_and_made_where_they_are_missing(tmp_path: Path) -> None:
+    (study,) = toy_studies(tmp_path, "zeroshot", 1)
+    (first,) = run(study.cells, jobs=0)
+    kept = study.cells[0].folder / ANSWERS
+    kept.unlink()
+    (again,) = run(study.cells, jobs=0)
+    assert kept.is_file() and again.summary == first.summary
+    (found,) = run(study.cells, jobs=0)
+    assert found.summary == first.summary
