@@ -120,12 +120,12 @@ class Answering(Method):
 
     def score(self, logits: Logits, task: Task) -> Tensor:
         """The score that the settings name."""
-        config = self.config
-        if config.score == "energy":
+        config, name = self.config, str(self.config.score)
+        if name == "energy":
             return scores.energy(logits.id, 1.0 / config.temperature)
-        if config.score == "max_cosine":
+        if name == "max_cosine":
             return -logits.id.double().amax(dim=1)
-        if config.score == "mcm":
+        if name == "mcm":
             return scores.mcm(logits.id, config.temperature)
         return self.own_score(logits, task)
 
