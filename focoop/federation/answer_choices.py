@@ -78,11 +78,21 @@ def evaluate_choices(
                 name: _answers(method, text, images, task, choices, client, {})
                 for name, images in sets.ood.items()
             }
+            aside = _aside(sets, client)
+            kept = _answers(method, text, aside, task, choices, client, {}) if aside else None
         for place, answers in enumerate(tested):
             others = {name: found[place].scored for name, found in strange.items()}
-            for name, row in _rows(client, answers, others, sets).items():
+            calibration = None if kept is None else kept[place].scored
+            for name, row in _rows(client, answers, others, calibration, sets).items():
                 rows[name].append(row)
     return {name: _summary(found) for name, found in rows.items()}
+
+
+def _aside(sets: EvaluationSets, client: int) -> LabelledFeatures | None:
+    """A client's calibration images, where it has some."""
+    if sets.calibration is None or not len(sets.calibration.index[client]):
+        return None
+    return sets.calibration.images.rows(torch.from_numpy(sets.calibration.index[client]))
 
 
 @dataclass(frozen=True)
@@ -136,9 +146,10 @@ def _rows(
     client: int,
     test: _Answered,
     strange: Mapping[str, Mapping[str, np.ndarray]],
+    calibration: Mapping[str, np.ndarray] | None,
     sets: EvaluationSets,
 ) -> dict[str, dict[str, Any]]:
-    """A client's row under each score of a prior."""
+    """A client's row under each score of a prior; the alarm's threshold as in `evaluate`."""
     own, labels = sets.test.index[client], sets.test.images.labels.numpy()
     others = np.ones(len(labels), dtype=bool)
     others[own] = False
@@ -153,7 +164,11 @@ def _rows(
     for name, values in test.scored.items():
         inside = values[own]
         ood = {key: metrics.detection(inside, found[name]) for key, found in strange.items()}
-        alarm = metrics.alarm(inside, values[others]) if others.any() else None
+        if calibration is None:
+            threshold = metrics.threshold_at(inside)
+        else:
+            threshold = metrics.calibrated_threshold(calibration[name])
+        alarm = float(np.mean(values[others] > threshold)) if others.any() else None
         rows[name] = {**common, "cross_alarm": alarm, "ood": ood}
     return rows
 
