@@ -55,49 +55,58 @@ def table(rows: Rows, setting: str) -> str:
 
 
 def figure(rows: Rows, setting: str, path: Path) -> None:
-    """Own, all and the attack against epsilon, as an SVG file."""
+    """Own, all and the attack against epsilon, one below the other, as an SVG file."""
     import matplotlib
 
     matplotlib.use("svg")
-    matplotlib.rcParams |= {"svg.hashsalt": "focoop", "svg.fonttype": "path", "font.size": 9}
+    matplotlib.rcParams |= {"svg.hashsalt": "focoop", "svg.fonttype": "path", "font.size": 11}
     from matplotlib import pyplot
 
-    drawn, axes = pyplot.subplots(1, 3, figsize=(9.6, 3.4), sharex=True, layout="constrained")
+    drawn, axes = pyplot.subplots(3, 1, figsize=(5, 8.6), sharex=True, layout="constrained")
     finite = [row["epsilon"] for row in rows if row["what"] == "price" and row["epsilon"]]
     right = 30 * max(finite)  # where no privacy at all is drawn
-    for axis, name, title in zip(
-        axes, ("own", "all"), ("own classes", "all classes"), strict=False
-    ):
+    for axis, name in zip(axes, ("own", "all"), strict=False):
         for method, (label, colour, marker, line) in LOOKS.items():
-            found = curve(rows, setting, method, name)
-            if found:
-                x = [min(epsilon, right) for epsilon in found]
-                axis.plot(
-                    x, found.values(), line, color=colour, marker=marker, label=label, markersize=5
-                )
-        axis.set_title(f"accuracy on {title} (%)", fontsize=9)
-        axis.set_ylim(0, 100)
+            draw(axis, curve(rows, setting, method, name), right, label, colour, marker, line)
+        axis.set_title(f"accuracy on {name} classes (%)", fontsize=11)
+        axis.set_ylim(0, 102)
     for name, label, colour, marker, line in (
-        ("named", "member named (chance 50)", "#000000", "v", "-"),
+        ("named", "member named (chance: 50)", "#000000", "v", "-"),
         ("closest", "closest is a member", "#E69F00", "P", "--"),
         ("chance", "chance of the latter", "#7f7f7f", "", ":"),
     ):
         found = curve(rows, setting, "fedlda", name, "attack")
-        x = [min(epsilon, right) for epsilon in found]
-        axes[2].plot(
-            x, found.values(), line, color=colour, marker=marker, label=label, markersize=5
-        )
-    axes[2].set_title("attack on sent class means (%)", fontsize=9)
-    axes[2].set_ylim(0, 105)
+        draw(axes[2], found, right, label, colour, marker, line)
+    axes[2].set_title("attack on class means as they are sent (%)", fontsize=11)
+    axes[2].set_ylim(0, 118)
+    axes[2].set_xlabel("epsilon (left: more private)")
     for axis in axes:
         axis.set_xscale("log")
         ticks = [one for one in (1, 100, 1e4, 1e6) if one < right]
         axis.set_xticks([*ticks, right], [*(f"{one:,.0f}" for one in ticks), "none"])
         axis.minorticks_off()
         axis.grid(alpha=0.3)
-        axis.set_xlabel("epsilon (left: more private)")
-    axes[0].legend(frameon=False, loc="upper left")
-    axes[2].legend(frameon=False, loc="upper left")
+    axes[1].legend(frameon=False, loc="upper left", fontsize=10)  # where nothing is drawn
+    axes[2].legend(frameon=False, loc="upper left", fontsize=10)
     path.parent.mkdir(parents=True, exist_ok=True)
     drawn.savefig(path, metadata={"Date": None})
     pyplot.close(drawn)
+
+
+def draw(
+    axis: Any,
+    found: Mapping[float, float],
+    right: float,
+    label: str,
+    colour: str,
+    marker: str,
+    line: str,
+) -> None:
+    """A curve; what no privacy gives stands apart from it at the right edge."""
+    if not found:
+        return
+    x = [epsilon for epsilon in found if epsilon < right]
+    y = [found[epsilon] for epsilon in x]
+    axis.plot(x, y, line, color=colour, marker=marker, label=label, markersize=6)
+    if math.inf in found:
+        axis.plot([right], [found[math.inf]], color=colour, marker=marker or "_", markersize=6)
