@@ -53,6 +53,15 @@ def packaged() -> Images:
     return Images(F.normalize(found.pooled.double(), dim=1), found.labels)
 
 
+def told_apart(mean: Tensor, members: Tensor, others: Tensor) -> tuple[float, bool]:
+    """How well unit features of members (n, D) are told from others (m, D) by a mean (D,).
+
+    Returns the area under the curve of their cosines with it, and whether the closest is a member.
+    """
+    inside, outside = members @ F.normalize(mean, dim=0), others @ F.normalize(mean, dim=0)
+    return auroc(outside, inside), bool(inside.max() > outside.max())  # members score higher
+
+
 def membership(images: Images, count: int, seed: int) -> tuple[float, float, float]:
     """(cosine of members, cosine of others, area under the curve) of means of `count` images."""
     generator = torch_generator(seed, "membership", count)
@@ -64,7 +73,7 @@ def membership(images: Images, count: int, seed: int) -> tuple[float, float, flo
         member, other = rows[:count] @ mean, rows[count:] @ mean
         inside.append(member.mean())
         outside.append(other.mean())
-        areas.append(auroc(other, member))  # the higher score is the member's
+        areas.append(told_apart(mean, rows[:count], rows[count:])[0])
     return (
         float(torch.stack(inside).mean()),
         float(torch.stack(outside).mean()),

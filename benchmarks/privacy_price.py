@@ -31,12 +31,12 @@ import torch.nn.functional as F
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.frontier import CONFIGS, measured
+from benchmarks.means_attack import told_apart
 from focoop.caching import write_whole
 from focoop.config import from_dict, merge, parse_override, read_toml
 from focoop.experiments.grid import Variant, configured, parse_methods
 from focoop.federation import composed
 from focoop.federation.rounds import RoundSetup, client_round, start
-from focoop.functional.metrics import auroc
 from focoop.methods import lookup
 from focoop.scenario import build_scenario, schedule_of
 
@@ -107,10 +107,11 @@ def attacked(setting: str, variant: Variant, clip: float, epsilon: float | None,
             member = torch.isin(of_class, torch.from_numpy(rows))
             if member.all():
                 continue
-            mean = F.normalize(told.shared["means"][label].double(), dim=0)
-            cosines = F.normalize(train.pooled[of_class].double(), dim=1) @ mean
-            named.append(auroc(cosines[~member], cosines[member]))
-            closest.append(float(member[cosines.argmax()]))
+            features = F.normalize(train.pooled[of_class].double(), dim=1)
+            mean = told.shared["means"][label].double()
+            area, found = told_apart(mean, features[member], features[~member])
+            named.append(area)
+            closest.append(float(found))
             chance.append(float(member.double().mean()))
     count = len(named)
     return {
