@@ -19,6 +19,7 @@ from focoop.cli import (
     demo,
     federation,
     info,
+    interruption,
     keys,
     negatives,
     report,
@@ -99,4 +100,6 @@ def main() -> None:
     if reason := failed_output():
         messages().print(f"error: standard output could not be written: {reason}")
         code = code or 1
+    if stopped := interruption.received():
+        interruption.leave(stopped)  # ending threads and libraries may take long
     sys.exit(code)

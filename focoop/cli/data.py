@@ -83,7 +83,7 @@ def _datasets_table(packaged: list[dict[str, Any]], public: list[dict[str, Any]]
         if not row["fetch"]:
             size = "by hand"
         classes = str(row["classes"] or "")
-        here = "yes" if row["folder"] else "no"
+        here = row["here"]
         rows.append([row["dataset"], row["role"], classes, _counts(row["images"]), size, here])
     columns = [
         Column("dataset"),
@@ -116,11 +116,12 @@ def _packaged() -> list[dict[str, Any]]:
 
 
 def _public(root: Path | None) -> list[dict[str, Any]]:
-    from focoop.data import registry
+    from focoop.data import on_disk, registry
 
     rows = []
     for name, dataset in registry.available().items():
         base = dataset.find(registry.data_root(root))
+        found = on_disk(name, root)
         rows.append(
             {
                 "dataset": name,
@@ -132,6 +133,8 @@ def _public(root: Path | None) -> list[dict[str, Any]]:
                 "known_bytes": dataset.known_size,
                 "fetch": bool(dataset.downloads) and not dataset.by_hand,
                 "folder": None if base is None else str(base),
+                "here": str(found),
+                "images_here": found.images,
                 "layout": dataset.layout,
                 "licence": dataset.licence,
                 "page": dataset.page,
@@ -239,6 +242,10 @@ def features(
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse images that cannot be read.")
     ] = False,
+    incomplete: Annotated[
+        bool,
+        typer.Option("--incomplete", help="Take a public dataset that lacks images as it is."),
+    ] = False,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE.safetensors", help="Also write a file: dataset.")
     ] = None,
@@ -253,11 +260,14 @@ def features(
 ) -> None:
     """Encode images once with a frozen backbone; later runs read the cache."""
     from focoop.clip import load_backbone
+    from focoop.data import ready_features, refuse_incomplete
     from focoop.features import load_split, open_features, write_ready
 
     if patch_kind not in (None, *PATCH_KINDS):
         raise ConfigError(f"--patch-kind {patch_kind} is none of {', '.join(PATCH_KINDS)}")
     patches = patches or patch_kind is not None
+    for name in [] if incomplete else ready_features.from_images([dataset]):
+        refuse_incomplete(name, root)
     model = load_backbone(backbone, weights=weights, device=device)
     rows = []
     for spec, suffix in _variants(dataset, corruption):

@@ -97,9 +97,18 @@ def line(signum: int) -> str:
 
 def _arrived(signum: int, frame: FrameType | None) -> None:
     _state["received"] = _state["received"] or signum  # the first one says why the command ends
-    if _state["computing"]:
+    if _state["computing"] and not _importing(frame):
         raise Stopped(_state["received"])
     leave(_state["received"])
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """Whether a module is being loaded: some that are written in C swallow the exception."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def leave(signum: int) -> None:

@@ -48,6 +48,9 @@ class DataConfig(Section):
     )
     root: str = setting("", "folder of public datasets; empty: FOCOOP_DATA, then the cache")
     strict: bool = setting(False, "refuse images of your own that cannot be read; else skip them")
+    incomplete: bool = setting(
+        False, "use public datasets whose images or classes are not as many as is official"
+    )
     fetch: bool = setting(False, "focoop run fetches public datasets that are not here yet")
     test_share: float = setting(
         0.2, "share of each class held out as test where images have no splits", above=0, high=0.9

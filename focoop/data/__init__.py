@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from focoop.data import download, ready_features, registry, sources
     from focoop.data.check_report import Report, Row, inspect
     from focoop.data.class_names import plain
+    from focoop.data.completeness import on_disk, refuse_incomplete
     from focoop.data.content_hash import data_hash
     from focoop.data.corruptions.apply import CORRUPTIONS, SEVERITIES, check
     from focoop.data.dataset import Dataset
@@ -63,6 +64,7 @@ __all__ = [
     "held_out_note",
     "inspect",
     "lookup",
+    "on_disk",
     "open_images",
     "plain",
     "read_ahead",
@@ -70,6 +72,7 @@ __all__ = [
     "read_folder",
     "read_rgb",
     "ready_features",
+    "refuse_incomplete",
     "registry",
     "rendered",
     "rgb_from_bytes",

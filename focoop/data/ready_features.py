@@ -127,6 +127,23 @@ def lacking(specs: Iterable[str], root: str | Path | None = None) -> dict[str, l
     return absent
 
 
+def from_images(specs: Iterable[str]) -> list[str]:
+    """Name the public datasets whose images are opened, because no ready features serve them.
+
+    Args:
+        specs: Dataset names; those of other kinds are passed over.
+
+    Returns:
+        Names of datasets, each once.
+    """
+    names = {}
+    for spec in expand(list(dict.fromkeys(specs))):
+        source = Source.parse(spec)
+        if source.kind == NAMED and find(source) is None:
+            names[source.name] = None
+    return list(names)
+
+
 def require(
     specs: Iterable[str], root: str | Path | None = None, backbone: str | None = None
 ) -> None:

@@ -13,7 +13,15 @@ import torch
 from focoop import caching
 from focoop.clip import Backbone, LabelledFeatures, load_backbone
 from focoop.config import RunConfig
-from focoop.data import NAMED, SEVERITIES, Source, expand, read_corrupted, ready_features
+from focoop.data import (
+    NAMED,
+    SEVERITIES,
+    Source,
+    expand,
+    read_corrupted,
+    ready_features,
+    refuse_incomplete,
+)
 from focoop.errors import ConfigError, DataError, MethodError
 from focoop.features import FeatureSet, open_features, open_labels, patch_kind_of
 from focoop.federation import EvaluationSets, Owned
@@ -239,6 +247,14 @@ def require_data(*configs: RunConfig) -> None:
         ready_features.require(
             [spec for config in same for spec in datasets_of(config)], root or None, backbone
         )
+    whole = dict.fromkeys(
+        (name, config.data.root)
+        for config in configs
+        if not config.data.incomplete
+        for name in ready_features.from_images(datasets_of(config))
+    )
+    for name, root in whole:
+        refuse_incomplete(name, root or None)
 
 
 def served_by(features: FeatureSet, images: int | None = None) -> dict[str, Any]:

@@ -254,7 +254,11 @@ def test_a_comparison_where_all_fails_raises(folder: Path, setting: Path) -> Non
             setting,
             "promptfl",
             seeds=1,
-            overrides={"federation.lr": 1e30, "federation.rounds": 2},
+            overrides={
+                "federation.lr": 1e9,
+                "federation.weight_decay": 1e9,
+                "federation.rounds": 5,
+            },
             out=folder / "failing",
         )
     with pytest.raises(focoop.ConfigError, match="the least is 1"):

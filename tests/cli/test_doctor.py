@@ -153,15 +153,17 @@ def test_what_is_here_is_found(tmp_path: Path, wanted: Callable[..., RunConfig])
     (tmp_path / "my weights.pt").touch()
     (tmp_path / "sky").mkdir()
     settings = wanted(
+        "data.incomplete=true",
         f"backbone.weights={tmp_path / 'my weights.pt'}",
         f'data.ood=["folder:{tmp_path / "sky"}", "demo:dtd", "folder:{tmp_path / "sea"}"]',
     )
     states = {name: one.state for name, one in of_this_run(settings).items()}
     assert states.pop(f"folder:{tmp_path / 'sea'}") == doctor.FAIL
+    assert states.pop("cifar100") == doctor.NOTE  # empty files
     assert set(states.values()) == {doctor.OK}
-    assert len(states) == 5
+    assert len(states) == 4
     assert missing_datasets(settings) == []
-    assert by_topic(doctor.examine())["datasets"].found.startswith("cifar100 of ")
+    assert by_topic(doctor.examine())["datasets"].found.startswith("cifar100 incomplete")
 
 
 def test_a_method_whose_patches_are_not_loaded_is_found(wanted: Callable[..., RunConfig]) -> None:

@@ -133,7 +133,7 @@ def toy(tmp_path: Path, *overrides: str) -> RunConfig:
             ["federation.rounds=1000000", "federation.epochs=10000", "federation.batch_size=1"],
             "at least .* days",
         ),
-        (["partition.clients=100000"], "cannot share 32 images"),
+        (["partition.clients=100000"], "4 classes are too few for 100000 clients"),
         (["partition.clients=100000", "partition.kind=dirichlet"], "cannot share 32 images"),
     ],
 )

@@ -151,13 +151,14 @@ def backbone_openclip() -> Check:
 
 def datasets() -> Check:
     """Return which public datasets lie in the data folder."""
-    from focoop.data import available, data_root
+    from focoop.data import available, data_root, on_disk
 
-    root = data_root()
-    here = [name for name, dataset in available().items() if dataset.find(root)]
-    finding = f"{', '.join(here) or 'none'} of {len(available())} in {root}"
+    found = {name: on_disk(name) for name in available()}
+    here = [name for name, state in found.items() if state.state == "here"]
+    wrong = [f"{n} {state}" for n, state in found.items() if state.state not in ("here", "missing")]
+    finding = f"{', '.join([*here, *wrong]) or 'none'} of {len(found)} in {data_root()}"
     advice = "focoop data list shows all, focoop data fetch NAME gets one"
-    return Check("datasets", OK if here else NOTE, finding, "" if here else advice)
+    return Check("datasets", OK if here and not wrong else NOTE, finding, "" if here else advice)
 
 
 def demo_pack() -> Check:

@@ -84,7 +84,7 @@ def run_dataset(spec: str, config: "RunConfig") -> Check:
     Returns:
         The finding.
     """
-    from focoop.data import NAMED, Source, ready_features, registry
+    from focoop.data import NAMED, Source, on_disk, ready_features, refuse_incomplete, registry
     from focoop.features import demo
 
     topic = f"this run's {spec}"
@@ -102,7 +102,12 @@ def run_dataset(spec: str, config: "RunConfig") -> Check:
             return Check(topic, OK, f"ready features in {ready.path}")
         dataset = registry.lookup(name)
         if base := dataset.find(registry.data_root(root)):
-            return Check(topic, OK, f"{dataset.title} in {base}")
+            found = on_disk(name, root)
+            if found.state == "here":
+                return Check(topic, OK, f"{dataset.title} in {base}")
+            if not config.data.incomplete:
+                refuse_incomplete(name, root)
+            return Check(topic, NOTE, f"{dataset.title} in {base} is {found}", "data.incomplete")
         if not config.data.fetch or dataset.by_hand or not dataset.downloads:
             raise registry.missing(name, root)
         size = f", {dataset.size / 2**20:.0f} MiB" if dataset.size else ""

@@ -1,0 +1,148 @@
+"""Compare public datasets on disk with their official numbers of images and classes."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from focoop.data.dataset import Dataset
+from focoop.data.listing import Listing
+from focoop.data.registry import data_root, lookup
+from focoop.errors import DataError
+
+HERE, INCOMPLETE, OTHER, MISSING = "here", "incomplete", "other", "missing"
+ALLOW = (
+    "to use it as it is, set data.incomplete to true (--set data.incomplete=true; --incomplete of "
+    "focoop features)"
+)
+
+
+@dataclass(frozen=True)
+class OnDisk:
+    """What is on disk of a public dataset.
+
+    Attributes:
+        state: `here`; `incomplete`, where images or classes lack; `other`, where there are more
+            than there should be; `missing`.
+        images: images that are there.
+        official: images there should be; 0 where no number is published.
+        why: what lacks beside images, in words.
+    """
+
+    state: str
+    images: int = 0
+    official: int = 0
+    why: str = ""
+
+    def __str__(self) -> str:
+        if self.state in (HERE, MISSING):
+            return self.state
+        counts = f"{self.images:,} of {self.official:,}" if self.official else f"{self.images:,}"
+        return f"{self.state} {counts}" + (f" ({self.why})" if self.why else "")
+
+
+def on_disk(name: str, root: str | Path | None = None) -> OnDisk:
+    """Count the images of a public dataset that are on disk.
+
+    Args:
+        name: The dataset's name.
+        root: The folder of public datasets; None: the default one.
+
+    Returns:
+        What is there.
+    """
+    dataset = lookup(name)
+    base = dataset.find(data_root(root))
+    official = sum(dataset.counts.values())
+    if base is None:
+        return OnDisk(MISSING, 0, official)
+    if dataset.read is None:
+        return _corrupted(dataset, base, official)
+    try:
+        listing = dataset.read(base)
+    except DataError as error:
+        if dataset.official is None:
+            return OnDisk(INCOMPLETE, 0, official, str(error))
+        return _authors_split(dataset, base, str(error))
+    images = present(listing)
+    classes = len(listing.classes)
+    if dataset.classes and classes != dataset.classes:
+        why = f"{classes} of {dataset.classes} classes"
+        return OnDisk(OTHER if classes > dataset.classes else INCOMPLETE, images, official, why)
+    if not images or images < official:
+        return OnDisk(INCOMPLETE, images, official)
+    return OnDisk(OTHER if official and images > official else HERE, images, official)
+
+
+def present(listing: Listing) -> int:
+    """Count the images of a listing that are on disk.
+
+    Args:
+        listing: All splits of a dataset.
+
+    Returns:
+        Their number.
+    """
+    files = [file for rows in listing.splits.values() for file, _ in rows]
+    if listing.stores:
+        return len(files)
+    folders: dict[str, set[str]] = {}
+    found = 0
+    for file in files:
+        folder, _, name = file.rpartition("/")
+        if folder not in folders:
+            try:
+                folders[folder] = set(os.listdir(listing.base / folder))
+            except OSError:
+                folders[folder] = set()
+        found += name in folders[folder]
+    return found
+
+
+def refuse_incomplete(name: str, root: str | Path | None = None) -> None:
+    """Refuse a public dataset on disk that does not have its official numbers.
+
+    Args:
+        name: The dataset's name.
+        root: The folder of public datasets; None: the default one.
+
+    Raises:
+        DataError: Images or classes lack, or there are too many; the message says how to go on.
+    """
+    found = on_disk(name, root)
+    if found.state in (HERE, MISSING):
+        return
+    dataset = lookup(name)
+    again = f"focoop data fetch {name}" if dataset.fetched else dataset.by_hand
+    raise DataError(
+        f"{dataset.title} in {dataset.find(data_root(root))} is {found}: remove it and get it "
+        f"again ({again}); {ALLOW}"
+    )
+
+
+def _corrupted(dataset: Dataset, base: Path, official: int) -> OnDisk:
+    """What is there of a dataset of corrupted images: every type must be."""
+    absent = [
+        kind
+        for kind in dataset.types
+        if not (base / f"{kind}.npy").is_file() and not (base / kind).is_dir()
+    ]
+    there = [kind for kind in dataset.types if kind not in absent]
+    if dataset.corrupt is None or not there:
+        return OnDisk(INCOMPLETE, 0, official, "no type of corruption")
+    try:
+        images = len(dataset.corrupt(base, there[0], 1))
+    except DataError as error:
+        return OnDisk(INCOMPLETE, 0, official, str(error))
+    why = f"without {', '.join(absent)}" if absent else ""
+    state = INCOMPLETE if absent or images < official else HERE
+    return OnDisk(OTHER if images > official else state, images, official, why)
+
+
+def _authors_split(dataset: Dataset, base: Path, why: str) -> OnDisk:
+    """What is there where CoOp's split is not, and the authors' may be."""
+    official = sum(dataset.counts.values())
+    try:
+        assert dataset.official is not None
+        return OnDisk(INCOMPLETE, present(dataset.official(base)), official, why)
+    except DataError:
+        return OnDisk(INCOMPLETE, 0, official, why)
