@@ -9,7 +9,19 @@ from focoop.api.frames import pandas
 from focoop.api.settings import Overrides, on_device
 from focoop.config import shipped
 from focoop.errors import ConfigError, RunError
-from focoop.experiments import Cell, GridSettings, Outcome, comparison, parse_seeds, plan, tables
+from focoop.experiments import (
+    Cell,
+    GridSettings,
+    Outcome,
+    comparison,
+    long_rows,
+    parse_seeds,
+    parse_sweep,
+    plan,
+    sweep_points,
+    tables,
+    write_sweep,
+)
 from focoop.plugins import origin
 
 if TYPE_CHECKING:
@@ -59,6 +71,11 @@ class Table:
         return cells
 
     @property
+    def sweep(self) -> list[dict[str, Any]]:
+        """Return one row per setting, swept values, method and column: mean, deviation, runs."""
+        return long_rows(self.outcomes)
+
+    @property
     def failures(self) -> dict[str, str]:
         """Return why runs failed, by their folder."""
         failed = [outcome for outcome in self.outcomes if outcome.status == "failed"]
@@ -68,8 +85,8 @@ class Table:
         """Return the table as a pandas DataFrame.
 
         Args:
-            of: `rows`, a row per setting and method; or `runs`, a row per run, with nested values
-                as columns such as `summary.accuracy_own`.
+            of: `rows`, a row per setting and method; `runs`, a row per run, with nested values
+                as columns such as `summary.accuracy_own`; or `sweep`, as the property.
 
         Returns:
             The DataFrame.
@@ -78,9 +95,9 @@ class Table:
             MissingExtra: pandas is not installed.
             ConfigError: `of` is something else.
         """
-        if of not in ("rows", "runs"):
-            raise ConfigError(f"there is no table {of!r}: write rows or runs")
-        return pandas().json_normalize(self.rows if of == "rows" else self.runs)
+        if of not in ("rows", "runs", "sweep"):
+            raise ConfigError(f"there is no table {of!r}: write rows, runs or sweep")
+        return pandas().json_normalize(getattr(self, of))
 
     def to_markdown(self) -> str:
         """Return the tables of every setting as markdown, the best of a column bold."""
@@ -98,13 +115,16 @@ class Table:
     def save(self, out: str | Path) -> list[Path]:
         """Write OUT/SETTING.md for every setting and OUT/results.json.
 
+        Of a sweep also OUT/sweep.csv, sweep.md, sweep.tex and, with matplotlib, its lines.
+
         Args:
             out: The folder.
 
         Returns:
             The files written.
         """
-        return comparison.write_results(Path(out), self.outcomes)
+        files = comparison.write_results(Path(out), self.outcomes)
+        return files + write_sweep(Path(out), self.outcomes)
 
     def _repr_markdown_(self) -> str:
         """What a notebook shows."""
@@ -116,6 +136,7 @@ def compare(
     methods: str | Sequence[str] | None = None,
     *,
     seeds: int | Sequence[int] = 3,
+    sweep: str | Sequence[str] = (),
     overrides: Overrides = None,
     out: str | Path = OUT,
     use_tuned: bool = True,
@@ -133,6 +154,7 @@ def compare(
         methods: Names, presets or variants such as `"focoop:bos=false"`; `"all"`; None: every
             settings file is a run of its own, a row of one table.
         seeds: How many seeds, 0 to n - 1, or which ones.
+        sweep: A setting at several values, `"partition.shots=1,2,4"`; several are a product.
         overrides: Settings that go above all others, as in `run`.
         out: The folder of the runs and tables.
         use_tuned: Whether methods have their tuned settings.
@@ -154,6 +176,7 @@ def compare(
         settings,
         methods,
         seeds=seeds,
+        sweep=sweep,
         overrides=overrides,
         out=out,
         presets=presets,
@@ -172,6 +195,7 @@ def plan_comparison(
     methods: str | Sequence[str] | None = None,
     *,
     seeds: int | str | Sequence[int] = 3,
+    sweep: str | Sequence[str] = (),
     overrides: Overrides = None,
     out: str | Path = OUT,
     use_tuned: bool = True,
@@ -184,6 +208,7 @@ def plan_comparison(
         settings: As in `compare`.
         methods: As in `compare`.
         seeds: As in `compare`, or text such as `"0,1,2"`.
+        sweep: As in `compare`.
         overrides: As in `compare`.
         out: As in `compare`.
         use_tuned: As in `compare`.
@@ -198,6 +223,7 @@ def plan_comparison(
     """
     several = [settings] if isinstance(settings, str | Path | Mapping) else list(settings)
     given = [as_settings(setting) for setting in several]
+    swept = [sweep] if isinstance(sweep, str) else sweep
     folder = Path(presets) if presets is not None else shipped("methods")
     return plan(
         given,
@@ -206,6 +232,7 @@ def plan_comparison(
         Path(out),
         presets=folder if use_tuned else None,
         overrides=on_device(overrides, device),
+        points=sweep_points([parse_sweep(text) for text in swept]),
     )
 
 

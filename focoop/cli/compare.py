@@ -51,6 +51,12 @@ def compare(
         ),
     ] = None,
     seeds: Annotated[str, typer.Option(help="Seeds, each a run.")] = "0,1,2",
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=V,V", help="A setting at several values, as partition.shots=1,2,4."
+        ),
+    ] = None,
     presets: Annotated[
         Path | None,
         typer.Option(
@@ -79,6 +85,7 @@ def compare(
         [*(settings or []), *(files or [])],
         methods,
         seeds=seeds,
+        sweep=sweep or (),
         overrides=overrides,
         out=folder,
         use_tuned=not untuned,

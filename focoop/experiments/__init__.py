@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from focoop.experiments import comparison, tables
     from focoop.experiments.comparison import Outcome, grouped, line, row
     from focoop.experiments.evaluation import OpenedRun, evaluate_state, open_state
-    from focoop.experiments.grid import Cell, parse_seeds, plan, tuned
+    from focoop.experiments.grid import Cell, Point, parse_seeds, plan, tuned
     from focoop.experiments.grid import Settings as GridSettings
     from focoop.experiments.naming import (
         PartitionView,
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     )
     from focoop.experiments.rescoring import ScoreFunction, with_score
     from focoop.experiments.running import OnRound, run_experiment
+    from focoop.experiments.sweeps import (
+        Sweep,
+        long_rows,
+        parse_sweep,
+        sweep_points,
+        write_sweep,
+    )
     from focoop.experiments.tables import DETECTION, Row, best
     from focoop.experiments.tuning import studies, tune
     from focoop.experiments.tuning_report import (
@@ -44,9 +51,11 @@ __all__ = [
     "OpenedRun",
     "Outcome",
     "PartitionView",
+    "Point",
     "Row",
     "ScoreFunction",
     "Study",
+    "Sweep",
     "best",
     "choose",
     "comparison",
@@ -55,21 +64,25 @@ __all__ = [
     "evaluate_state",
     "grouped",
     "line",
+    "long_rows",
     "names_of",
     "open_state",
     "parse_objective",
     "parse_seeds",
+    "parse_sweep",
     "plan",
     "refuse_other_data",
     "row",
     "run_experiment",
     "studies",
+    "sweep_points",
     "tables",
     "told",
     "tune",
     "tuned",
     "with_score",
     "write_choice",
+    "write_sweep",
 ]
 
 __getattr__ = lazy_names(__name__, __file__)

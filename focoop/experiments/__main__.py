@@ -16,6 +16,7 @@ from focoop.config import shipped
 from focoop.errors import FocoopError
 from focoop.experiments import comparison
 from focoop.experiments.grid import Cell, parse_seeds, plan
+from focoop.experiments.sweeps import parse_sweep, sweep_points, write_sweep
 from focoop.experiments.tuning import studies, tune
 from focoop.experiments.tuning_report import OBJECTIVE, parse_objective, write_choice
 from focoop.experiments.workers import default_jobs
@@ -60,6 +61,9 @@ def _parser() -> argparse.ArgumentParser:
     compare_parser.add_argument(
         "--no-run", action="store_true", help="only the tables of what is finished"
     )
+    compare_parser.add_argument(
+        "--sweep", action="append", default=[], metavar="KEY=V,V", help="as partition.shots=1,2,4"
+    )
     tune_parser = commands.add_parser("tune", help="choose settings on validation images")
     tune_parser.set_defaults(command=_tune)
     tune_parser.add_argument("--setting", type=Path, required=True)
@@ -87,6 +91,7 @@ def _compare(given: argparse.Namespace) -> list[comparison.Outcome]:
         given.out,
         presets=given.presets or shipped("methods"),
         overrides=_overrides(given),
+        points=sweep_points([parse_sweep(text) for text in given.sweep]),
     )
     if given.no_run:
         comparison.refuse_changed(cells)
@@ -94,6 +99,7 @@ def _compare(given: argparse.Namespace) -> list[comparison.Outcome]:
     else:
         outcomes = comparison.run(cells, _say, jobs=_jobs(given, cells))
     comparison.write_results(given.out, outcomes)
+    write_sweep(given.out, outcomes)
     for name, rows in comparison.grouped(outcomes).items():
         print(comparison.markdown(name, rows))
     return outcomes

@@ -10,6 +10,7 @@ word about what is tunable gives the same run here and there.
 """
 
 import hashlib
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -55,6 +56,30 @@ class Variant:
 
 
 @dataclass(frozen=True)
+class Point:
+    """A point of a sweep: settings and their values, as text."""
+
+    values: tuple[tuple[str, str], ...] = ()
+
+    def named(self, setting: str) -> str:
+        """Return a setting's name with this point, such as `cifar100 shots=2`.
+
+        Args:
+            setting: The name without it.
+
+        Returns:
+            The name.
+        """
+        short = [f"{key.rpartition('.')[2]}={value}" for key, value in self.values]
+        return " ".join([setting, *short])
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """Return the point as settings that go above all others."""
+        return tuple(f"{key}={value}" for key, value in self.values)
+
+
+@dataclass(frozen=True)
 class Cell:
     """One run of the grid."""
 
@@ -64,6 +89,8 @@ class Cell:
     folder: Path
     # What is tried on the trained model, values by dotted key: `focoop tune` alone asks for it.
     answers: tuple[dict[str, Any], ...] = ()
+    base: str = ""  # the setting's name without the point of a sweep
+    point: tuple[tuple[str, str], ...] = ()  # the swept settings and their values
 
     @property
     def rounds(self) -> int:
@@ -107,7 +134,7 @@ def parse_methods(text: str) -> list[Variant] | None:
     if text.strip() == "all":
         return None
     groups: list[list[str]] = []
-    for part in _split(text):
+    for part in split_list(text):
         name, colon, _ = part.partition(":")
         if groups and "=" in part and not (colon and "=" not in name):
             groups[-1].append(part)  # one more setting of the variant before it
@@ -153,6 +180,7 @@ def plan(
     *,
     presets: Path | None = None,
     overrides: Sequence[Override] = (),
+    points: Sequence[Point] = (Point(),),
 ) -> list[Cell]:
     """Plan all runs of a grid, those of a setting together, so that workers share its features.
 
@@ -166,6 +194,7 @@ def plan(
         out: The folder of all runs.
         presets: A folder of tuned presets; None: those that came with focoop.
         overrides: Settings over all others.
+        points: Points of a sweep; each makes a setting of its own out of every setting.
 
     Returns:
         The cells.
@@ -186,14 +215,17 @@ def plan(
             tree = configured(setting, stem, variant, presets)
             trees.append((stem, variant.label, tree))
     cells = []
-    for setting_name in dict.fromkeys(name for name, _, _ in trees):
-        for seed in seeds:
+    for base in dict.fromkeys(name for name, _, _ in trees):
+        for point, seed in itertools.product(points, seeds):
             for name, label, tree in trees:
-                if name == setting_name:
-                    for over in (*overrides, {"seed": seed}):
+                if name == base:
+                    for over in (*overrides, *point.overrides, {"seed": seed}):
                         tree = merge(tree, override_tree(over))
-                    folder = out / safe(name) / safe(label) / f"seed{seed}"
-                    cells.append(Cell(name, label, from_dict(tree), folder))
+                    setting_name = point.named(base)
+                    folder = out / safe(setting_name) / safe(label) / f"seed{seed}"
+                    config = from_dict(tree)
+                    run = Cell(setting_name, label, config, folder, base=base, point=point.values)
+                    cells.append(run)
     _distinct(cells)
     return cells
 
@@ -368,8 +400,15 @@ def safe(label: str) -> str:
     return name
 
 
-def _split(text: str) -> list[str]:
-    """Parts between commas, except commas within brackets or quotes."""
+def split_list(text: str) -> list[str]:
+    """Return the parts between commas, except commas within brackets or quotes.
+
+    Args:
+        text: The text.
+
+    Returns:
+        The parts that hold something.
+    """
     parts = re.findall(r"(?:\[[^\]]*\]|\"[^\"]*\"|[^,\[\"])+", text)
     return [part for part in parts if part.strip()]
 

@@ -165,13 +165,13 @@ def latex(rows: Sequence[tuple[str, Row, str]], caption: str = "") -> str:
     """
     names = list(dict.fromkeys(name for _, row, _ in rows for name in row))
     top = {name: best(name, [row for _, row, _ in rows]) for name in names}
-    lines = [" & ".join(["method", *map(_escaped, names), "runs"])]
+    lines = [" & ".join(["method", *map(escaped, names), "runs"])]
     for label, row, count in rows:
         cells = [_latex_cell(row.get(name), top[name]) for name in names]
-        lines.append(" & ".join([_escaped(label), *cells, count]))
+        lines.append(" & ".join([escaped(label), *cells, count]))
     body = [f"{line} \\\\" for line in lines]
     head = ["\\begin{table}", "\\centering"]
-    head += [f"\\caption{{{_escaped(caption)}}}"] if caption else []
+    head += [f"\\caption{{{escaped(caption)}}}"] if caption else []
     head += [f"\\begin{{tabular}}{{l{'r' * (len(names) + 1)}}}", "\\toprule"]
     tail = ["\\bottomrule", "\\end{tabular}", "\\end{table}"]
     return "\n".join([*head, body[0], "\\midrule", *body[1:], *tail]) + "\n"
@@ -180,11 +180,30 @@ def latex(rows: Sequence[tuple[str, Row, str]], caption: str = "") -> str:
 def _latex_cell(value: Stat | None, top: str | None) -> str:
     if value is None:
         return "--"
-    bold = f"{value.mean:.1f}" == top
+    return latex_number(value, bold=f"{value.mean:.1f}" == top)
+
+
+def latex_number(value: Stat, *, bold: bool = False) -> str:
+    """Return a mean and its deviation in LaTeX.
+
+    Args:
+        value: Both.
+        bold: Whether the mean is bold.
+
+    Returns:
+        LaTeX in math mode.
+    """
     mean = f"\\mathbf{{{value.mean:.1f}}}" if bold else f"{value.mean:.1f}"
     return f"${mean}$" if value.spread is None else f"${mean} \\pm {value.spread:.1f}$"
 
 
-def _escaped(text: str) -> str:
-    """Text with LaTeX's own signs escaped."""
+def escaped(text: str) -> str:
+    """Return text with LaTeX's own signs escaped.
+
+    Args:
+        text: The text.
+
+    Returns:
+        LaTeX.
+    """
     return re.sub(r"([&%$#_{}])", r"\\\1", text)

@@ -1,0 +1,81 @@
+"""Sweeps: points of a grid, the long table, LaTeX and lines, equal to the run folders' numbers."""
+
+import csv
+import math
+import statistics
+from pathlib import Path
+
+import pytest
+
+import focoop
+from focoop.errors import ConfigError
+from focoop.experiments import parse_sweep, sweep_points
+from tests.toy_setting import write_setting
+
+SWEEPS = ["partition.shots=1,2", "method.open_share=0.1,0.5"]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[focoop.Table, Path]:
+    folder = tmp_path_factory.mktemp("sweeps")
+    setting = write_setting(folder / "data")
+    out = folder / "out"
+    return focoop.compare(setting, ["fedncm"], seeds=[0, 1], sweep=SWEEPS, out=out), out
+
+
+def test_points_are_the_product() -> None:
+    points = sweep_points([parse_sweep(text) for text in SWEEPS])
+    assert [point.named("toy") for point in points] == [
+        "toy shots=1 open_share=0.1",
+        "toy shots=1 open_share=0.5",
+        "toy shots=2 open_share=0.1",
+        "toy shots=2 open_share=0.5",
+    ]
+    assert [point.named("toy") for point in sweep_points([])] == ["toy"]
+    assert parse_sweep('data.ood=["a","b"],["c"]').values == ('["a","b"]', '["c"]')
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["shots=1,2"], "SECTION.NAME"),
+        (["partition.shots"], "KEY=VALUE"),
+        (["partition.shots="], "KEY=VALUE"),
+        (["partition.shots=1,1"], "twice"),
+        (["partition.shots=1", "partition.shots=2"], "same setting"),
+        ([f"a.b={','.join(map(str, range(40)))}", f"a.c={','.join(map(str, range(40)))}"], "1600"),
+    ],
+)
+def test_bad_sweeps_are_refused(texts: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        sweep_points([parse_sweep(text) for text in texts])
+
+
+def test_the_long_table_holds_the_runs_numbers(table: tuple[focoop.Table, Path]) -> None:
+    found, out = table
+    with (out / "sweep.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    own = {(r["partition.shots"], r["method.open_share"]): r for r in rows if r["column"] == "own"}
+    assert set(own) == {(shots, share) for shots in ("1", "2") for share in ("0.1", "0.5")}
+    for (shots, share), entry in own.items():
+        folders = (out / f"toy-shots={shots}-open_share={share}" / "fedncm").glob("seed*")
+        runs = [focoop.open_run(folder) for folder in folders]
+        assert {run.config.partition.shots for run in runs} == {int(shots)}
+        values = [100 * run.summary["accuracy_own"] for run in runs]
+        assert float(entry["mean"]) == pytest.approx(statistics.mean(values))
+        assert float(entry["std"]) == pytest.approx(statistics.stdev(values))
+    assert len(found.sweep) == len(rows) and len(found.frame("sweep")) == len(rows)
+    assert {entry["setting"] for entry in found.sweep} == {"toy"}
+
+
+def test_files_of_a_sweep(table: tuple[focoop.Table, Path]) -> None:
+    found, out = table
+    latex = (out / "sweep.tex").read_text()
+    assert latex.count(r"\\") == 1 + 4 and r"open\_share" in latex and r"\toprule" in latex
+    assert "| toy | 1 | 0.1 | fedncm |" in (out / "sweep.md").read_text()
+    figure = out / "sweep-toy-method.open_share=0.5-own.svg"
+    first = figure.read_bytes()
+    assert b"partition.shots" in first
+    found.save(out)
+    assert figure.read_bytes() == first, "equal results give equal files"
+    assert all(math.isfinite(entry["mean"]) for entry in found.sweep)
