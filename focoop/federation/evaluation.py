@@ -46,17 +46,21 @@ class Owned:
 class EvaluationSets:
     """All sets a run is measured on; `corrupted` is keyed by `type@severity`, `ood` by name.
 
-    `calibration` are ID images that no client trains or is tested on.
+    `calibration` are ID images that no client trains or is tested on. `nobodys` are rows of test
+    images that no client owns, where `test` does not tell; None: all that nobody owns there.
     """
 
     test: Owned
     corrupted: Mapping[str, Owned] = field(default_factory=dict)
     ood: Mapping[str, LabelledFeatures] = field(default_factory=dict)
     calibration: Owned | None = None
+    nobodys: np.ndarray | None = None
 
     @cached_property
     def unowned(self) -> np.ndarray:
         """Return the rows of test images that no client owns: nobody trains on their classes."""
+        if self.nobodys is not None:
+            return self.nobodys
         owned = np.concatenate([*self.test.index, np.zeros(0, np.int64)])
         return np.setdiff1d(np.arange(len(self.test.images)), owned)
 

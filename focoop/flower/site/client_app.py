@@ -156,4 +156,4 @@ def only(sets: EvaluationSets, client: int) -> EvaluationSets:
 
     corrupted = {name: alone(owned) for name, owned in sets.corrupted.items()}
     aside = None if sets.calibration is None else alone(sets.calibration)
-    return EvaluationSets(alone(sets.test), corrupted, sets.ood, aside)
+    return EvaluationSets(alone(sets.test), corrupted, sets.ood, aside, sets.unowned)
