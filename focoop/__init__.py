@@ -23,8 +23,10 @@ if TYPE_CHECKING:
         Run,
         Table,
         Tuning,
+        calibrate,
         compare,
         encode,
+        export,
         load_features,
         load_model,
         open_run,
@@ -67,7 +69,7 @@ if TYPE_CHECKING:
         first_context,
         weighted_mean,
     )
-    from focoop.predict import ClassProbability, Model, Prediction, Predictions
+    from focoop.predict import Calibration, ClassProbability, Model, Prediction, Predictions
 
 __version__ = "0.1.0"
 
@@ -75,6 +77,7 @@ __all__ = [
     "Backbone",
     "BackboneError",
     "Batch",
+    "Calibration",
     "ClassProbability",
     "ClientUpdate",
     "ConfigError",
@@ -106,10 +109,12 @@ __all__ = [
     "Text",
     "Tuning",
     "__version__",
+    "calibrate",
     "class_weighted_mean",
     "compare",
     "cosines",
     "encode",
+    "export",
     "first_context",
     "load_backbone",
     "load_features",

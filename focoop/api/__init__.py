@@ -13,7 +13,7 @@ from focoop.lazy import lazy_names
 if TYPE_CHECKING:
     from focoop.api.comparing import Table, compare, plan_comparison, run_comparison
     from focoop.api.encoding import encode, load_features, partition
-    from focoop.api.predicting import load_model
+    from focoop.api.predicting import calibrate, export, load_model
     from focoop.api.registering import register
     from focoop.api.run_data import missing_datasets, notes_on_clients, notes_on_data
     from focoop.api.run_results import Run, open_run
@@ -27,9 +27,11 @@ __all__ = [
     "Run",
     "Table",
     "Tuning",
+    "calibrate",
     "compare",
     "configure",
     "encode",
+    "export",
     "load_features",
     "load_model",
     "missing_datasets",

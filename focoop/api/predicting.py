@@ -1,10 +1,29 @@
-"""Open a trained model to ask it about images."""
+"""Calibrate a run, open its model to ask it about images, and export it."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from focoop.errors import RunError
-from focoop.predict import FILE, Client, Model, model_of_run, read_model
-from focoop.runs import CONFIG, RunFolder
+import numpy as np
+
+from focoop.clip import LabelledFeatures
+from focoop.errors import ConfigError, DataError, RunError
+from focoop.experiments import open_state
+from focoop.features import FeatureSet, open_features
+from focoop.federation import Owned
+from focoop.predict import (
+    CALIBRATION,
+    FILE,
+    Calibration,
+    Client,
+    Model,
+    calibration_of,
+    halves,
+    model_of_run,
+    read_model,
+)
+from focoop.predict import calibrate as find_thresholds
+from focoop.runs import CONFIG, RunFolder, write
 
 
 def load_model(
@@ -43,3 +62,108 @@ def load_model(
         return model_of_run(RunFolder.open(place), client, device)
     what = "is neither a run folder nor an exported model" if place.exists() else "does not exist"
     raise RunError(f"{place} {what}: give a folder of focoop run or of focoop export")
+
+
+def calibrate(
+    path: str | Path,
+    *,
+    keep: float = 0.95,
+    client: Client = None,
+    images: str | FeatureSet | None = None,
+    from_test: bool = False,
+    device: str | None = None,
+) -> Calibration:
+    """Find from which score on a run's models answer `unknown`, and keep it in the run folder.
+
+    Split conformal prediction on images that took no part in training or tests: those that the run
+    set aside (`data.calibration`), or images of your own. A new image of a known class is kept with
+    probability `keep` or more, and its class is in its class set with that probability. A client
+    with too few images gets the pool's threshold; a warning says so.
+
+    Args:
+        path: The run folder.
+        keep: Share of images of known classes to keep.
+        client: Number or name of the client to calibrate alone, or `global`; None: all.
+        images: Labelled images of this client in the place of those set aside: a dataset as the
+            setting `data.id` takes it (`folder:PATH`), or features.
+        from_test: Take half of every client's test images in their place, where a run trains on all
+            others. The promise holds, as training never saw them; but the run's own metrics did.
+        device: A torch device; by default the run's.
+
+    Returns:
+        The calibration; it is written to `calibration.json`, where other clients' of the same round
+        and `keep` stay.
+
+    Raises:
+        ConfigError: `keep` is out of range, or images were given without a client.
+        DataError: There are no calibration images.
+        RunError: Nothing is committed, or the data is not what the run was trained on.
+    """
+    folder = RunFolder.open(path)
+    if images is not None:
+        if client is None:
+            raise ConfigError("say whose images these are: --client K, or --client global")
+        model = model_of_run(folder, None, device)
+        key = model.key(client)
+        owned = _given(model, key, images)
+        found = find_thresholds(model, owned, keep, clients=[key])
+    else:
+        state = open_state(folder, device)
+        model = model_of_run(folder, None, device, state.scenario.backbone)
+        sets = state.scenario.sets
+        aside, test = sets.calibration, sets.test
+        if from_test:
+            aside, test = halves(test, folder.config.seed)
+        if aside is None:
+            raise DataError(
+                f"{folder.path} set no calibration images aside, as it trains on all images: run "
+                "it with --set data.calibration=0.2, take half of the test images (--from-test), "
+                "or give labelled images that took no part in it (--images folder:PATH --client K)"
+            )
+        keys = None if client is None else [model.key(client)]
+        found = find_thresholds(model, aside, keep, clients=keys, test=test)
+    before = calibration_of(folder)
+    if before is not None and before.keep == keep:
+        found = replace(found, sites={**before.sites, **found.sites})
+    write(folder.path / CALIBRATION, found.to_json().encode())
+    return found
+
+
+def export(
+    path: str | Path, out: str | Path, *, client: Client | Sequence[Client] = "global"
+) -> Path:
+    """Write the model of a run into a folder of its own: `model.safetensors` and its card.
+
+    Args:
+        path: The run folder, or an exported model.
+        out: The folder, absent or empty, or one that holds an exported model.
+        client: Number or name of a client, `global`, several of these, or `all`.
+
+    Returns:
+        The folder.
+
+    Raises:
+        RunError: There is no such client, or the folder holds something else.
+    """
+    model = load_model(path)
+    if client == "all" and "all" not in model.clients:
+        return model.save(out)
+    single = client is None or isinstance(client, int | str)
+    return model.save(out, [client] if single else list(client))  # type: ignore[arg-type,list-item]
+
+
+def _given(model: Model, client: int | None, images: str | FeatureSet) -> Owned:
+    """Labelled images of a client, by the model's classes."""
+    if isinstance(images, str):
+        images = open_features(
+            images,
+            "all",
+            model.backbone,
+            with_patches=bool(model.method.patch_kind),
+            patch_kind=model.method.patch_kind,
+        )
+    known = images.with_classes(model.classes)
+    part = LabelledFeatures(known.pooled, known.patches, known.labels)
+    rows, nothing = np.arange(len(part)), np.zeros(0, np.int64)
+    index = [rows if k == (client or 0) else nothing for k in range(len(model.clients))]
+    return Owned(part, index)

@@ -12,16 +12,19 @@ import typer
 
 from focoop import __version__
 from focoop.cli import (
+    calibrate,
     compare,
     completion,
     coordinator,
     data,
     demo,
+    export,
     federation,
     info,
     interruption,
     keys,
     negatives,
+    predict,
     report,
     run,
     serve,
@@ -47,6 +50,9 @@ app.add_typer(site.app, name="site")
 app.add_typer(federation.app, name="federation")
 app.command()(run.run)
 app.command()(run.evaluate)
+app.command()(calibrate.calibrate)
+app.command()(predict.predict)
+app.command()(export.export)
 app.command()(demo.demo)
 app.command()(compare.compare)
 app.command()(compare.tune)

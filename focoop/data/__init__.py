@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from focoop.data.dataset_spec import NAMED, Source, expand
     from focoop.data.decoding import UnreadableImageError, as_rgb, read_rgb
     from focoop.data.download import fetch
+    from focoop.data.folder_tree import image_files
     from focoop.data.folders import folder_splits, read_folder
     from focoop.data.image_bytes import OPEN_FORMATS, RefusedImage, rgb_from_bytes
     from focoop.data.image_set import ImageSet
@@ -62,6 +63,7 @@ __all__ = [
     "fetch",
     "folder_splits",
     "held_out_note",
+    "image_files",
     "inspect",
     "lookup",
     "on_disk",

@@ -66,6 +66,18 @@ def walk(root: Path) -> Files:
     return Files(tuple(sorted(images)), {name: tuple(sorted(others[name])) for name in others})
 
 
+def image_files(root: Path) -> list[Path]:
+    """List the image files below a folder.
+
+    Args:
+        root: The folder.
+
+    Returns:
+        Their paths, sorted.
+    """
+    return [root / name for name in walk(root).images]
+
+
 def lost(others: Mapping[str, Sequence[str]]) -> str:
     """Say which files a user may take for images of the set though they are not.
 

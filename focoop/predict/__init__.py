@@ -3,8 +3,8 @@
 `Model` answers; `conformal.py` gives its thresholds a guarantee from calibration images;
 `model_file.py` writes and reads exported models.
 
-May import: errors, fields, caching, progress, data, clip, features, methods, federation, config,
-scenario, runs.
+May import: errors, seeds, fields, caching, progress, data, clip, features, methods, federation,
+config, scenario, runs.
 """
 
 from typing import TYPE_CHECKING
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from focoop.predict.calibrating import calibrate, halves
     from focoop.predict.calibration import GLOBAL, Calibration, SiteCalibration
     from focoop.predict.conformal import Sketch, least_images, pooled
-    from focoop.predict.from_run import CALIBRATION, model_of_run
+    from focoop.predict.from_run import CALIBRATION, calibration_of, model_of_run
     from focoop.predict.heat_map import overlay
     from focoop.predict.model import Client, Facts, Model
     from focoop.predict.model_file import CARD, FILE, read_model
@@ -45,8 +46,11 @@ __all__ = [
     "Side",
     "SiteCalibration",
     "Sketch",
+    "calibrate",
+    "calibration_of",
     "evidence",
     "flat",
+    "halves",
     "least_images",
     "model_of_run",
     "overlay",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from focoop.errors import RunError
@@ -28,6 +28,7 @@ class SiteCalibration:
         class_threshold: A class is in the class set up to this; None as above.
         scores: OOD scores of the images that the threshold comes from.
         class_scores: 1 - probability of the right class, of the same images.
+        measured: What the thresholds do to test images: `images`, `kept`, `covered`, `set_size`.
     """
 
     images: int
@@ -36,6 +37,7 @@ class SiteCalibration:
     class_threshold: float | None
     scores: Sketch
     class_scores: Sketch
+    measured: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -97,6 +99,7 @@ class Calibration:
                     "class_threshold": site.class_threshold,
                     "scores": site.scores.to_dict(),
                     "class_scores": site.class_scores.to_dict(),
+                    "measured": dict(site.measured),
                 }
                 for name, site in self.sites.items()
             },
@@ -127,6 +130,7 @@ class Calibration:
                     _number(site["class_threshold"]),
                     Sketch.from_dict(site["scores"]),
                     Sketch.from_dict(site["class_scores"]),
+                    {str(key): float(value) for key, value in site["measured"].items()},
                 )
                 for name, site in tree["sites"].items()
             }

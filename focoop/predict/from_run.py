@@ -28,13 +28,19 @@ if TYPE_CHECKING:
 CALIBRATION = "calibration.json"  # beside the run's other files
 
 
-def model_of_run(folder: RunFolder, client: Client = None, device: str | None = None) -> Model:
+def model_of_run(
+    folder: RunFolder,
+    client: Client = None,
+    device: str | None = None,
+    backbone: Backbone | None = None,
+) -> Model:
     """Make a model of the last committed round of a run.
 
     Args:
         folder: The run.
         client: The client that is asked where a call names none; None: the global model.
         device: A torch device; by default the run's.
+        backbone: The run's backbone where it is loaded already.
 
     Returns:
         The model; clients' text features are made when they are first asked.
@@ -52,7 +58,7 @@ def model_of_run(folder: RunFolder, client: Client = None, device: str | None = 
     config = folder.config
     if folder.base != Path.cwd():
         config = anchored(config, folder.base)
-    backbone = open_backbone(config, device)
+    backbone = backbone or open_backbone(config, device)
     folder.agree("backbone_fingerprint", backbone.fingerprint)
     method = create(config.method.name, config.method.settings)
     task = make_task(config, backbone, names.classes, method.needs_ood, words=names.words)

@@ -24,10 +24,11 @@ STRENGTH = 0.55  # of the colours over the image
 def patch_similarities(
     method: Method, side: Side, features: ImageFeatures, label: int, device: torch.device
 ) -> NDArray[np.float32]:
-    """Compare the patches of one image with a class.
+    """Say how much more similar each patch of one image is to a class than to all classes.
 
-    A method that reads patches is asked for its own similarities. Others see each patch as if it
-    were an image.
+    The mean over classes is taken off: patches of plain background resemble all of them. A method
+    that reads patches is asked for its own similarities. Others see each patch as if it were an
+    image.
 
     Args:
         method: The method.
@@ -37,7 +38,7 @@ def patch_similarities(
         device: Where to compute.
 
     Returns:
-        (h, w) similarities, rows from the top.
+        (h, w) differences, rows from the top.
 
     Raises:
         BackboneError: The patches are no square.
@@ -49,14 +50,13 @@ def patch_similarities(
         raise BackboneError(f"{local.shape[1]} patches are no square: there is no heat map")
     with torch.no_grad():
         if not method.patch_kind:
-            found = method.logits(side.text, local[0], None).id[:, label]
+            found = method.logits(side.text, local[0], None).id
         else:
             logits = method.logits(side.text, features.pooled.to(device), local)
-            if logits.patches is not None:
-                found = logits.patches[0, :, label]
-            else:
-                found = local[0] @ side.text.id[label]
-    return found.float().cpu().numpy().reshape(height, height)
+            given = logits.patches
+            found = given[0] if given is not None else local[0] @ side.text.id.T
+    found = found - found.mean(dim=1, keepdim=True)  # (P, C)
+    return found[:, label].float().cpu().numpy().reshape(height, height)
 
 
 def overlay(image: Image, heat: NDArray[np.float32]) -> Image:

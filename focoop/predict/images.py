@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BATCH = 32  # images that are read before they are encoded
-# Images through the tower at once on a CPU, always so many: other shapes give other last bits.
-PIECE = 8
+PIECE = 8  # images through the tower at once on a CPU, where larger tensors take longer
 OnBroken = Callable[[str, DataError], None]
 
 
@@ -101,7 +100,7 @@ def encoded(
 
 
 def features_of(pixels: Tensor, backbone: Backbone, patches: str | None) -> ImageFeatures:
-    """Encode prepared images; an image has the same features in any company on a CPU.
+    """Encode prepared images.
 
     Args:
         pixels: What the backbone's `prepare` gave, (N, 3, H, W).
@@ -113,16 +112,13 @@ def features_of(pixels: Tensor, backbone: Backbone, patches: str | None) -> Imag
     """
     where = backbone.device
     size = PIECE if where.type == "cpu" else len(pixels)
-    found = []
-    for piece in torch.split(pixels, size):
-        count = len(piece)
-        if count < size:
-            piece = torch.cat([piece, piece[-1:].expand(size - count, -1, -1, -1)])
-        with torch.no_grad():
-            part = backbone.encode_images(piece.to(where), patches=patches)
-        local = None if part.patches is None else part.patches[:count]
-        found.append(ImageFeatures(part.pooled[:count], local))
-    return joined(found)
+    with torch.no_grad():
+        return joined(
+            [
+                backbone.encode_images(piece.to(where), patches=patches)
+                for piece in torch.split(pixels, size)
+            ]
+        )
 
 
 def joined(parts: Sequence[ImageFeatures]) -> ImageFeatures:

@@ -276,7 +276,7 @@ class Model:
         names = list(sources) or [f"image {place}" for place in range(len(given.pooled))]
         if len(names) != len(given.pooled):
             raise DataError(f"{len(names)} names were given for {len(given.pooled)} images")
-        device, answers, size = self.task.device, Predictions(), self._chunk(given, side)
+        device, answers, size = self.task.device, Predictions(), self.chunk(given, side)
         for first in range(0, len(names), size):
             rows = slice(first, first + size)
             pooled = given.pooled[rows].to(device)
@@ -332,7 +332,7 @@ class Model:
     def heat_map(
         self, image: Any, label: str | None = None, *, client: Client = None
     ) -> NDArray[np.float32]:
-        """Return how similar each patch of an image is to a class.
+        """Return how much more similar each patch of an image is to a class than to all classes.
 
         Args:
             image: One image, as in `encode`.
@@ -421,8 +421,16 @@ class Model:
             raise DataError(f"features must be (N, {width}), these are {tuple(pooled.shape)}")
         return ImageFeatures(pooled, None)
 
-    def _chunk(self, features: ImageFeatures, side: Side) -> int:
-        """Images at a time, so that similarities stay within `CELLS`."""
+    def chunk(self, features: ImageFeatures, side: Side) -> int:
+        """Return how many images are answered at a time, so that their similarities fit memory.
+
+        Args:
+            features: The images.
+            side: A client's model.
+
+        Returns:
+            Their number.
+        """
         parts = (side.text.id, *side.text.parts.values())
         rows = sum(part.numel() // max(1, part.shape[-1]) for part in parts if part.dim() > 1)
         rows += 0 if side.text.ood is None else len(side.text.ood)

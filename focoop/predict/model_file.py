@@ -18,6 +18,7 @@ from focoop.errors import RunError
 from focoop.fields import build
 from focoop.methods import Text, lookup
 from focoop.predict.calibration import GLOBAL, Calibration
+from focoop.predict.card import card
 from focoop.predict.model import Client, Facts, Model
 from focoop.predict.side import Side, folded_task
 
@@ -52,9 +53,10 @@ def write_model(model: Model, folder: Path, clients: Sequence[Client] | None = N
     kept = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     content = save(kept, _metadata(model, keys))
     try:
+        write_whole(folder / CARD, card(model, keys).encode())
         write_whole(folder / FILE, content)
     except OSError as error:
-        raise RunError(f"cannot write {folder / FILE}: {error}") from error
+        raise RunError(f"cannot write a model to {folder}: {error}") from error
     return folder
 
 
@@ -140,7 +142,8 @@ def _metadata(model: Model, keys: Sequence[int | None]) -> dict[str, str]:
         "sides": [_key(key) for key in keys],
         "calibration": calibration,
     }
-    return {"format": "pt", "focoop": json.dumps(tree, ensure_ascii=False)}
+    # One entry: safetensors writes several in any order, and equal models have equal bytes.
+    return {"focoop": json.dumps(tree, ensure_ascii=False)}
 
 
 def _facts(tree: Mapping[str, Any]) -> Facts:

@@ -57,7 +57,8 @@ class Prediction:
             model is not calibrated.
         nearest_id: The class whose prompt is nearest, before any prior.
         nearest_ood: The word of the nearest OOD prompt; None for methods without OOD prompts.
-        heat_map: (h, w) similarity of each patch with the best class, where it was asked for.
+        heat_map: (h, w) how much more each patch resembles the best class than all classes; None
+            where it was not asked for.
     """
 
     source: str

@@ -1,0 +1,102 @@
+"""`focoop calibrate`: from which score on a run's models answer `unknown`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from focoop.cli.screen import AsJson, Device, image_work, messages, out, print_json
+
+if TYPE_CHECKING:
+    from focoop.cli.display import Sheet
+    from focoop.predict import Calibration
+
+OneClient = Annotated[
+    str | None, typer.Option("--client", metavar="K", help="A client's number or name, or global.")
+]
+
+
+def calibrate(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    client: OneClient = None,
+    keep: Annotated[
+        float, typer.Option(help="Share of images of known classes that are kept.")
+    ] = 0.95,
+    images: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA",
+            help="Labelled images of the client in the place of those set aside: folder:PATH.",
+        ),
+    ] = None,
+    from_test: Annotated[
+        bool, typer.Option("--from-test", help="Take half of the test images in their place.")
+    ] = False,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find from which score on an image is unknown, with a promise (split conformal).
+
+    A new image of a known class is kept with probability KEEP or more, and its class is in its
+    class set with that probability. The thresholds come from images that took no part in training
+    or tests (setting data.calibration). A client with too few of them uses those of all clients.
+    """
+    from focoop.api import calibrate as find
+    from focoop.api import open_run
+
+    with image_work(messages()):
+        found = find(
+            folder, keep=keep, client=client, images=images, from_test=from_test, device=device
+        )
+    names = open_run(folder).client_names
+    if as_json:
+        return print_json(
+            {
+                "folder": str(folder),
+                "keep": found.keep,
+                "round": found.round_index,
+                "clients": [
+                    {
+                        "client": site,
+                        "name": _name(site, names),
+                        "images": one.images,
+                        "source": one.source,
+                        "threshold": one.threshold,
+                        "class_threshold": one.class_threshold,
+                        "test": dict(one.measured),
+                    }
+                    for site, one in found.sites.items()
+                ],
+            }
+        )
+    console = out()
+    console.print(_table(found, names))
+    console.print(
+        f"\nan image is unknown above the threshold; kept, covered, set size: on test images, "
+        f"{found.keep:.0%} was asked for"
+    )
+    console.print(f"ask it: focoop predict {folder} IMAGES...", soft_wrap=True)
+    return None
+
+
+def _name(site: str, names: tuple[str, ...]) -> str:
+    return names[int(site)] if site.isdecimal() and int(site) < len(names) else site
+
+
+def _table(found: "Calibration", names: tuple[str, ...]) -> "Sheet":
+    from focoop.cli.display import Column, Sheet
+
+    titles = ("client", "images", "from", "threshold", "kept", "covered", "set size")
+    rows = []
+    for site, one in found.sites.items():
+        shares = [
+            f"{100 * one.measured[key]:.1f}" if key in one.measured else ""
+            for key in ("kept", "covered")
+        ]
+        size = f"{one.measured['set_size']:.1f}" if "set_size" in one.measured else ""
+        source = one.source if one.source == "own" else f"pool of {one.scores.count}"
+        limit = "none" if one.threshold is None else f"{one.threshold:.4f}"
+        rows.append([_name(site, names), str(one.images), source, limit, *shares, size])
+    return Sheet(
+        [Column(title, right=place not in (0, 2)) for place, title in enumerate(titles)], rows
+    )

@@ -1,0 +1,46 @@
+"""`focoop export`: a run's model as a folder of its own."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from focoop.cli.screen import AsJson, messages, out, print_json
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    target: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the model.")],
+    client: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--client",
+            metavar="K",
+            help="A client's number or name, global or all; may be given again; default global.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a model that needs neither the run nor a text tower: model.safetensors and its card."""
+    from focoop.api import export as write
+    from focoop.api import load_model
+
+    chosen = client or ["global"]
+    write(folder, target, client="all" if chosen == ["all"] else chosen)
+    model = load_model(target)
+    if model.calibration is None:
+        messages().print(
+            f"note: the run is not calibrated, so that the model never answers unknown: focoop "
+            f"calibrate {folder}, then export it again"
+        )
+    size = sum(path.stat().st_size for path in target.iterdir())
+    if as_json:
+        return print_json({"folder": str(target), "answers_for": list(model.sides), "bytes": size})
+    console = out()
+    console.print(
+        f"{target}: answers for {', '.join(model.sides[:8])}"
+        f"{', ...' if len(model.sides) > 8 else ''}; {len(model.classes)} classes, "
+        f"{size / 1e6:.1f} MB"
+    )
+    console.print(f"ask it: focoop predict {target} IMAGES...", soft_wrap=True)
+    return None

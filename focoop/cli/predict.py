@@ -1,0 +1,188 @@
+"""`focoop predict`: ask a trained model about image files."""
+
+import csv
+import glob
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from focoop.cli.calibrate import OneClient
+from focoop.cli.screen import AsJson, Device, image_work, messages, out, print_json
+from focoop.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from focoop.predict import Model, Prediction, Predictions
+
+STDIN = "-"
+
+
+def predict(
+    path: Annotated[
+        Path, typer.Argument(metavar="RUN|MODEL", help="Run folder or exported model.")
+    ],
+    images: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="IMAGES...",
+            help="Files, folders or patterns; - reads names from standard input.",
+        ),
+    ],
+    client: OneClient = None,
+    top: Annotated[int, typer.Option(min=1, help="Classes to list for each image.")] = 5,
+    open_share: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Share of images expected of any class: 0 own classes alone, 1 all alike.",
+        ),
+    ] = None,
+    explain: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write a heat map of each image there.")
+    ] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="A table with commas.")] = False,
+    weights: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The backbone's weights.")
+    ] = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say of each image: one of the client's classes, another client's class, or unknown.
+
+    Files that cannot be read are named on standard error and left out; the exit code is then 3.
+    """
+    from focoop.api import load_model
+
+    if as_json and as_csv:
+        raise ConfigError("choose one of --json and --csv")
+    files = found_files(images, sys.stdin)
+    with image_work(messages()):
+        model = load_model(path, client, device=device, weights=weights)
+        _warn_uncalibrated(model, path)
+        broken: dict[str, str] = {}
+        answers = model.predict(
+            files,
+            open_share=open_share,
+            top=top,
+            explain=explain is not None,
+            on_broken=lambda source, error: broken.update({source: str(error)}),
+        )
+    if explain is not None:
+        write_maps(answers, explain)
+    _show(answers, broken, model, as_json, as_csv)
+    for reason in broken.values():
+        messages().print(f"skipped: {reason}")
+    if broken:
+        raise typer.Exit(DataError.exit_code)
+
+
+def found_files(given: Sequence[str], stdin: Iterable[str]) -> list[str]:
+    """List the image files that arguments mean, in their order.
+
+    Args:
+        given: Files, folders (all image files below, sorted), patterns, or `-`.
+        stdin: Lines of names, read where `-` is given.
+
+    Returns:
+        Names of files; a name without a file stays, so that it is reported.
+
+    Raises:
+        DataError: Nothing was found.
+    """
+    from focoop.data import image_files
+
+    found: list[str] = []
+    for name in given:
+        names = [line.rstrip("\r\n") for line in stdin] if name == STDIN else [name]
+        for one in filter(None, names):
+            place = Path(one).expanduser()
+            if place.is_dir():
+                found += map(str, image_files(place))
+            elif not place.exists() and glob.has_magic(one):
+                matches = sorted(glob.glob(str(place), recursive=True))
+                found += [match for match in matches if Path(match).is_file()]
+            else:
+                found.append(one)
+    if not found:
+        raise DataError(f"no image was found in {', '.join(given)}")
+    return found
+
+
+def write_maps(answers: "Predictions", folder: Path) -> None:
+    """Write the heat maps of answers as PNG files.
+
+    Args:
+        answers: Answers with heat maps, to images that are files.
+        folder: Where to write `0000-NAME.png`, numbered as the answers are.
+
+    Raises:
+        DataError: The folder cannot be written.
+    """
+    from focoop.data import read_rgb
+    from focoop.predict import overlay
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, answer in enumerate(answers):
+            assert answer.heat_map is not None
+            drawn = overlay(read_rgb(Path(answer.source).expanduser()), answer.heat_map)
+            drawn.save(folder / f"{number:04d}-{Path(answer.source).stem}.png")
+    except OSError as error:
+        raise DataError(f"cannot write heat maps to {folder}: {error}") from error
+
+
+def _warn_uncalibrated(model: "Model", path: Path) -> None:
+    if model.calibration is None or model.calibration.at(model.client) is None:
+        messages().print(
+            "note: this model is not calibrated, so that no image is unknown to it: "
+            f"focoop calibrate {path}"
+        )
+
+
+def _show(
+    answers: "Predictions", broken: dict[str, str], model: "Model", as_json: bool, as_csv: bool
+) -> None:
+    """Print answers in the form that was asked for."""
+    from focoop.predict import COLUMNS, flat
+
+    asked = "global" if model.client is None else model.clients[model.client]
+    if as_json:
+        print_json(
+            {
+                "client": asked,
+                "predictions": [answer.to_dict() for answer in answers],
+                "broken": [{"source": name, "error": why} for name, why in broken.items()],
+            }
+        )
+    elif as_csv:
+        writer = csv.DictWriter(sys.stdout, COLUMNS)
+        writer.writeheader()
+        writer.writerows(flat(answer) for answer in answers)
+    elif answers:
+        _table(answers)
+
+
+def _table(answers: "Predictions") -> None:
+    from focoop.cli.display import Column, Sheet
+
+    titles = ("image", "verdict", "class", "probability", "p-value", "held by", "then")
+    right = ("probability", "p-value")
+    rows = [_row(answer) for answer in answers]
+    out().print(Sheet([Column(title, right=title in right) for title in titles], rows))
+
+
+def _row(answer: "Prediction") -> list[str]:
+    best, rest = answer.top[0], answer.top[1:3]
+    named = answer.label is not None
+    return [
+        answer.source,
+        answer.verdict,
+        answer.label or "",
+        f"{100 * best.probability:.1f}%" if named else "",
+        "" if answer.p_value is None else f"{answer.p_value:.3f}",
+        ", ".join(best.holders[:3]) if named else "",
+        ", ".join(f"{one.label} {100 * one.probability:.0f}%" for one in rest) if named else "",
+    ]
