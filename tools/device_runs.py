@@ -44,20 +44,15 @@ ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = ROOT / "configs" / "settings"
 PRESETS = ROOT / "configs" / "methods"
 PAGES = ROOT / "docs" / "results" / "tune"
-CIFAR = ("cifar100", "cifar100-dir0.1", "cifar100-dir0.5", "cifar100-dir5", "cifar100-k100")
+NAMES = [path.stem for path in sorted(SETTINGS.glob("*.toml"))]
+PATCHED = [name for name in NAMES if name.endswith("-patches")]
+CIFAR = [name for name in NAMES if name.startswith("cifar100") and name not in PATCHED]
+# Settings that read the same files are together: what a group needs must fit beside the tree.
 GROUPS = {
     "grid-1": CIFAR,
-    "grid-2": tuple(
-        path.stem
-        for path in sorted(SETTINGS.glob("*.toml"))
-        if path.stem not in CIFAR and not path.stem.endswith("-patches")
-    ),
-    "grid-3": ("cifar100-patches",),
-    "grid-4": tuple(
-        path.stem
-        for path in sorted(SETTINGS.glob("*-patches.toml"))
-        if path.stem != "cifar100-patches"
-    ),
+    "grid-2": [name for name in NAMES if name not in (*CIFAR, *PATCHED)],
+    "grid-3": ["cifar100-patches"],
+    "grid-4": [name for name in PATCHED if name != "cifar100-patches"],
 }
 SEEDS = (0, 1, 2)
 TRIALS = 24

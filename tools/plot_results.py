@@ -22,6 +22,8 @@ METHODS = {
     "fedpgp": "FedPGP",
     "local_only": "training alone",
     "focoop": "FOCoOp",
+    "fedlda": "FedLDA",
+    "fedbayes": "FedBayes",
     "focoop_plus": "FOCoOp+",
     "centralized": "all data pooled",
 }
@@ -62,13 +64,15 @@ def means(path: Path) -> Means:
         path: `cells.json`, one entry for each run.
 
     Returns:
-        Method -> (own classes, all classes) in percent.
+        Method -> (own classes, all classes) in percent; methods without runs are left out.
     """
     cells = json.loads(path.read_text(encoding="utf-8"))
-    found = {}
+    found: Means = {}
     for method in METHODS:
         runs = [c for c in cells if c["setting"] == SETTING and c["method"] == method]
-        found[method] = tuple(sum(run[name] for run in runs) / len(runs) for name in ("own", "all"))
+        if runs:
+            own, every = (sum(run[name] for run in runs) / len(runs) for name in ("own", "all"))
+            found[method] = own, every
     return found
 
 

@@ -2,26 +2,28 @@
 
     python tools/results_tables.py docs/results runs/compare/results.json other/results.json
 
-Reads `results.json` files of `focoop compare` and the `cells.json` already there; a cell that comes
-up twice is taken from the file named last. Writes `cells.json` (every finished run: setting,
-method, seed, percent by column) and `tables.md`.
+Reads `results.json` files of `focoop compare` and the `cells.json` already there (not with
+`--fresh`); a cell that comes up twice is taken from the file named last. Writes `cells.json` (every
+finished run: setting, method, seed, percent by column), `tables.md`, and the tables and numbers
+that the pages beside the folder quote (`quoted_results.py`).
 """
 
 import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from focoop.experiments.tables import NOTE, columns, markdown, stat
+from quoted_results import write_pages
+from results_cells import Cells, read_cells, read_results
+
+from focoop.experiments.tables import NOTE, markdown, stat
 
 # Settings whose test images come from a domain that no client has.
 LEFT_OUT = ("office", "pacs")
 SEEDS = 3
-
-Cells = dict[tuple[str, str, int], dict[str, float]]
 
 
 def main() -> int:
@@ -29,9 +31,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("--fresh", action="store_true", help="forget the runs already there")
     given = parser.parse_args()
     evidence = given.folder / "cells.json"
-    cells = read_cells(evidence) if evidence.exists() else {}
+    cells = read_cells(evidence) if evidence.exists() and not given.fresh else {}
     for path in given.files:
         cells |= read_results(path)
     given.folder.mkdir(parents=True, exist_ok=True)
@@ -44,28 +47,9 @@ def main() -> int:
     evidence.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
     (given.folder / "tables.md").write_text(page(cells), encoding="utf-8")
     print(f"{len(cells)} runs in {evidence}")
+    for path in write_pages(given.folder.parent, cells):
+        print(f"wrote {path}")
     return 0
-
-
-def read_results(path: Path) -> Cells:
-    """The finished cells of a grid."""
-    found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    return {
-        (cell["setting"], cell["label"], cell["seed"]): columns(cell["summary"])
-        for cell in found
-        if cell["status"] == "finished"
-    }
-
-
-def read_cells(path: Path) -> Cells:
-    """What an earlier call wrote."""
-    keys = ("setting", "method", "seed")
-    return {
-        (row["setting"], row["method"], row["seed"]): {
-            name: value for name, value in row.items() if name not in keys
-        }
-        for row in json.loads(path.read_text(encoding="utf-8"))
-    }
 
 
 def page(cells: Cells) -> str:
