@@ -36,8 +36,14 @@ from focoop.data import ready_features
 from focoop.data.dataset_spec import Source, expand
 from focoop.experiments import comparison
 from focoop.experiments.grid import Cell, plan
-from focoop.experiments.tuning import studies, tune
-from focoop.experiments.tuning_report import OBJECTIVE, Study, evidence, parse_objective
+from focoop.experiments.tuning import studies
+from focoop.experiments.tuning_report import (
+    OBJECTIVE,
+    Study,
+    choose,
+    evidence,
+    parse_objective,
+)
 from focoop.features.storage import read_file, split_names, write_file
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -211,17 +217,21 @@ def run_tuning(given: argparse.Namespace) -> int:
     cells = [cell for study in planned for cell in study.cells]
     cells.sort(key=lambda cell: -weight(cell))
     say(f"tune: {len(cells)} trials")
+    outcomes: list[comparison.Outcome] = []
     with limited(given.minutes):
-        comparison.run(cells, Progress(len(cells)), jobs=given.jobs)
-    left = sum(comparison.found(cell).status != "finished" for cell in cells)
-    if left and not given.anyway:
-        say(f"tune: {left} trials are left or failed: the same call goes on (--anyway: choose now)")
-        return 3
+        outcomes = comparison.run(cells, Progress(len(cells)), jobs=given.jobs)
+    if not outcomes:
+        outcomes = [comparison.found(cell) for cell in cells]
+        left = sum(outcome.status != "finished" for outcome in outcomes)
+        say(f"tune: {left} trials are left: the same call goes on (--anyway: choose now)")
+        if not given.anyway:
+            return 3
+    by_folder = {outcome.cell.folder: outcome for outcome in outcomes}
     texts = {}
-    # Everything is finished, or to be left out: nothing is run here but what failed before.
-    for choice in tune(planned, weights, jobs=given.jobs, watch=lambda outcome: None):
-        texts[choice.study.label] = {"page": evidence(choice, weights), "preset": choice.preset}
-        say(choice.preset.splitlines()[0] if choice.preset else f"{choice.study.label}: failed")
+    for study in planned:
+        found = choose(study, [by_folder[cell.folder] for cell in study.cells], weights)
+        texts[study.label] = {"page": evidence(found, weights), "preset": found.preset}
+        say(found.preset.splitlines()[0] if found.preset else f"{study.label}: all trials failed")
     write(given.out / "tune.json", json.dumps(texts, indent=1))
     return 0
 

@@ -8,11 +8,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from focoop.experiments.comparison import Outcome
+from focoop.experiments.grid import Cell
 from focoop.features.storage import quantise, write_file
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import device_runs  # noqa: E402 (a script, found by its folder)
+
+
+@pytest.fixture(autouse=True)
+def no_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tool names its folder of features for the whole process: not for other tests."""
+    monkeypatch.setenv("FOCOOP_FEATURES", "")
 
 
 def feature_file(path: Path) -> Path:
@@ -86,3 +94,30 @@ def test_a_grid_stops_in_time_and_leaves_out_what_is_done(tmp_path: Path) -> Non
     assert device_runs.main(["grid-3", *common, "--seeds", "0,1", "--done", str(done)]) == 0
     seeds = [cell["seed"] for cell in json.loads(written.read_text())["cells"]]
     assert sorted(seeds) == [0, 1]
+
+
+def test_a_trial_that_diverges_does_not_hold_up_the_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_runs, "TUNED", {"cifar100-patches": ("promptfl", 2)})
+    call = ["tune", "--features", str(tmp_path), "--runs", str(tmp_path / "runs")]
+    call += ["--out", str(tmp_path / "out"), "--trials", "2"]
+
+    def too_slow(*given: object, **options: object) -> None:
+        raise device_runs.OutOfTime
+
+    monkeypatch.setattr(device_runs.comparison, "run", too_slow)
+    assert device_runs.main(call) == 3 and not (tmp_path / "out").exists()
+
+    def run(cells: list[Cell], *given: object, **options: object) -> list[Outcome]:
+        numbers = {"auroc": 0.5, "fpr95": 0.5, "fpr95_oodpos": 0.5}
+        summary = {"accuracy_own": 0.5, "accuracy_all": 0.5, "cross_alarm": 0.1}
+        return [
+            Outcome(cells[0], "failed", error="training diverged"),
+            Outcome(cells[1], "finished", 25, {**summary, "ood": {"x": numbers}}),
+        ]
+
+    monkeypatch.setattr(device_runs.comparison, "run", run)
+    assert device_runs.main(call) == 0
+    chosen = json.loads((tmp_path / "out" / "tune.json").read_text())["promptfl"]
+    assert "training diverged" in chosen["page"] and ": 50.00 (first trial: " in chosen["preset"]
