@@ -18,7 +18,7 @@ TOLD = 100  # images between two reports of progress
 
 
 def data_hash(images: ImageSet, cache_dir: Path | None = None) -> str:
-    """Hash names, labels and content of all files, and how deep images are scaled.
+    """Hash names, labels and content of all files, how deep images are scaled and turned.
 
     Hashes of contents are remembered by (path, size, modification time), so that a second call
     reads no image.
@@ -31,7 +31,8 @@ def data_hash(images: ImageSet, cache_dir: Path | None = None) -> str:
         Hexadecimal digits.
     """
     scaled = [images.whites] if images.whites else []
-    named = [images.classes, images.domain_names, *scaled]
+    stored = ["as stored"] if images.store is None and not images.turned else []
+    named = [images.classes, images.domain_names, *scaled, *stored]
     whole = hashlib.sha256(json.dumps(named).encode())
     domains = images.domains or (0,) * len(images)
     if images.store is not None:

@@ -64,7 +64,9 @@ class PlainError(ValueError):
     """A file that is no image of its format; its text is the reason a user reads."""
 
 
-def read_rgb(path: Path, *, small: bool = False, whites: Whites | None = None) -> "Image":
+def read_rgb(
+    path: Path, *, small: bool = False, whites: Whites | None = None, turned: bool = True
+) -> "Image":
     """An image file as RGB, upright, eight bits per value, transparent parts laid on white.
 
     Args:
@@ -73,6 +75,7 @@ def read_rgb(path: Path, *, small: bool = False, whites: Whites | None = None) -
             is quicker, from all of its bytes.
         whites: the values that become white, where the file does not say: those of its set. None
             takes those that the file's own values suggest.
+        turned: turn the image upright by its EXIF tag; False: as it is stored.
 
     Returns:
         The image.
@@ -80,15 +83,16 @@ def read_rgb(path: Path, *, small: bool = False, whites: Whites | None = None) -
     Raises:
         UnreadableImageError: the file is no image, is damaged, or needs a package.
     """
-    return decode(path, small=small).rgb(whites)
+    return decode(path, small=small, turned=turned).rgb(whites)
 
 
-def decode(path: Path, *, small: bool = False) -> Decoded:
+def decode(path: Path, *, small: bool = False, turned: bool = True) -> Decoded:
     """The content of an image file; the first image where it holds several.
 
     Args:
         path: the file. A pipe or a device is refused without being opened.
         small: look only whether it can be read, and find what there is to remark.
+        turned: turn the image upright by its EXIF tag; False: as it is stored.
 
     Returns:
         What the file holds.
@@ -110,7 +114,7 @@ def decode(path: Path, *, small: bool = False) -> Decoded:
             return from_heif(path)
         if formats.is_avif(start) and "AVIF" not in pillow_formats():
             raise MissingPackageError("AVIF needs Pillow 11.3 or newer: pip install -U pillow")
-        return from_pillow(path, small)
+        return from_pillow(path, small, turned)
     except MissingPackageError as error:
         raise UnreadableImageError(path, str(error), mendable=True) from error
     except Image.DecompressionBombError as error:
@@ -173,12 +177,13 @@ def as_rgb(image: "Image") -> "Image":
     return _flat("", upright).rgb()
 
 
-def from_pillow(source: Path | bytes, small: bool = False) -> Decoded:
+def from_pillow(source: Path | bytes, small: bool = False, turned: bool = True) -> Decoded:
     """The content of a file that Pillow reads.
 
     Args:
         source: The file, or its bytes.
         small: Look only whether it can be read.
+        turned: Turn the image upright by its EXIF tag.
 
     Returns:
         What the file holds.
@@ -195,7 +200,7 @@ def from_pillow(source: Path | bytes, small: bool = False) -> Decoded:
         white, inverted = _stated_white(opened), _tag(opened, PHOTOMETRIC) == SMALL_IS_BRIGHT
         if small:
             opened.draft("RGB", (1, 1))
-        upright = ImageOps.exif_transpose(opened)
+        upright = ImageOps.exif_transpose(opened) if turned else opened
         if upright.mode not in DEEP_MODES:
             return _flat(kind, upright, remarks)
         values = np.array(upright)

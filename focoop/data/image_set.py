@@ -53,6 +53,8 @@ class ImageSet:
         whites: which values of deep images become white, for each domain, or one for all; empty
             where each file is scaled by its own values.
         splits: for each file its split, empty for a file without one; nothing where not known.
+        turned: files are turned upright by their EXIF tags. Public datasets are read as they are
+            stored, as everybody reads them.
     """
 
     root: Path
@@ -65,6 +67,7 @@ class ImageSet:
     store: Store | None = None
     whites: tuple[Whites, ...] = ()
     splits: tuple[str, ...] = ()
+    turned: bool = True
 
     def __len__(self) -> int:
         return len(self.files)
@@ -81,7 +84,7 @@ class ImageSet:
         if self.store:
             return self.store.image(row)
         whites = self.whites[self.domains[row] if self.domains else 0] if self.whites else None
-        return read_rgb(self.root / self.files[row], whites=whites)
+        return read_rgb(self.root / self.files[row], whites=whites, turned=self.turned)
 
     def take(self, rows: Sequence[int]) -> "ImageSet":
         """Take some of the images; classes stay as they are.

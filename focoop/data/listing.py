@@ -70,6 +70,7 @@ class Listing:
             domains=tuple(d for name in wanted for d in self.domains[name]) if self.domains else (),
             domain_names=tuple(self.domain_names),
             store=Joined(tuple(self.stores[name] for name in wanted)) if self.stores else None,
+            turned=False,
         )
 
 

@@ -1,11 +1,13 @@
 """Every public dataset on a small tree in its official layout; official numbers as published."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from focoop.data import registry
+from focoop.data import data_hash, read_folder, registry
 from focoop.data.datasets.cifar10_c import TYPES as CIFAR_TYPES
 from focoop.data.datasets.tinyimagenet_c import TYPES as TINY_TYPES
 from focoop.errors import DataError
@@ -197,3 +199,17 @@ def test_the_root_comes_from_the_argument_the_environment_or_the_cache(
     assert registry.data_root("") == tmp_path / "data"
     assert registry.data_root("x") == Path("x")
     assert registry.data_root("~/x") == Path.home() / "x"
+
+
+def test_public_images_are_read_as_stored_and_own_ones_upright(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn by 90 degrees clockwise
+    for folder in ("iNaturalist/images", "own/cat"):
+        (tmp_path / folder).mkdir(parents=True)
+        Image.new("RGB", (8, 4)).save(tmp_path / folder / "x.jpg", exif=exif)
+    stored = registry.read("inaturalist", "test", tmp_path)
+    assert stored.image(0).size == (8, 4)
+    own = read_folder(tmp_path / "own", "all")
+    assert own.image(0).size == (4, 8)
+    same = replace(stored, turned=True)
+    assert data_hash(stored, tmp_path / "c") != data_hash(same, tmp_path / "c")

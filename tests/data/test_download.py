@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import socket
 import tarfile
 import threading
 import zipfile
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from focoop.data import download as fetching
-from focoop.data import registry
+from focoop.data import registry, unpacking
 from focoop.data.dataset import Dataset, Download
 from focoop.data.download import download, fetch
 from focoop.errors import DataError
@@ -262,8 +263,142 @@ def test_an_archive_inside_an_archive_is_unpacked_too(
     server.files["c.zip"] = archive(tmp_path / "out", "zip")
     real = registry.lookup("caltech101")
     dataset = replace(real, downloads=(replace(real.downloads[0], url=server.url("c.zip"),
-                                               checksum=""),))  # fmt: skip
+                                               checksum="", size=0),))  # fmt: skip
     monkeypatch.setattr(fetching, "lookup", lambda name: dataset)
     base = fetch("caltech101", tmp_path / "root")
     assert (base / "101_ObjectCategories" / "ant" / "image_0001.jpg").is_file()
     assert [path.name for path in base.iterdir()] == ["101_ObjectCategories"]
+
+
+class Raw:
+    """A server of one answer each, byte for byte as given."""
+
+    def __init__(self, *answers: bytes) -> None:
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.asked: list[str] = []
+        self.thread = threading.Thread(target=self._serve, args=(answers,), daemon=True)
+        self.thread.start()
+
+    def _serve(self, answers: tuple[bytes, ...]) -> None:
+        for answer in answers:
+            connection, _ = self.socket.accept()
+            with connection:
+                self.asked.append(connection.recv(65536).decode())
+                connection.sendall(answer)
+        self.socket.close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.socket.getsockname()[1]}/x.bin"
+
+
+def answer(content: bytes, *headers: str, status: str = "200 OK") -> bytes:
+    lines = [f"HTTP/1.1 {status}", *headers, "Connection: close", "", ""]
+    return "\r\n".join(lines).encode() + content
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        (answer(b"10\r\nonly a few", "Transfer-Encoding: chunked"), "the connection ended"),
+        (b"this is no HTTP\r\n\r\n", "no HTTP"),
+        (b"", "no HTTP|closed connection"),
+        (answer(b"short", "Content-Length: 100"), "after 5 of 100 bytes"),
+    ],
+    ids=["cut chunk", "no http", "nothing", "cut"],
+)
+def test_replies_that_break_off_are_told(reply: bytes, told: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=told):
+        download(Raw(reply).url, tmp_path / "x.bin")
+    assert not (tmp_path / "x.bin").exists()
+
+
+def test_a_cut_reply_without_length_is_seen_by_the_known_size(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="sent 5 bytes and the file has 100"):
+        download(Raw(answer(b"short")).url, tmp_path / "x.bin", size=100)
+    with pytest.raises(DataError, match="more than the 3 bytes"):
+        download(Raw(answer(b"longer")).url, tmp_path / "x.bin", size=3)
+    with pytest.raises(DataError, match="cut off or no JSON"):
+        download(Raw(answer(b'{"train": [')).url, tmp_path / "split.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_part_of_nobody_knows_what_is_not_gone_on_with(server: Server, tmp_path: Path) -> None:
+    server.files["x.bin"] = CONTENT
+    (tmp_path / "x.bin.part").write_bytes(b"stale")
+    download(server.url("x.bin"), tmp_path / "x.bin")  # no checksum, no mark of the server
+    assert (tmp_path / "x.bin").read_bytes() == CONTENT and server.ranges == [None]
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+def test_a_part_that_is_larger_than_the_file_is_dropped(
+    checksum: bool, server: Server, tmp_path: Path
+) -> None:
+    server.files["x.bin"] = CONTENT
+    (tmp_path / "x.bin.part").write_bytes(CONTENT + b"more")
+    (tmp_path / "x.bin.tag").write_text(server.etag)
+    download(server.url("x.bin"), tmp_path / "x.bin", md5(CONTENT) if checksum else "")
+    assert (tmp_path / "x.bin").read_bytes() == CONTENT
+
+
+def test_a_stale_part_under_a_checksum_is_fetched_again_at_once(
+    server: Server, tmp_path: Path
+) -> None:
+    server.files["x.bin"] = CONTENT
+    (tmp_path / "x.bin.part").write_bytes(b"x" * 1000)
+    download(server.url("x.bin"), tmp_path / "x.bin", md5(CONTENT))
+    assert (tmp_path / "x.bin").read_bytes() == CONTENT
+
+
+def test_a_wrong_range_is_not_glued_to_the_part(tmp_path: Path) -> None:
+    (tmp_path / "x.bin.part").write_bytes(b"abc")
+    (tmp_path / "x.bin.tag").write_text('"one"')
+    wrong = answer(
+        b"abcdef", "Content-Range: bytes 0-5/6", "Content-Length: 6", status="206 Partial Content"
+    )
+    server = Raw(wrong, answer(b"abcdef", "Content-Length: 6"))
+    download(server.url, tmp_path / "x.bin")
+    assert (tmp_path / "x.bin").read_bytes() == b"abcdef"
+    assert "Range: bytes=3-" in server.asked[0] and "Range" not in server.asked[1]
+
+
+def test_a_cut_split_file_is_fetched_again(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served(server, tmp_path, monkeypatch)
+    base = fetch("oxford_pets", tmp_path / "root")
+    split = base / "split_zhou_OxfordPets.json"
+    for damaged in (b"", split.read_bytes()[:10]):
+        split.write_bytes(damaged)
+        fetch("oxford_pets", tmp_path / "root")
+        assert split.read_bytes() == server.files["split_zhou_OxfordPets.json"]
+
+
+def test_bombs_and_encrypted_archives_are_refused(tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as zipped:
+        zipped.writestr("zeros", bytes(3_000_000))
+    small = unpacking.Limits(1_000_000, 100)
+    with pytest.raises(DataError, match="more than this dataset can have"):
+        unpacking.unpack(bomb, tmp_path / "out", small)
+    tar = tmp_path / "bomb.tar.gz"
+    with tarfile.open(tar, "w:gz") as packed:
+        for index in range(200):
+            packed.addfile(tarfile.TarInfo(f"{index}"))
+    with pytest.raises(DataError, match="more than this dataset can have"):
+        unpacking.unpack(tar, tmp_path / "out", small)
+    locked = bytearray(bomb.read_bytes())
+    for mark, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        locked[locked.index(mark) + place] |= 1  # says: encrypted
+    (tmp_path / "locked.zip").write_bytes(locked)
+    with pytest.raises(DataError, match="encrypted.*unpack it yourself"):
+        unpacking.unpack(tmp_path / "locked.zip", tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_limits_leave_room_for_every_real_dataset() -> None:
+    for dataset in registry.available().values():
+        for entry in dataset.downloads:
+            most = unpacking.limits(dataset, entry.size)
+            assert most.files > sum(dataset.counts.values())
+            assert most.bytes > 3 * entry.size

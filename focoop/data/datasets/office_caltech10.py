@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from focoop.data.dataset import Dataset, Download, drive
+from focoop.data.dataset import Dataset, Download
 from focoop.data.listing import Listing, domain_folders, spaced
 
 DOMAINS = {"amazon": "amazon", "caltech": "caltech", "dslr": "dslr", "webcam": "webcam"}
@@ -30,8 +30,11 @@ DATASET = Dataset(
     read=read,
     domains={"caltech10": "caltech"},
     downloads=(
-        Download(
-            drive("1gxhV5xRXQgC9AL4XexduH7hdxDng7bJ3"), "office_caltech_10_dataset.zip", unpack=""
+        Download(  # the address of FedBN's README since it left Google Drive
+            "https://huggingface.co/datasets/Jemary/FedBN_Dataset/resolve/main/"
+            "office_caltech_10_dataset.zip",
+            "office_caltech_10_dataset.zip",
+            unpack="",
         ),
     ),
 )
