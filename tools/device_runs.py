@@ -45,6 +45,7 @@ from focoop.experiments.tuning_report import (
     parse_objective,
 )
 from focoop.features.storage import read_file, split_names, write_file
+from focoop.runs import RunFolder
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = ROOT / "configs" / "settings"
@@ -183,10 +184,22 @@ def run_grid(group: str, given: argparse.Namespace) -> int:
     found = [comparison.found(cell) for cell in left]
     finished = [outcome for outcome in found if outcome.status == "finished"]
     document = comparison.document(finished)
+    for entry, outcome in zip(document["cells"], finished, strict=True):
+        entry |= server_reports(outcome.cell)
     document["cells"] += kept.values()
     write(given.out / f"{group}.json", json.dumps(document, allow_nan=False))
     say(f"{group}: {len(document['cells'])} of {len(cells)} runs are finished")
     return 0 if len(document["cells"]) == len(cells) else 3
+
+
+def server_reports(cell: Cell) -> dict[str, Any]:
+    """What the server of a FOCoOp run told of every round: number -> its values over the rounds."""
+    if cell.config.method.name != "focoop":
+        return {}
+    told = RunFolder.open(cell.folder).manifest["rounds"]
+    rounds = [entry["server"] for entry in told if "server" in entry]
+    names = dict.fromkeys(name for report in rounds for name in report)
+    return {"server": {name: [report.get(name) for report in rounds] for name in names}}
 
 
 def weight(cell: Cell) -> float:

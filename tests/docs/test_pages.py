@@ -17,6 +17,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 DRAWINGS = [DOCS / "images" / "rooms.svg", DOCS / "images" / "way-of-an-image.svg"]
 CHART = DOCS / "results" / "chart.svg"
+CONSISTENCY = DOCS / "results" / "focoop" / "consistency.svg"
 SMALLEST = 11  # pixels of a letter on a screen of 360, where a drawing is about as wide as its box
 CODE = ("focoop", "tests", "tools", "benchmarks", "examples")
 OF_A_READER = {"NAME.py", "mine.py", "test_NAME.py"}
@@ -64,7 +65,7 @@ def test_the_results_open_with_five_sentences_and_one_chart() -> None:
     assert widest <= 8, "tables of more columns belong into results/tables.md"
 
 
-@pytest.mark.parametrize("path", [*DRAWINGS, CHART], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*DRAWINGS, CHART, CONSISTENCY], ids=lambda path: path.stem)
 def test_a_drawing_is_readable_on_a_phone_and_in_both_themes(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     root = ElementTree.fromstring(text)
