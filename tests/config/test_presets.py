@@ -110,7 +110,7 @@ def test_run_says_so_and_the_folder_holds_the_values(tmp_path: Path) -> None:
     assert told in (tmp_path / "run" / LOG).read_text()
     folder = RunFolder.open(tmp_path / "run")
     chosen = loading.read_toml(PRESETS / "promptfl.toml")["federation"]
-    assert folder.config.federation.lr == chosen["lr"] != RunConfig().federation.lr
+    assert folder.config.federation.lr == chosen["lr"]
     assert folder.config.federation.lr_schedule == chosen["lr_schedule"] == "cosine"
     shown = json.loads(call("config", *FAST, "--set=federation.rounds=0", "--json").stdout)
     assert shown == loading.to_dict(folder.config)
