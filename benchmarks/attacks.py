@@ -54,7 +54,7 @@ TUNED = {
         "federation.epochs=4",
     ),
     "focoop": ("backbone.logit_scale=10.0", "federation.lr=6.0", "method.score_scale=30.0"),
-    "focoop_plus": ("backbone.logit_scale=10.0", "federation.lr=6.0", "method.anchor_weight=2.0"),
+    "focoop_plus": ("method.least_images=4",),
 }
 Tamper = Callable[[ClientUpdate, Params], Params]
 

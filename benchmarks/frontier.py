@@ -24,7 +24,7 @@ from focoop.methods.base import Server
 from focoop.scenario import build_scenario, schedule_of
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
-METHODS = "fedncm,fedlda,fed3r,gda_clip,fedbayes"
+METHODS = "fedncm,fedlda,fed3r,gda_clip,focoop_plus"
 # Toy numbers of images are the point here, and nobody's privacy: classes of one image are told.
 LEAST = {"least_images": 1, "least_freedom": 1}
 ROUNDS = 2

@@ -138,7 +138,7 @@ def naive(bench: Bench) -> list[Row]:
 
 
 def methods(bench: Bench) -> list[Row]:
-    """Rounds of PromptFL (shared prefix), FOCoOp+, and FOCoOp in prompt space.
+    """Rounds of PromptFL (shared prefix) and FOCoOp in prompt space.
 
     In prompt space clients train one after another; with `reuse_slopes` by fewer passes.
     """
@@ -147,7 +147,7 @@ def methods(bench: Bench) -> list[Row]:
     reused = {**space, "reuse_slopes": True}
     sizes = (10, 100) if bench.real else (3,)
     kinds: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
-        ("promptfl", {}, sizes), ("focoop_plus", {}, sizes),
+        ("promptfl", {}, sizes),
         ("focoop", reused, (2,)), ("focoop", space, (2,)),
     ]  # fmt: skip
     for name, settings, counts in kinds:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 
 from focoop.methods.base import Batch
 from focoop.threads import one_core
@@ -32,23 +31,6 @@ def distinct_counts(images: Batch, num_classes: int) -> Tensor:
     return torch.bincount(labels, minlength=num_classes)
 
 
-def scatter(images: Batch, means: Tensor, own: Tensor) -> Tensor:
-    """(D, D) mean of (h - m_y)(h - m_y)^T over a client's images.
-
-    m_c is the federation's mean (C, D) of a class, or the client's `own` where there is none yet: a
-    class that looks different at two clients varies along that difference. Means of unit features
-    are no longer than 1; what a server sends beyond that, to make one class stand out, is cut.
-    """
-    means = means.double() / torch.linalg.vector_norm(means.double(), dim=1).clamp(min=1.0)[:, None]
-    off = images.pooled.double() - torch.where(known(means), means, own)[images.labels]
-    return (off.T @ off / max(1, len(off))).to(images.pooled.dtype)
-
-
-def known(means: Tensor) -> Tensor:
-    """(C, 1) whether anybody has sent a mean of this class."""
-    return means.abs().sum(dim=1, keepdim=True) > 0
-
-
 def whitening(spread: Tensor, shrinkage: float) -> Tensor:
     """(D, D) ((1 - k) S + k s I)^(-1/2) / sqrt(D), s the mean of S's diagonal; k -> `shrinkage`.
 
@@ -65,13 +47,3 @@ def whitening(spread: Tensor, shrinkage: float) -> Tensor:
     values = ((1.0 - shrinkage) * values.clamp(min=0.0) + shrinkage) * size * len(values)
     metric: Tensor = (vectors * values.rsqrt()) @ vectors.T
     return metric
-
-
-def seen(features: Tensor, centre: Tensor, metric: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
-    """Unit rows of (x - c) A without their part along u, and the lengths (N,) of (x - c) A.
-
-    u -> `along` (D,), a unit vector or zero.
-    """
-    moved = (features - centre) @ metric
-    across = moved - (moved @ along)[:, None] * along
-    return F.normalize(across, dim=-1), torch.linalg.vector_norm(moved, dim=-1)

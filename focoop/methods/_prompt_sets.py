@@ -1,4 +1,4 @@
-"""Settings that FOCoOp and FOCoOp+ have in common: those of their two mechanisms."""
+"""Settings of FOCoOp's two mechanisms, and the prompts and noise that they start from."""
 
 from __future__ import annotations
 

@@ -27,7 +27,6 @@ from focoop.methods.base import (
     Task,
     Text,
 )
-from focoop.methods.focoop_plus import FOCoOpPlus
 from focoop.seeds import torch_generator
 from tests.federation.batched import train_together
 from tests.methods.contract_toy import federate, make_clients, make_task, spread
@@ -96,14 +95,6 @@ def test_together_is_one_by_one_in_float64(name: str, case: str) -> None:
     method = create(name)
     sizes, settings = CASES[case]
     assert_agree(method, make_task(method, dtype=torch.float64), sizes, settings)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_together_is_one_by_one_through_a_metric_that_nobody_trains(case: str) -> None:
-    method = FOCoOpPlus(FOCoOpPlus.Config(shrinkage=0.4))
-    sizes, settings = CASES[case]
-    found = assert_agree(method, make_task(method, dtype=torch.float64), sizes, settings)
-    assert all(torch.equal(one.shared["metric"], found[0][0].shared["metric"]) for one, _ in found)
 
 
 @pytest.mark.parametrize("name", TOGETHER)

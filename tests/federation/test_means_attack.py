@@ -1,4 +1,4 @@
-"""The attack on means and scatter works where FOCoOp+ sends nothing, and there alone."""
+"""The attack on means and spread works where FOCoOp+ sends nothing, and there alone."""
 
 import pytest
 import torch
@@ -9,8 +9,7 @@ from benchmarks.means_attack import Images, Told, class_basis, draw, membership,
 from focoop.methods.base import Batch
 from focoop.methods.focoop_plus import FOCoOpPlus
 from focoop.seeds import torch_generator
-from tests.methods.test_focoop_plus import make_task, params_of
-from tests.methods.toy import DIM, C
+from tests.methods.contract_toy import CLASSES, DIM, make_task
 
 WIDTH = 24
 
@@ -53,17 +52,18 @@ def test_few_images_are_found_exactly(classes: int, count: int) -> None:
 
 
 def test_of_such_clients_nothing_is_sent() -> None:
-    task, params = make_task(), params_of()
-    method = FOCoOpPlus()  # with its own settings
-    for classes, count in ((1, 2), (1, 3), (C, 2), (C, 4)):
+    method, count_all = FOCoOpPlus(), len(CLASSES)  # with its own settings
+    task = make_task(method, dtype=torch.float64)
+    params = method.init(task, torch_generator(0)).shared
+    for classes, count in ((1, 2), (1, 3), (count_all, 2), (count_all, 4)):
         features, labels = client(classes, count, DIM)
         sent = method.measure(params, Batch(features, None, labels), task)
-        assert not sent["mean_weight"].any() and not sent["scatter_weight"].any()
+        assert not sent["mean_weight"].any() and not sent["spread_weight"].any()
         assert torch.equal(sent["means"], params["means"])
-        assert torch.equal(sent["scatter"], params["scatter"])
-    features, labels = client(C, 5, DIM)  # 16 images less classes
+        assert torch.equal(sent["moment"], params["moment"])
+    features, labels = client(count_all, 5, DIM)  # 16 images less classes
     sent = method.measure(params, Batch(features, None, labels), task)
-    assert sent["mean_weight"].all() and sent["scatter_weight"].all()
+    assert sent["mean_weight"].all() and sent["spread_weight"].all()
 
 
 def test_many_images_are_not_found() -> None:

@@ -46,7 +46,7 @@ BY_CLASS = [
     ("fedlocoop", {"class_specific": True}),
     ("fedlapt", {"contexts": "class_specific"}),
     ("focoop", {"goc": False}),
-    ("focoop_plus", {"goc": False}),
+    ("focoop_plus", {"least_images": 1, "least_freedom": 1}),
 ]
 
 
@@ -58,16 +58,15 @@ def test_sums_suffice_for_every_method_that_averages(
     plain = aggregate(method, server, updates, task)
     secure = aggregate(method, server, updates, task, summed)
     for key, value in plain.shared.items():
-        # FOCoOp+ inverts a matrix of sums, which magnifies their rounding.
-        exact = 1e-5 if key == "metric" else 2.0**-FRACTION * 3
+        # Closed forms invert a matrix of sums, which magnifies their rounding.
+        exact = 1e-3 if key in getattr(method, "solved", ()) else 2.0**-FRACTION * 3
         assert torch.allclose(secure.shared[key], value, atol=exact, rtol=1e-6), key
     assert secure.report["summed"] == len(updates)
 
 
-@pytest.mark.parametrize("name", ["focoop", "focoop_plus"])
-def test_mean_pool_makes_transport_a_matter_of_sums(name: str) -> None:
-    settings = methods.lookup(name).Config(goc_pool="mean", alpha=0.7)  # type: ignore[call-arg]
-    method, task, server, updates = round_of(name, settings)
+def test_mean_pool_makes_transport_a_matter_of_sums() -> None:
+    settings = FOCoOpConfig(goc_pool="mean", alpha=0.7)
+    method, task, server, updates = round_of("focoop", settings)
     plain = aggregate(method, server, updates, task)
     secure = aggregate(method, server, updates, task, summed)
     assert plain.report["transport_gained"] > 0  # the plan is better than the product plan

@@ -24,13 +24,14 @@ from focoop.methods.base import Batch, ClientUpdate, Params, Server, Task
 from focoop.methods.fed3r import RIDGES, Fed3R, ridge_regression
 from focoop.methods.fedlda import FedLDA
 from focoop.methods.fedncm import FedNCM
+from focoop.methods.focoop_plus import FOCoOpPlus
 from focoop.methods.gda_clip import GDACLIP
 from focoop.methods.tofa import TOFA
 from focoop.seeds import torch_generator
 from tests.methods.contract_toy import CLASSES, DIM, federate, make_task, spread
 
 C = len(CLASSES)
-ALL: list[type[ClosedForm]] = [FedNCM, FedLDA, Fed3R, GDACLIP, TOFA]
+ALL: list[type[ClosedForm]] = [FedNCM, FedLDA, Fed3R, GDACLIP, TOFA, FOCoOpPlus]
 every = pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
 
 

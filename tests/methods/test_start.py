@@ -9,7 +9,7 @@ from focoop.seeds import torch_generator
 from tests.methods.contract_toy import make_task
 
 WORDS = "a photo of a"
-TAKING = ("promptfl", "local_only", "centralized", "focoop", "focoop_plus")
+TAKING = ("promptfl", "local_only", "centralized", "focoop")
 
 
 @pytest.mark.parametrize("name", TAKING)
