@@ -23,7 +23,6 @@ METHODS = {
     "local_only": "training alone",
     "focoop": "FOCoOp",
     "fedlda": "FedLDA",
-    "fedbayes": "FedBayes",
     "focoop_plus": "FOCoOp+",
     "centralized": "all data pooled",
 }

@@ -7,7 +7,7 @@ A client tells sums of its images, the server makes one Gaussian model of all cl
 answers with it under its own prior. Nothing is trained and nothing is tuned:
     Sigma = (1 - k) S + k tr(S)/D I, k = sqrt(rho)         S within classes, rho: OAS's shrinkage
     mu_c  = w_c m_c + (1 - w_c) p_c, w_c = n_c / (n_c + kappa)
-    W(x)  = (x - m) Sigma^(-1/2),  B(x) = (x - m) T^(-1/2)
+    W(x)  = (x - m) Sigma^(-1/2),  B(x) = x T^(-1/2)
     answer argmax_c s cos(W(h), W(mu_c)) + log pi_c                      s -> `score_scale`
     score  -log sum_c pi_c exp(s cos(B(h), B(mu_c))) + a |W(h)| / r      a: `SURPRISE`
 m_c is the mean of the n_c images of class c, m that of all images, p_c what the name of c predicts
@@ -16,8 +16,8 @@ within classes over that of means about such predictions (`_posterior.py`). Wher
 nothing, all means shrink alike and answers are those of the images. A class known by name alone has
 its prediction as its mean. pi is the client's prior, lambda -> `open_share` (`_prior.py`).
 The score asks two things: whether some class explains the image better than images at large do,
-whose shrunk covariance about m is T, and how far the image lies from all images, r the root of the
-mean square of |W| over training images.
+whose shrunk second moment is T, and how far the image lies from all images, r the root of the mean
+square of |W| over training images.
 
 What a client tells is of classes with `least_images` different images or more, and how images vary
 within them only where images less classes make `least_freedom`. A later round adds what new clients
@@ -51,8 +51,8 @@ from focoop.methods.base import Logits, Params, Task, Text
 if TYPE_CHECKING:
     from torch import Tensor
 
-SURPRISE = 12.0  # log-odds of a typical image's distance from all images
-BACKGROUND = 0.6  # shrinkage of the covariance of all images
+SURPRISE = 6.0  # log-odds of a typical image's distance from all images
+BACKGROUND = 0.6  # shrinkage of the second moment of all images
 
 
 class FOCoOpPlus(SpreadForm):
@@ -90,8 +90,7 @@ class FOCoOpPlus(SpreadForm):
         spread, shrinkage = spread_within(totals)
         metric = whitening(spread, shrinkage) * len(spread) ** 0.5
         total = totals.moment.cpu() - centre[:, None] * centre
-        known = float(totals.images.sum()) > 0
-        length = ((total @ metric) * metric).sum().clamp(min=0.0).sqrt() if known else 1.0
+        length = ((total @ metric) * metric).sum().clamp(min=0.0).sqrt()  # of a typical image
         classes, report = totals.means, {"shrinkage": shrinkage}
         if self.config.names:
             found = posterior(totals, task.anchors, metric)
@@ -99,8 +98,8 @@ class FOCoOpPlus(SpreadForm):
             report |= {"kappa": found.kappa, "explained": found.explained}
         solved = {
             "centre": centre,
-            "metric": metric / max(float(length), 1e-9),
-            "background": whitening(total, BACKGROUND),
+            "metric": metric / (float(length) or 1.0),
+            "background": whitening(totals.moment, BACKGROUND),
             "classes": classes,
         }
         return solved, report
@@ -110,16 +109,15 @@ class FOCoOpPlus(SpreadForm):
         classes, centre = params["classes"], params["centre"]
         parts = {name: params[name] for name in ("centre", "metric", "background")}
         parts["known"] = has_mean(classes)
-        parts["apart"] = F.normalize((classes - centre) @ params["background"], dim=-1)
+        parts["apart"] = F.normalize(classes @ params["background"], dim=-1)
         return Text(F.normalize((classes - centre) @ params["metric"], dim=-1), parts=parts)
 
     def evidence(self, text: Text, pooled: Tensor) -> Logits:
         """Cosines with class means; for the score those against the background, and lengths."""
         parts, least = text.parts, APART / self.scale
-        moved = pooled - parts["centre"]
-        images = moved @ parts["metric"]
+        images = (pooled - parts["centre"]) @ parts["metric"]
         cosines = F.normalize(images, dim=-1) @ text.id.T
-        against = F.normalize(moved @ parts["background"], dim=-1) @ parts["apart"].T
+        against = F.normalize(pooled @ parts["background"], dim=-1) @ parts["apart"].T
         score = {
             "against": answerable(against, parts["known"], least) + parts[PRIOR],
             "length": torch.linalg.vector_norm(images, dim=-1),

@@ -164,7 +164,7 @@ def test_answer_and_score_written_out(names: bool) -> None:
     spread = within(features, labels) / freedom
     rho = oas(torch.from_numpy(spread * freedom), freedom) ** 0.5
     sigma = (1 - rho) * spread + rho * np.trace(spread) / DIM * np.eye(DIM)
-    total = (features - centre).T @ (features - centre) / len(labels)
+    total = features.T @ features / len(labels)
     wide = (1 - BACKGROUND) * total + BACKGROUND * np.trace(total) / DIM * np.eye(DIM)
     means = np.stack([features[labels == c].mean(axis=0) for c in range(C)])
     if names:
@@ -175,20 +175,20 @@ def test_answer_and_score_written_out(names: bool) -> None:
     prior /= prior.max()
 
     def product(x: np.ndarray, y: np.ndarray, covariance: np.ndarray) -> float:
-        return float((x - centre) @ np.linalg.solve(covariance, y - centre))
+        return float(x @ np.linalg.solve(covariance, y))
 
     def cosine(x: np.ndarray, y: np.ndarray, covariance: np.ndarray) -> float:
         lengths = product(x, x, covariance) * product(y, y, covariance)
         return product(x, y, covariance) / lengths**0.5
 
-    typical = np.mean([product(x, x, sigma) for x in features]) ** 0.5
+    typical = np.mean([product(x, x, sigma) for x in features - centre]) ** 0.5
     for i, image in enumerate(tested.numpy()):
-        mass = 0.0
+        mass, off = 0.0, image - centre
         for c in range(C):
-            expected = cosine(image, means[c], sigma) + np.log(prior[c]) / 20
+            expected = cosine(image - centre, means[c] - centre, sigma) + np.log(prior[c]) / 20
             assert float(logits.id[i, c]) == pytest.approx(expected, abs=1e-6)
             mass += prior[c] * np.exp(20 * cosine(image, means[c], wide))
-        expected = -np.log(mass) + SURPRISE * product(image, image, sigma) ** 0.5 / typical
+        expected = -np.log(mass) + SURPRISE * product(off, off, sigma) ** 0.5 / typical
         assert float(score[i]) == pytest.approx(expected, abs=1e-5)
 
 

@@ -16,7 +16,7 @@ from focoop.runs import RunFolder
 from tests.toy_command import call
 from tests.toy_setting import CLASSES, images, write_setting
 
-SETTINGS = {"method.name": "fedbayes", "federation.rounds": 2, "partition.shots": 4}
+SETTINGS = {"method.name": "focoop_plus", "federation.rounds": 1, "partition.shots": 4}
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +200,7 @@ def test_a_calibration_is_of_one_round_and_own_images_can_be_given(
 @pytest.mark.slow
 def test_three_verdicts_on_the_demo(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    settings = {"method.name": "fedbayes", "federation.rounds": 2, "data.corrupted": []}
+    settings = {"method.name": "focoop_plus", "federation.rounds": 1, "data.corrupted": []}
     run = focoop.run("demo", {**settings, "partition.shots": 8}, out=out)
     focoop.calibrate(out)
     model, test = focoop.load_model(out, client=3), run.images("test")

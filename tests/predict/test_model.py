@@ -105,7 +105,7 @@ def test_local_models_alone_have_no_global_one() -> None:
         folded(done.method, done.task, done.initial, {}, None, None, torch.zeros(4).long())
 
 
-@pytest.mark.parametrize("name", ["promptfl", "fedbayes", "focoop_plus", "local_only"])
+@pytest.mark.parametrize("name", ["promptfl", "focoop_plus", "local_only"])
 def test_the_dial_goes_from_own_classes_to_all(name: str) -> None:
     model, asked = model_of(name), images(name)
     alone = model.decide(asked, client=0, open_share=0.0)
@@ -157,9 +157,9 @@ def test_above_the_threshold_the_answer_is_unknown() -> None:
 
 
 def test_class_sets_and_scores_stay_where_the_dial_moves() -> None:
-    model = model_of("fedbayes", calibrated(0.0, 0.7))
-    usual = model.decide(images("fedbayes"), client=0)
-    moved = model.decide(images("fedbayes"), client=0, open_share=0.9)
+    model = model_of("focoop_plus", calibrated(0.0, 0.7))
+    usual = model.decide(images("focoop_plus"), client=0)
+    moved = model.decide(images("focoop_plus"), client=0, open_share=0.9)
     assert [a.class_set for a in usual] == [a.class_set for a in moved]
     assert [a.verdict == "unknown" for a in usual] == [a.verdict == "unknown" for a in moved]
 
@@ -192,7 +192,7 @@ def test_a_table_has_a_row_per_image() -> None:
     assert model_of("focoop").decide(torch.zeros(0, 16)).to_pandas().empty
 
 
-@pytest.mark.parametrize("name", ["promptfl", "fedbayes", "fedotp", "fedgallop", "fedlocoop"])
+@pytest.mark.parametrize("name", ["promptfl", "focoop_plus", "fedotp", "fedgallop", "fedlocoop"])
 def test_a_heat_map_has_a_value_per_patch(name: str) -> None:
     from PIL import Image
 
