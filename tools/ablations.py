@@ -216,8 +216,12 @@ def collect(runs: Path) -> tuple[Cells, dict[str, Any]]:
 
 def rounds_of(folder: Path) -> list[dict[str, float]]:
     """What the server reported in each round of a run."""
-    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    return [entry["server"] for entry in manifest["rounds"] if "server" in entry]
+    rounds = folder / "rounds.jsonl"
+    if rounds.is_file():
+        entries = [json.loads(line) for line in rounds.read_text(encoding="utf-8").splitlines()]
+    else:  # of an earlier focoop
+        entries = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["rounds"]
+    return [entry["server"] for entry in entries if "server" in entry]
 
 
 def mean_curves(runs: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, list[float]]:

@@ -29,7 +29,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from toy_cases import Case, all_cases, toy_setting, write_files  # noqa: E402 (beside this script)
 
-TIMED = ("manifest.json", "log.txt", ".lock")  # files with times or process numbers in them
+# Files with times or process numbers in them, and the state of the round before, which older
+# commits do not keep.
+TIMED = ("manifest.json", "log.txt", ".lock", "rounds.jsonl", "state.before.safetensors")
 SECONDS = 300  # of one command
 # Runs `python -m focoop` with each list of arguments, in a child process that need not import again
 # what the parent has imported: importing torch takes longer than a toy run.
@@ -289,7 +291,7 @@ def compare_folders(
         {
             str(path.relative_to(folder))
             for path in folder.rglob("*")
-            if path.is_file() and path.name not in TIMED
+            if path.is_file() and path.name not in TIMED and not _superseded(path)
         }
         for folder in (old, new)
     ]
@@ -314,6 +316,12 @@ def compare_folders(
     if not common:
         differences.append("no file to compare")
     return len(common), tuple(differences)
+
+
+def _superseded(path: Path) -> bool:
+    """Whether a client has a newer private file beside this one; older commits keep the newest."""
+    versions = sorted(path.parent.glob("round-*.safetensors"))
+    return path in versions[:-1]
 
 
 def _content(path: Path) -> dict[str, Any]:

@@ -273,7 +273,7 @@ def main() -> None:
     took = time.monotonic() - began
     run = world.root / "coordinator" / "study" / "run"
     difference = compare(run, simulate(world))
-    rounds = json.loads((run / "manifest.json").read_text())["rounds"]
+    rounds = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     seconds = [entry.get("seconds") for entry in rounds]
     print(f"largest difference from the simulator: {difference:g}; seconds of each round {seconds}")
     print(f"{took:.0f} s for the guide")

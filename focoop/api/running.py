@@ -9,7 +9,7 @@ from focoop.api.run_results import Run
 from focoop.api.settings import Overrides, Settings, configure
 from focoop.config import RunConfig
 from focoop.data import fetch as fetch_dataset
-from focoop.errors import RunError
+from focoop.errors import ConfigError, RunError
 from focoop.experiments import OnRound, refuse_other_data, run_experiment
 from focoop.methods import lookup
 from focoop.runs import RunFolder, anchored, collect, read_config, start
@@ -24,6 +24,7 @@ def run(
     *,
     out: str | Path | None = None,
     resume: bool = False,
+    from_round_before: bool = False,
     use_tuned: bool = True,
     device: str | None = None,
     on_round: OnRound | None = None,
@@ -39,6 +40,8 @@ def run(
         out: The run folder; by default below `runs`, named after data, method and seed.
         resume: Continue a run that was stopped, or that is to have more rounds. A finished run is
             returned as it is.
+        from_round_before: With `resume`: go on from the round before the last one, such as when a
+            file of the last one is damaged.
         use_tuned: Whether settings that are not given have the method's tuned values; a `RunConfig`
             is always taken as it is.
         device: A torch device, such as `"cuda"`; by default the settings'.
@@ -60,7 +63,8 @@ def run(
         ```
     """
     whole, _ = configure(config, overrides, use_tuned=use_tuned, device=device)
-    return prepare_run(whole, out, resume=resume).train(on_round)
+    prepared = prepare_run(whole, out, resume=resume, from_round_before=from_round_before)
+    return prepared.train(on_round)
 
 
 @dataclass
@@ -109,6 +113,7 @@ def prepare_run(
     *,
     resume: bool = False,
     lengthen: bool = True,
+    from_round_before: bool = False,
     notes: Sequence[str] = (),
     on_note: Callable[[str], None] = lambda note: None,
     fetch: Fetch | None = None,
@@ -120,6 +125,7 @@ def prepare_run(
         out: The run folder; by default below `runs`, named after data, method and seed.
         resume: Continue what is there.
         lengthen: Whether a resumed run may go on to more rounds than it was started with.
+        from_round_before: As in `run`.
         notes: What the user was told already, for the run's log.
         on_note: Told each further note as soon as it is known.
         fetch: Gets a missing public dataset where the setting `data.fetch` asks for it; by default
@@ -131,7 +137,10 @@ def prepare_run(
     Raises:
         DataError: Images or features are missing or do not fit.
         RunError: The folder holds another run, or one that is not to be resumed.
+        ConfigError: `from_round_before` without `resume`.
     """
+    if from_round_before and not resume:
+        raise ConfigError("--round-before goes on with a run that is there: add --resume")
     path = Path(out) if out is not None else Path("runs") / config.title
     here = _as_started(config, path) if resume else config
     if here.data.fetch:
@@ -141,9 +150,16 @@ def prepare_run(
     data_notes = notes_on_data(here)
     for note in data_notes:
         on_note(note)
-    if resume and lengthen:
+    if resume and lengthen and not from_round_before:
         _check_before_lengthening(here, path)
-    folder = start(path, config, collect(config), resume=resume, lengthen=lengthen)
+    folder = start(
+        path,
+        config,
+        collect(config),
+        resume=resume,
+        lengthen=lengthen,
+        from_round_before=from_round_before,
+    )
     return PreparedRun(config, folder, [*notes, *data_notes])
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from focoop.cli.display import Sheet
     from focoop.cli.doctor import Check
 
+DAMAGED = "damaged"  # in the place of a run's status
 WIDE = 4  # columns of "note" and "fail", the states before a finding
 COLOURS = {"ok": "green", "note": "yellow", "fail": "red"}
 
@@ -138,10 +139,11 @@ def runs(
     as_json: AsJson = False,
 ) -> None:
     """List the runs below a folder, with how far they are."""
-    from focoop.runs import list_runs
+    from focoop.runs import survey_runs
 
+    found, damaged = survey_runs(folder)
     rows: list[dict[str, Any]] = []
-    for run in list_runs(folder):
+    for run in found:
         metrics = run.metrics()
         rows.append(
             {
@@ -154,12 +156,16 @@ def runs(
             }
         )
     if as_json:
-        return print_json(rows)
+        bad = [{"folder": str(d.path), "status": DAMAGED, "reason": d.reason} for d in damaged]
+        return print_json([*rows, *bad])
     console = out()
-    if not rows:
+    if not rows and not damaged:
         console.print(f"no runs in {folder}; make one: focoop run", markup=False)
         return None
-    console.print(_runs_table(rows))
+    if rows:
+        console.print(_runs_table(rows))
+    for one in damaged:
+        console.print(f"{DAMAGED}: {one.path}: {one.reason}", markup=False, hang=2)
     return None
 
 

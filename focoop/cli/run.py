@@ -41,6 +41,13 @@ def run(
             "--resume", help="Continue a run that was stopped or killed, or is to have more rounds."
         ),
     ] = False,
+    round_before: Annotated[
+        bool,
+        typer.Option(
+            "--round-before",
+            help="With --resume: go on from the round before the last one, where that is damaged.",
+        ),
+    ] = False,
     features: Features = None,
     device: Device = None,
     untuned: Untuned = False,
@@ -56,7 +63,15 @@ def run(
     path = folder or Path("runs") / config.title
     if notes:
         refuse_without_tuned(path, load_config(file, overrides, device))
-    summary = train(config, path, resume=resume, quiet=as_json, lengthen=True, notes=notes)
+    summary = train(
+        config,
+        path,
+        resume=resume,
+        quiet=as_json,
+        lengthen=True,
+        notes=notes,
+        from_round_before=round_before,
+    )
     if as_json:
         return print_json({"folder": str(path), "status": "finished", "summary": summary})
     print_results([(config.method.name, summary)], [path])
@@ -143,6 +158,7 @@ def train(
     label: str = "",
     lengthen: bool = False,
     notes: Sequence[str] = (),
+    from_round_before: bool = False,
 ) -> dict[str, Any]:
     """Run in a folder and show it.
 
@@ -154,6 +170,7 @@ def train(
         label: what the rounds are shown under; by default the method's name.
         lengthen: a resumed run may go on to more rounds.
         notes: what the user was told before, for the run's log.
+        from_round_before: a resumed run goes on from the round before its last one.
 
     Returns:
         The evaluation of the last evaluated round.
@@ -167,6 +184,7 @@ def train(
             path,
             resume=resume,
             lengthen=lengthen,
+            from_round_before=from_round_before,
             notes=notes,
             on_note=say,
             fetch=fetch,

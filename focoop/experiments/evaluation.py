@@ -103,14 +103,14 @@ def open_state(
             names the classes, clients or sets that differ.
         DataError: the test images or an OOD set cannot be opened.
     """
-    committed = folder.resume_point()
+    committed, private = folder.snapshot()  # of one round, also while the run goes on
     if committed is None:
         raise RunError(f"{folder.path} has no committed round yet: run it first")
     scenario = _checked(folder, device, test_only)
     names = folder.names
     server = Server(on_device(committed.shared, scenario))
     counts = None if names is None or not names.counted else partial(train_counts, names)
-    return OpenedRun(scenario, server, folder.private, folder.config.seed, counts)
+    return OpenedRun(scenario, server, private, folder.config.seed, counts)
 
 
 def _checked(folder: RunFolder, device: str | None, test_only: bool) -> Scenario:

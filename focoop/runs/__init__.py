@@ -2,14 +2,16 @@
 
     config.toml                          the resolved configuration
     names.json                           class names, clients with their image counts, mined words
-    manifest.json                        origin, hardware, times, bytes up and down, status
+    manifest.json                        origin, hardware, status; checksums of it and of the above
+    rounds.jsonl                         a line per round: times, bytes, checksums of its files
     metrics.jsonl                        one line per evaluated round; no times, so equal runs agree
     state.safetensors                    the server's tensors and the last committed round
     clients/0007/round-0012.safetensors  client 7's private tensors after round 12
+    state.before.safetensors             the state of the round before, for `--round-before`
     log.txt                              what happened when, warnings, errors with their traceback
 
-A round's private tensors, metrics and manifest are written first; replacing `state.safetensors`
-commits them all. Opening for writing undoes whatever is newer than the committed round, so a run
+A round's private tensors, metrics and line are written first; replacing `state.safetensors` commits
+them all. Private files of the last two rounds are kept. Opening for writing undoes whatever is newer than the committed round, so a run
 killed at any moment goes on as if the unfinished round had never begun.
 
 A folder opens anywhere and needs no image:
@@ -18,7 +20,7 @@ A folder opens anywhere and needs no image:
     run = RunFolder.open(Path("runs/mine"))
     run.class_names, run.client_names, run.negative_words
 
-May import: errors, fields, config, methods.
+May import: errors, caching, fields, config, methods.
 """
 
 from typing import TYPE_CHECKING
@@ -26,9 +28,10 @@ from typing import TYPE_CHECKING
 from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from focoop.runs.begin import list_runs, start
+    from focoop.runs.begin import DamagedRun, list_runs, start, survey_runs
     from focoop.runs.durable import append, write
     from focoop.runs.files import (
+        BEFORE,
         CLIENTS,
         CONFIG,
         LOCK,
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
         MANIFEST,
         METRICS,
         NAMES,
+        ROUNDS,
         STATE,
         TIMED,
         read_config,
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
     from focoop.runs.private_store import PrivateStore, dump, read
 
 __all__ = [
+    "BEFORE",
     "CLIENTS",
     "CONFIG",
     "LOCK",
@@ -57,10 +62,12 @@ __all__ = [
     "MANIFEST",
     "METRICS",
     "NAMES",
+    "ROUNDS",
     "STATE",
     "TIMED",
     "Client",
     "Committed",
+    "DamagedRun",
     "Names",
     "PrivateStore",
     "RunFolder",
@@ -78,6 +85,7 @@ __all__ = [
     "read_manifest",
     "run_log",
     "start",
+    "survey_runs",
     "used_plugins",
     "versions",
     "write",

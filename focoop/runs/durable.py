@@ -1,8 +1,10 @@
 """Write files that survive a crash: whole or not at all, and on the disk when a call returns."""
 
+import contextlib
 import errno
 import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -53,6 +55,32 @@ def append(path: Path, content: bytes) -> None:
         raise _refusal(path, error) from error
 
 
+def keep_copy(path: Path, copy: Path) -> None:
+    """Give a file a second name, under which it stays when the first is replaced.
+
+    Args:
+        path: The file.
+        copy: Its second name; what had it is replaced.
+
+    Raises:
+        RunError: It cannot be written.
+    """
+    draft = copy.with_name(copy.name + DRAFT)
+    try:
+        if copy.exists() and os.path.samefile(path, copy):  # replacing it by itself does nothing
+            return
+        if draft.exists():
+            draft.unlink()
+        os.link(path, draft)
+        os.replace(draft, copy)
+    except OSError:  # a file system without links
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise _refusal(copy, error) from error
+        write(copy, content)
+
+
 def remove(path: Path) -> None:
     """Remove a file that may be gone already.
 
@@ -82,7 +110,7 @@ class Lock:
         """Take the lock.
 
         Raises:
-            RunError: Another process holds it; the message says which.
+            RunError: Another process holds it; the message says which. Or it cannot be written.
         """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,9 +129,14 @@ class Lock:
                     "wait for it, or choose another folder with --out"
                 ) from error
             # A file system without locks: the run goes on unguarded.
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        try:
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                file.close()  # it tries to write once more
+            raise _refusal(self.path, error) from error
         self._file = file
 
     def release(self) -> None:
@@ -123,6 +156,24 @@ class Lock:
         except OSError as error:
             return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
         return True
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock inside this context.
+
+    Args:
+        path: The lock's file.
+
+    Yields:
+        Nothing.
+    """
+    lock = Lock(path)
+    lock.take()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _sync_folder(path: Path) -> None:

@@ -2,18 +2,24 @@
 
 import json
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from focoop.caching import SUM, checksum, is_intact
 from focoop.config import RunConfig, from_dict
 from focoop.errors import ConfigError, MethodError, RunError
 from focoop.plugins import looking_in
 from focoop.runs.places import base
 
+FORMAT = 2  # of run folders; 1 had no checksums, and the rounds in the manifest
 CONFIG, MANIFEST, METRICS, NAMES = "config.toml", "manifest.json", "metrics.jsonl", "names.json"
 STATE, CLIENTS, LOCK, LOG = "state.safetensors", "clients", ".lock", "log.txt"
+ROUNDS, BEFORE = "rounds.jsonl", "state.before.safetensors"
 # Files with times or process ids in them; all others agree byte by byte in equal runs.
-TIMED = (MANIFEST, LOCK, LOG)
+TIMED = (MANIFEST, LOCK, LOG, ROUNDS)
+SUMS = "sums"  # in the manifest: checksums of other files; more than one while one is replaced
+RESTORE = "restore it from a copy, or start the run again with another --out"
 
 
 def read_config(path: Path) -> RunConfig:
@@ -29,8 +35,10 @@ def read_config(path: Path) -> RunConfig:
         RunError: The folder is no run, or its configuration is damaged.
     """
     try:
-        tree = tomllib.loads((path / CONFIG).read_text(encoding="utf-8"))
-        with looking_in(base(path, _manifest_or_nothing(path))):
+        raw, manifest = (path / CONFIG).read_bytes(), _manifest_or_nothing(path)
+        check_sum(path / CONFIG, raw, manifest)
+        tree = tomllib.loads(raw.decode("utf-8"))
+        with looking_in(base(path, manifest)):
             return from_dict(tree)
     except FileNotFoundError as error:
         raise RunError(f"{path} is not a run folder: it has no {CONFIG}") from error
@@ -70,15 +78,45 @@ def read_manifest(path: Path) -> dict[str, Any]:
         The manifest.
 
     Raises:
-        RunError: It is missing or damaged.
+        RunError: It is missing, damaged, or of a newer focoop.
     """
+    file = path / MANIFEST
     try:
-        content = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RunError(f"cannot read {path / MANIFEST}: {error}") from error
+        raise RunError(f"cannot read {file}: {error}; {RESTORE}") from error
     if not isinstance(content, dict):
-        raise RunError(f"{path / MANIFEST} is damaged: it holds no table")
+        raise RunError(f"{file} is damaged: it holds no table; {RESTORE}")
+    form = content.get("format", 1)
+    newer = isinstance(form, int) and form > FORMAT
+    if newer and (SUM not in content or is_intact(content)):
+        raise RunError(
+            f"{path} was made by a newer focoop (format {form}; this one reads up to {FORMAT}): "
+            "install that version"
+        )
+    # The format is looked at last: a changed bit in it must not make a folder an old one.
+    if SUM in content and not is_intact(content):
+        raise RunError(f"{file} is damaged: its checksum differs; {RESTORE}")
+    if SUM not in content and form != 1:
+        raise RunError(f"{file} is damaged: it has no checksum; {RESTORE}")
+    content.pop(SUM, None)
     return content
+
+
+def check_sum(file: Path, raw: bytes, manifest: Mapping[str, Any]) -> None:
+    """Refuse a file of a run whose checksum is none of those that the manifest has of it.
+
+    Args:
+        file: The file.
+        raw: Its bytes.
+        manifest: The run's manifest; one of an earlier focoop has no checksums.
+
+    Raises:
+        RunError: The file is not the one that was written.
+    """
+    known = manifest.get(SUMS, {}).get(file.name)
+    if known is not None and checksum(raw) not in known:
+        raise RunError(f"{file} is damaged or was edited: its checksum differs; {RESTORE}")
 
 
 def metric_lines(path: Path, last: int) -> list[tuple[dict[str, Any], bytes]]:
@@ -94,11 +132,18 @@ def metric_lines(path: Path, last: int) -> list[tuple[dict[str, Any], bytes]]:
     Raises:
         RunError: A line is damaged.
     """
-    if not path.is_file():
-        return []
-    whole = path.read_bytes().split(b"\n")[:-1]  # what follows the last newline is torn
     try:
-        lines = [(json.loads(raw), raw) for raw in whole]
-        return [(line, raw) for line, raw in lines if line["round"] <= last]
-    except (ValueError, TypeError, KeyError) as error:
-        raise RunError(f"{path} is damaged ({error}): start the run again") from error
+        whole = path.read_bytes().split(b"\n")[:-1]  # what follows the last newline is torn
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error}") from error
+    lines = []
+    for number, raw in enumerate(whole, start=1):
+        try:
+            line = json.loads(raw)
+            if line["round"] <= last:
+                lines.append((line, raw))
+        except (ValueError, TypeError, KeyError) as error:
+            raise RunError(f"{path} is damaged (line {number}: {error}); {RESTORE}") from error
+    return lines

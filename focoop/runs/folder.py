@@ -5,37 +5,56 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from focoop.caching import checksum, sealed
 from focoop.config import RunConfig, to_toml
 from focoop.errors import RunError
-from focoop.runs.durable import DRAFT, Lock, append, write
+from focoop.runs.convert import converted
+from focoop.runs.durable import DRAFT, Lock, append, keep_copy, locked, remove, write
 from focoop.runs.files import (
+    BEFORE,
     CLIENTS,
     CONFIG,
+    FORMAT,
     LOCK,
     LOG,
     MANIFEST,
     METRICS,
     NAMES,
+    RESTORE,
     STATE,
+    SUMS,
     metric_lines,
     read_config,
     read_manifest,
 )
+from focoop.runs.ledger import Ledger, Sums, Version
 from focoop.runs.manifest import code, now, plain
-from focoop.runs.names import Names, changed, listed, read_names
+from focoop.runs.names import Names, changed, listed, read_names, run_name
 from focoop.runs.places import KEY, base, here
-from focoop.runs.private_store import Params, PrivateStore, dump, read, round_of
+from focoop.runs.private_store import Params, PrivateStore, Vanished, dump, parse
+from focoop.runs.snapshot import (
+    ATTEMPTS,
+    Snapshot,
+    advice,
+    look,
+    moved_on,
+    round_before,
+    state_bytes,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 ADVICE = "restore it, or start a new run with another --out"
+LOOK_AGAIN = "the run has moved on, or the file was removed; open the run again, or restore it"
+KEPT_ROUNDS = 2  # whose private files are there: the last, and the one before for `--round-before`
 
 
 @dataclass(frozen=True)
@@ -48,7 +67,11 @@ class Committed:
 
 
 class RunFolder:
-    """A run on disk. Use it as a context manager while writing: an error then sets the status."""
+    """A run on disk. Use it as a context manager while writing: an error then sets the status.
+
+    A folder that is open for reading shows one round, the last that was committed when it was
+    opened; open it again to see later ones.
+    """
 
     def __init__(self, path: Path, config: RunConfig, manifest: dict[str, Any]) -> None:
         self.path = path
@@ -58,7 +81,8 @@ class RunFolder:
         self._lock = Lock(path / LOCK)
         self._writable = False
         self.note = ""  # what a person should know of a run that was lengthened
-        self.private = PrivateStore(path / CLIENTS, self.last_round())
+        self._seen = Snapshot(-1, Ledger(path, self._name))
+        self.private = PrivateStore(path / CLIENTS, -1, {})
 
     @classmethod
     def create(cls, path: Path | str, config: RunConfig, manifest: Mapping[str, Any]) -> Self:
@@ -84,28 +108,50 @@ class RunFolder:
         if path.is_dir() and {entry.name for entry in path.iterdir()} - own:
             what = "already holds a run" if (path / CONFIG).exists() else "is not empty"
             raise RunError(f"{path} {what}: choose another folder with --out, or remove it")
-        folder = cls(path, config, {KEY: here(path), **manifest})
+        own_facts = {"format": FORMAT, "run": run_name(config)}
+        folder = cls(path, config, {KEY: here(path), **manifest, **own_facts})
         with folder._writing():
-            folder._write_manifest()
-            write(path / CONFIG, to_toml(config).encode())
+            if (path / CONFIG).exists():  # another process was quicker
+                raise RunError(f"{path} already holds a run: choose another folder with --out")
+            folder.keep_file(CONFIG, to_toml(config).encode())
         return folder
 
     @classmethod
-    def open(cls, path: Path | str, *, writable: bool = False) -> Self:
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        writable: bool = False,
+        from_round_before: bool = False,
+        convert: bool = True,
+    ) -> Self:
         """Open a run that exists.
 
         Args:
             path: The run folder.
             writable: Resume the run: what was not committed is undone.
+            from_round_before: Undo the last committed round too.
+            convert: Give a folder of an earlier focoop its checksums, where it can be written.
 
         Returns:
             The run.
+
+        Raises:
+            RunError: The folder is no run, or a file of it is damaged.
         """
         path = Path(path)
         folder = cls(path, read_config(path), read_manifest(path))
         if writable:
             with folder._writing():
+                if from_round_before:
+                    folder._go_back()
+                if not folder._name:
+                    folder._convert()
                 folder._roll_back()
+        elif folder._name or not convert:
+            folder._look()
+        else:
+            folder._gain_sums()
         return folder
 
     @property
@@ -127,7 +173,10 @@ class RunFolder:
 
         None in a folder of an earlier focoop, which has none.
         """
-        return read_names(self.path / NAMES)
+        found = read_names(self.path / NAMES, self.manifest)
+        if found is None and NAMES in self.manifest.get(SUMS, {}) and self.last_round() >= 0:
+            raise RunError(f"{self.path / NAMES} is gone: {RESTORE}")
+        return found
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -154,20 +203,47 @@ class RunFolder:
 
     def last_round(self) -> int:
         """Return the committed round, or -1 where nothing is committed."""
-        path = self.path / STATE
-        return round_of(path) if path.is_file() else -1
+        return self._seen.last
 
     def resume_point(self) -> Committed | None:
-        """Return the state to go on from, or None at the very start."""
-        path = self.path / STATE
-        if not path.is_file():
-            return None
-        tensors, metadata = read(path)
-        return Committed(
-            int(metadata["round"]),
-            {n.removeprefix("shared/"): t for n, t in tensors.items() if n.startswith("shared/")},
-            {n.removeprefix("memory/"): t for n, t in tensors.items() if n.startswith("memory/")},
-        )
+        """Return the state to go on from, or None at the very start.
+
+        Raises:
+            RunError: The state is damaged.
+        """
+        for _ in range(ATTEMPTS):
+            raw = state_bytes(self.path)
+            if raw is None and self._seen.last < 0:
+                return None
+            if raw is not None and checksum(raw) == self._seen.sum:
+                return _committed(self.path, raw)
+            self._look()  # of a run that has moved on; a damaged state is told here
+        raise moved_on(self.path)
+
+    def snapshot(self) -> tuple[Committed | None, PrivateStore]:
+        """Return the state and the private tensors of one round.
+
+        Of a run that trains meanwhile the private tensors are held in memory, since it removes its
+        earlier files.
+
+        Returns:
+            The state, or None at the very start, and the clients' private tensors.
+
+        Raises:
+            RunError: A file is damaged, or the run moves on too quickly to be read.
+        """
+        for _ in range(ATTEMPTS):
+            point = self.resume_point()
+            if self._writable or self._lock.free:
+                return point, self.private
+            try:
+                return point, self.private.held()
+            except Vanished:
+                seen = self._seen.sum
+                self._look()
+                if seen == self._seen.sum:
+                    raise
+        raise moved_on(self.path)
 
     def commit(
         self,
@@ -192,21 +268,32 @@ class RunFolder:
         self._require_writable()
         if round_index <= self.last_round():
             raise RunError(f"round {round_index} of {self.path} is committed already")
+        line = b""
         if metrics is not None:
-            line = json.dumps(plain({"round": round_index, **metrics}), allow_nan=False)
-            append(self.path / METRICS, line.encode() + b"\n")
-        if traffic is not None:
-            rounds = self.manifest.setdefault("rounds", [])
-            rounds.append(plain({"round": round_index, **traffic}))
-        self.manifest["updated"] = now()
-        self._write_manifest()
+            values = plain({"round": round_index, **metrics})
+            line = json.dumps(values, allow_nan=False).encode()
+            append(self.path / METRICS, line + b"\n")
         tensors = {f"shared/{name}": tensor for name, tensor in shared.items()}
         tensors |= {f"memory/{name}": tensor for name, tensor in (memory or {}).items()}
-        write(self.path / STATE, dump(tensors, {"round": str(round_index)}))
-        self.private.settle(round_index)
+        state = dump(tensors, {"round": str(round_index)})
+        ledger, facts = self._seen.ledger, plain(traffic or {})
+        sums = Sums(
+            checksum(state), checksum(line) if line else "", self.private.made_in(round_index)
+        )
+        ledger.add(round_index, {**facts, "time": now()}, sums)
+        if self.last_round() >= 0:
+            keep_copy(self.path / STATE, self.path / BEFORE)
+        write(self.path / STATE, state)
+        self._seen = Snapshot(round_index, ledger, sums.state)
+        self.manifest.setdefault("rounds", []).append({"round": round_index, **facts})
+        self.private.settle(round_index, KEPT_ROUNDS)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the metrics of every committed evaluated round, in order."""
+        """Return the metrics of every committed evaluated round, in order.
+
+        Raises:
+            RunError: A line is damaged or lost.
+        """
         return [line for line, _ in self._committed_lines()]
 
     def pin(self, key: str, value: Any) -> None:
@@ -250,8 +337,7 @@ class RunFolder:
         """
         self.agree_names(names)
         if self.names is None:
-            self._require_writable()
-            write(self.path / NAMES, names.to_json().encode())
+            self.keep_file(NAMES, names.to_json().encode())
 
     def agree_names(
         self, names: Names, *, of: tuple[str, ...] = ("train", "test"), hint: str = ""
@@ -293,6 +379,14 @@ class RunFolder:
         """
         self._require_writable()
         lines = [raw for line, raw in self._committed_lines() if line["round"] != round_index]
+        ledger = self._seen.ledger
+        dropped = {"dropped": True}  # stopped before the line is gone, it is passed over
+        ledger.rewrite(
+            {**entry, **dropped, SUMS: replace(Sums.of(entry), metrics="").to_json()}
+            if entry["round"] == round_index
+            else entry
+            for entry in ledger.entries
+        )
         write(self.path / METRICS, b"".join(raw + b"\n" for raw in lines))
 
     def replace_config(self, config: RunConfig) -> None:
@@ -301,9 +395,26 @@ class RunFolder:
         Args:
             config: The configuration.
         """
-        self._require_writable()
-        write(self.path / CONFIG, to_toml(config).encode())
+        self.keep_file(CONFIG, to_toml(config).encode())
         self.config = config
+
+    def keep_file(self, name: str, content: bytes) -> None:
+        """Write a file of the run, with its checksum in the manifest.
+
+        Args:
+            name: Its name in the folder.
+            content: All of its bytes.
+        """
+        self._require_writable()
+        sums = self.manifest.setdefault(SUMS, {})
+        digest = checksum(content)
+        there = [*sums.get(name, []), digest] if (self.path / name).exists() else [digest]
+        sums[name] = there  # until the new file is in place, the old one counts too
+        self._write_manifest()
+        write(self.path / name, content)
+        if there != [digest]:
+            sums[name] = [digest]
+            self._write_manifest()
 
     def finish(self, status: str, **notes: Any) -> None:
         """Set the final status, add notes to the manifest and release the folder.
@@ -356,20 +467,116 @@ class RunFolder:
         if not self._writable:
             raise RunError(f"{self.path} is open for reading only")
 
+    @property
+    def _name(self) -> str:
+        """What the run is known by in its checksums; empty in a folder of an earlier focoop."""
+        return str(self.manifest.get("run", "")) if self.manifest.get("format") != 1 else ""
+
+    def _look(self) -> None:
+        """See what is committed now."""
+        self._seen = look(self.path, self._name)
+        last, ledger, root = self._seen.last, self._seen.ledger, self.path / CLIENTS
+        if self._name:
+            self.manifest["rounds"] = ledger.facts()
+            known = {client: [version] for client, version in ledger.versions(last).items()}
+            self.private = PrivateStore(root, last, known, advice=LOOK_AGAIN)
+        else:
+            listed_files = PrivateStore(root, last).listed()
+            self.private = PrivateStore(root, last, listed_files, advice=LOOK_AGAIN)
+
     def _roll_back(self) -> None:
-        last = self.last_round()
+        """Undo what was not committed, and check all that the run goes on from."""
+        self._look()
+        last, ledger = self._seen.last, self._seen.ledger
+        newest, earlier = ledger.versions(last), ledger.versions(last - 1)
+        known = {c: sorted({v, earlier.get(c, v)}, key=_round_of) for c, v in newest.items()}
+        self.private = PrivateStore(self.path / CLIENTS, None, known, advice=RESTORE)
+        try:
+            self.private.verify()
+        except RunError as error:
+            problem = str(error).removesuffix(RESTORE)
+            raise RunError(problem + advice(self.path, self._name)) from error
         if (self.path / METRICS).exists():
             write(self.path / METRICS, b"".join(raw + b"\n" for _, raw in self._committed_lines()))
-        self.private.settle(last)
-        rounds = self.manifest.get("rounds", [])
-        self.manifest["rounds"] = [entry for entry in rounds if entry["round"] <= last]
+        self.private.sweep()
+        for draft in self.path.glob(f"*{DRAFT}"):
+            remove(draft)
+        ledger.rewrite(ledger.entries)
         resumed = self.manifest.setdefault("resumed", [])
         resumed.append({"round": last, "time": now(), "code": code()})
         self.manifest["status"] = "running"
         self._write_manifest()
 
+    def _go_back(self) -> None:
+        """Put the state of the round before in the place of the last one."""
+        found = round_before(self.path, self._name)
+        if found is None:
+            raise RunError(
+                f"{self.path} has no round before the last one that is whole: {RESTORE}"
+            )
+        write(self.path / STATE, found[1])
+
+    def _convert(self) -> None:
+        self.manifest = converted(self.path, self.config, self.manifest)
+        self._write_manifest()
+
+    def _gain_sums(self) -> None:
+        """Give a folder of an earlier focoop its checksums, and say so."""
+        said = "what it holds now was taken as right, and has checksums from now on"
+        try:
+            with locked(self.path / LOCK):
+                self._convert()
+        except (RunError, OSError) as error:
+            said = f"it was read unchecked ({error})"
+        self._look()
+        warnings.warn(
+            f"{self.path} has no checksums (an earlier focoop made it): {said}", stacklevel=4
+        )
+
     def _write_manifest(self) -> None:
-        write(self.path / MANIFEST, json.dumps(self.manifest, indent=1).encode() + b"\n")
+        kept = {key: value for key, value in self.manifest.items() if key != "rounds"}
+        text = json.dumps(sealed(json.loads(json.dumps(kept))), indent=1)
+        write(self.path / MANIFEST, text.encode() + b"\n")
 
     def _committed_lines(self) -> list[tuple[dict[str, Any], bytes]]:
-        return metric_lines(self.path / METRICS, self.last_round())
+        path, last = self.path / METRICS, self.last_round()
+        lines = metric_lines(path, last)
+        if not self._name:
+            finished = self.manifest.get("status") == "finished"
+            if finished and lines and lines[-1][0]["round"] != last:
+                raise RunError(f"{path} has lost the line of round {last}, the last: {RESTORE}")
+            return lines
+        entries = self._seen.ledger.entries
+        expected = {entry["round"]: Sums.of(entry).metrics for entry in entries}
+        dropped = {entry["round"] for entry in entries if entry.get("dropped")}
+        lines = [pair for pair in lines if pair[0]["round"] not in dropped]
+        found = {line["round"]: checksum(raw) for line, raw in lines}
+        for index, digest in expected.items():
+            if digest and index not in found:
+                raise RunError(f"{path} has lost the line of round {index}: {self._mend(index)}")
+            if found.get(index, "") != digest:
+                raise RunError(
+                    f"{path} is damaged (round {index}: the checksum differs); {self._mend(index)}"
+                )
+        if len(lines) != len(found) or set(found) - set(expected):
+            raise RunError(f"{path} is damaged: it has lines that the run did not write; {RESTORE}")
+        return lines
+
+    def _mend(self, round_index: int) -> str:
+        """What to do about a lost line of metrics."""
+        if round_index == self.last_round():
+            return advice(self.path, self._name)
+        return f"{RESTORE}; its last state is whole: focoop evaluate {self.path}"
+
+
+def _committed(run: Path, raw: bytes) -> Committed:
+    tensors, metadata = parse(run / STATE, raw)
+    return Committed(
+        int(metadata["round"]),
+        {n.removeprefix("shared/"): t for n, t in tensors.items() if n.startswith("shared/")},
+        {n.removeprefix("memory/"): t for n, t in tensors.items() if n.startswith("memory/")},
+    )
+
+
+def _round_of(version: Version) -> int:
+    return version.round_index

@@ -16,8 +16,8 @@ import torch
 from focoop import __version__
 from focoop.config import RunConfig, config_hash
 from focoop.plugins import origin
+from focoop.runs.files import FORMAT
 
-FORMAT = 1
 PACKAGES = ("torch", "numpy", "safetensors", "open_clip_torch")
 # Environment variables that choose other kernels, which round otherwise.
 KERNEL_LIMITS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")

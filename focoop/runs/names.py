@@ -7,11 +7,14 @@ again.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from focoop.caching import checksum
+from focoop.config import RunConfig, to_toml
 from focoop.errors import RunError
+from focoop.runs.files import check_sum
 
 SHOWN = 8  # differences that a message lists
 Counts = Mapping[str, int]
@@ -111,11 +114,12 @@ class Names:
         return lines
 
 
-def read_names(path: Path) -> Names | None:
+def read_names(path: Path, manifest: Mapping[str, Any]) -> Names | None:
     """Read the names of a run.
 
     Args:
         path: The file.
+        manifest: The run's manifest, with the checksum of the file.
 
     Returns:
         The names; None where there is no such file, as in folders of an earlier focoop.
@@ -124,11 +128,28 @@ def read_names(path: Path) -> Names | None:
         RunError: The file is damaged.
     """
     try:
-        return Names.from_json(path.read_text(encoding="utf-8"))
+        raw = path.read_bytes()
+        check_sum(path, raw, manifest)
+        return Names.from_json(raw.decode("utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path} is damaged ({error}): start the run again") from error
+
+
+def run_name(config: RunConfig) -> str:
+    """Return what a run is known by in its checksums: all settings but the number of rounds.
+
+    Equal runs have the same name, and a run keeps it when it is lengthened.
+
+    Args:
+        config: The run's configuration.
+
+    Returns:
+        Hexadecimal digits.
+    """
+    same = replace(config, federation=replace(config.federation, rounds=1))
+    return checksum("run", to_toml(same))
 
 
 def listed(lines: Sequence[str]) -> str:

@@ -33,9 +33,15 @@ def test_reading_sees_only_what_is_committed(tmp_path: Path) -> None:
             reader.commit(3, {})
 
 
-def test_old_private_versions_are_collected(reference: Path) -> None:
+def test_private_files_of_the_last_two_rounds_are_kept(reference: Path) -> None:
     names = sorted(str(p.relative_to(reference)) for p in (reference / "clients").rglob("*.safe*"))
-    assert names == [f"clients/{c:04d}/round-0004.safetensors" for c in range(CLIENTS)]
+    before = {0: 3, 1: 3, 2: 2}  # client 2 takes part in every second round
+    assert len(before) == CLIENTS
+    assert names == [
+        f"clients/{client:04d}/round-{index:04d}.safetensors"
+        for client, earlier in before.items()
+        for index in (earlier, 4)
+    ]
 
 
 def test_state_keeps_shared_apart_from_memory_and_every_bit(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from focoop.errors import RunError
 from focoop.runs import NAMES, Client, Names, RunFolder
 from tests.runs.own_images import COLOURS, SETTINGS, SITES, write_sites
-from tests.runs.work import CONFIG, new_manifest
+from tests.runs.work import CONFIG, as_earlier, change_manifest, new_manifest
 from tests.toy_command import call
 
 SET = [word for setting in SETTINGS for word in ("--set", setting)]
@@ -37,10 +37,9 @@ def project(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     """A copy of the project at another place, with the features that were made before."""
     monkeypatch.setenv("FOCOOP_CACHE", str(trained / "cache"))
     shutil.copytree(trained, tmp_path / "project", ignore=shutil.ignore_patterns("cache"))
-    manifest = tmp_path / "project" / "runs" / "mine" / "manifest.json"
-    told = json.loads(manifest.read_text())
-    told["paths_relative_to"]["folder"] = str(tmp_path / "project")
-    manifest.write_text(json.dumps(told))
+    run = tmp_path / "project" / "runs" / "mine"
+    told = json.loads((run / "manifest.json").read_text())["paths_relative_to"]
+    change_manifest(run, paths_relative_to={**told, "folder": str(tmp_path / "project")})
     monkeypatch.chdir(tmp_path)
     return tmp_path / "project"
 
@@ -200,8 +199,11 @@ def test_a_run_resumes_from_another_folder(project: Path) -> None:
 
 def test_a_folder_of_an_earlier_focoop_opens_and_says_what_is_not_checked(project: Path) -> None:
     run = project / "runs" / "mine"
-    (run / NAMES).unlink()
-    with pytest.warns(UserWarning, match="has no names.json .*names were not checked, its data_ha"):
+    as_earlier(run, without=(NAMES,))
+    with (
+        pytest.warns(UserWarning, match="has no names.json .*names were not checked, its data_ha"),
+        pytest.warns(UserWarning, match="has no checksums .*has checksums from now on"),
+    ):
         assert call("evaluate", str(run)).exit_code == 0
     opened = RunFolder.open(run)
     assert opened.names is None and opened.metrics()

@@ -1,5 +1,6 @@
 """A small federation on a run folder, and crashes at its disk operations."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from focoop import runs
+from focoop.caching import sealed
 from focoop.config.loading import RunConfig
 from focoop.seeds import torch_generator
 
@@ -61,6 +63,26 @@ def content(path: Path) -> dict[str, bytes]:
     }
 
 
+def change_manifest(path: Path, **facts: Any) -> None:
+    """Put facts into a run's manifest, as focoop would."""
+    told = json.loads((path / runs.MANIFEST).read_text())
+    (path / runs.MANIFEST).write_text(json.dumps(sealed({**told, **facts})))
+
+
+def as_earlier(path: Path, *, without: tuple[str, ...] = ()) -> None:
+    """Make a run folder what focoop of format 1 wrote: no checksums, rounds in the manifest."""
+    folder = runs.RunFolder.open(path)
+    told = json.loads((path / runs.MANIFEST).read_text())
+    told = {key: told[key] for key in told if key not in ("run", "sum", "sums")}
+    told |= {"format": 1, "rounds": folder.manifest["rounds"]}
+    (path / runs.MANIFEST).write_text(json.dumps(told, indent=1))
+    for name in (runs.ROUNDS, runs.BEFORE, *without):
+        (path / name).unlink(missing_ok=True)
+    for client in (path / runs.CLIENTS).glob("*"):
+        for earlier in sorted(client.iterdir())[:-1]:
+            earlier.unlink()
+
+
 class Crash(BaseException):
     """Stands for the end of the process; no `except Exception` may survive it."""
 
@@ -84,6 +106,6 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, moment: int, after: bool) -> Calla
 
         monkeypatch.setattr(os, name, counted)
 
-    for name in ("replace", "fsync", "unlink"):
+    for name in ("replace", "fsync", "unlink", "link"):
         wrap(name)
     return lambda: count
