@@ -6,9 +6,11 @@ each atomically; an interrupted run goes on after its last finished shard. The l
 shards into one feature file. While a batch is encoded, threads read the next ones.
 """
 
+import contextlib
 import hashlib
 import json
 import shutil
+import warnings
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -16,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from safetensors.torch import save as dump_tensors
+from safetensors import safe_open
 from torch import Tensor
 
 from focoop.caching import cache_folder
@@ -24,7 +26,7 @@ from focoop.clip import Backbone
 from focoop.data import CORRUPTIONS, RECIPE, ImageSet, altered, check, data_hash, read_ahead
 from focoop.errors import ConfigError, DataError
 from focoop.features.feature_set import FeatureSet
-from focoop.features.storage import ALL, load_split, quantise, read_file, write_atomic, write_file
+from focoop.features.storage import ALL, has_sums, load_split, quantise, read_file, write_file
 from focoop.progress import tell
 
 FORMAT = 2  # part of every key: raise it when the same inputs give other features
@@ -139,14 +141,36 @@ def encode(
         view = View(patches, corruption, severity, number)
         final = _stored(cache, view, backbone, data)
         report = progress or partial(tell, f"encoding {view.named(images)}")
-        if final.exists():
-            report(len(images), len(images))
-        else:
-            _Job(images, backbone, view, final, batch_size, shard_size).run(report)
-        feature_sets.append(
-            load_split(final, ALL, with_patches=patches is not None, provenance=origin)
-        )
+        job = _Job(images, backbone, view, final, batch_size, shard_size)
+        features = partial(load_split, final, ALL, provenance=origin)
+        feature_sets.append(_made(job, report, partial(features, with_patches=patches is not None)))
     return replace(feature_sets[0], views=tuple(feature_sets[1:])) if views else feature_sets[0]
+
+
+def _made(job: "_Job", progress: Progress, load: Callable[[], FeatureSet]) -> FeatureSet:
+    """A set's features from the cache; made now where they are missing or damaged."""
+    if job.final.exists():
+        progress(len(job.images), len(job.images))
+        try:
+            features = load()
+            _gain_sums(job.final)
+        except DataError as error:
+            warnings.warn(f"{error}. Its images are encoded again", stacklevel=4)
+            with contextlib.suppress(OSError):
+                job.final.unlink()
+        else:
+            return features
+    job.run(progress)
+    return load()
+
+
+def _gain_sums(path: Path) -> None:
+    """Give a cached file of an earlier focoop its checksums; what it holds is taken as right."""
+    with safe_open(path, "pt") as file:
+        known = has_sums(file.metadata() or {})
+    if not known:
+        with contextlib.suppress(DataError):  # a folder that cannot be written
+            write_file(path, *read_file(path))
 
 
 def _stored(cache: Path, view: View, backbone: Backbone, data: str) -> Path:
@@ -177,7 +201,7 @@ class _Job:
         """Encode what is missing and join the shards, unless another process was quicker."""
         starts = range(0, len(self.images), self.shard_size)
         shards = {start: self.folder / f"{start:08d}.safetensors" for start in starts}
-        missing = [start for start in starts if not _sound(shards[start])]
+        missing = [start for start in starts if not self.sound(shards[start])]
         todo = sum(len(self.rows(start)) for start in missing)
         done = len(self.images) - todo
         progress(done, len(self.images))
@@ -199,12 +223,20 @@ class _Job:
     def store(self, shard: Path, tensors: dict[str, Tensor]) -> bool:
         """Write one shard; False when another process has finished the set and cleared up."""
         try:
-            write_atomic(shard, dump_tensors(tensors))
+            write_file(shard, tensors, {"part of": self.final.stem, "shard": shard.name})
         except FileNotFoundError:
             if not self.final.exists():
                 raise
             return False
         return True
+
+    def sound(self, shard: Path) -> bool:
+        """Whether a shard is there, whole and of this place; another one is made again."""
+        try:
+            told = read_file(shard)[1]
+        except DataError:
+            return False
+        return (told.get("part of"), told.get("shard")) == (self.final.stem, shard.name)
 
     def rows(self, start: int) -> range:
         """Row numbers of the shard that begins at `start`."""
@@ -274,15 +306,6 @@ class _Job:
         if view.augmented:
             metadata["view"] = f"{view.augmented}: {RECIPE}"
         write_file(self.final, tensors, metadata)
-
-
-def _sound(path: Path) -> bool:
-    """Whether a shard is there and whole; a damaged one is made again."""
-    try:
-        read_file(path)
-    except DataError:
-        return False
-    return True
 
 
 def _joined(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:

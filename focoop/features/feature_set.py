@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -125,11 +126,19 @@ class FeatureSet(LabelledFeatures):
             The set with new labels.
 
         Raises:
-            DataError: A class of the set is not among them.
+            DataError: A class of the set is not among them, or may be two of them.
         """
+        refuse_same_names(classes, "the class names to number by")
         exact = {name: i for i, name in enumerate(classes)}
         place = {plain(name): i for i, name in enumerate(classes)}
+        alike = Counter(plain(name) for name in classes)
         used = set(self.labels.tolist())
+        for name in [self.classes[i] for i in sorted(used)]:
+            if name not in exact and alike[plain(name)] > 1:
+                two = [repr(other) for other in classes if plain(other) == plain(name)]
+                raise DataError(
+                    f"class {name!r} may be {' or '.join(two)}: give it the name of one of them"
+                )
         strangers = [
             name for i, name in enumerate(self.classes) if i in used and plain(name) not in place
         ]
@@ -142,3 +151,31 @@ class FeatureSet(LabelledFeatures):
         table = torch.tensor([exact.get(name, place.get(plain(name), -1)) for name in self.classes])
         views = tuple(view.with_classes(classes) for view in self.views)
         return replace(self, labels=table[self.labels], classes=tuple(classes), views=views)
+
+
+def refuse_same_names(classes: Sequence[str], where: str) -> None:
+    """Refuse classes of one name: their images could not be told apart by any prompt.
+
+    Underscores are read as spaces, as prompts read them; capital letters count.
+
+    Args:
+        classes: The class names.
+        where: What has them, for the message.
+
+    Raises:
+        DataError: Two classes have one name.
+
+    >>> refuse_same_names(("cup", "a_b", "a b"), "the set")
+    Traceback (most recent call last):
+    focoop.errors.DataError: classes 1 and 2 of the set are both called 'a b' ('a_b' and 'a b'): \
+give each class its own name
+    """
+    seen: dict[str, int] = {}
+    for place, name in enumerate(classes):
+        read = " ".join(name.replace("_", " ").split())
+        first = seen.setdefault(read, place)
+        if first != place:
+            raise DataError(
+                f"classes {first} and {place} of {where} are both called {read!r} "
+                f"({classes[first]!r} and {name!r}): give each class its own name"
+            )

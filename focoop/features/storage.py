@@ -4,6 +4,10 @@ A file holds N rows: `pooled` (N, D) float16, or `pooled_q` (N, D) int8 times `p
 `labels` (N,) into the metadata's JSON list `classes`; `split` (N,) into the JSON list `splits`, or
 into `domains` where the rows are cut by domain. Patches of M of the rows: `patches_q` (M, P, D)
 int8, `patches_scale` (M, P), `patches_index` (M,). Loading makes every vector unit float32 again.
+
+The metadata's JSON table `checksums` has a checksum of each tensor and, under an empty name, of all
+other metadata; what is read is compared with it. Files of an earlier focoop have none and are read
+as they are.
 """
 
 import gzip
@@ -20,13 +24,14 @@ from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
 from focoop import caching
-from focoop.caching import write_whole
+from focoop.caching import checksum, tensor_sum, write_whole
 from focoop.errors import DataError
-from focoop.features.feature_set import FeatureSet
+from focoop.features.feature_set import FeatureSet, refuse_same_names
 
 Metadata = dict[str, str]
 DEFAULT_SPLITS = ("train", "test")
 ALL = "all"
+SUMS = "checksums"  # in the metadata
 MAKING = ("backbone", "fingerprint", "patches", "corruption")
 
 
@@ -68,7 +73,7 @@ def load_split(
     """
     path = Path(path)
     status = path.stat() if path.is_file() else None
-    version = status and (status.st_mtime_ns, status.st_size)
+    version = status and (status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size)
     origin = tuple(sorted((provenance or {}).items()))
     features: FeatureSet = caching.FEATURES.get(
         (str(path), version, split, with_patches, origin),
@@ -89,7 +94,7 @@ def _load_split(
     if with_patches:
         rows, patches = _patches(path, tensors, rows)
     domains = split_ids[rows] if "domains" in metadata else None
-    known = {k: v for k, v in metadata.items() if k not in ("classes", "domains", "splits")}
+    known = {k: v for k, v in metadata.items() if k not in ("classes", "domains", "splits", SUMS)}
     return FeatureSet(
         pooled=F.normalize(_vectors(path, tensors, "pooled", rows), dim=-1),
         patches=patches,
@@ -120,12 +125,64 @@ def read_file(path: Path, *, with_patches: bool = True) -> tuple[dict[str, Tenso
         if path.suffix == ".gz":
             raw = gzip.decompress(path.read_bytes())
             header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
-            return parse_tensors(raw), dict(header.get("__metadata__", {}))
-        with safe_open(path, "pt") as stored:
-            keys = [k for k in stored.keys() if with_patches or not k.startswith("patches")]  # noqa: SIM118 (no iterator)
-            return {key: stored.get_tensor(key) for key in keys}, dict(stored.metadata() or {})
+            tensors, metadata = parse_tensors(raw), dict(header.get("__metadata__", {}))
+        else:
+            with safe_open(path, "pt") as stored:
+                keys = [k for k in stored.keys() if with_patches or not k.startswith("patches")]  # noqa: SIM118 (no iterator)
+                tensors = {key: stored.get_tensor(key) for key in keys}
+                metadata = dict(stored.metadata() or {})
+        _agree(path, tensors, metadata)
     except (OSError, EOFError, ValueError, KeyError, zlib.error, SafetensorError) as error:
         raise damaged(path, f"it cannot be read ({error})") from error
+    return tensors, metadata
+
+
+def has_sums(metadata: Mapping[str, str]) -> bool:
+    """Say whether a feature file has checksums.
+
+    Args:
+        metadata: The file's metadata.
+
+    Returns:
+        Whether it has; files of an earlier focoop have none.
+    """
+    return SUMS in metadata
+
+
+def with_sums(tensors: Mapping[str, Tensor], metadata: Metadata) -> Metadata:
+    """Return the metadata of a feature file with checksums of all it holds.
+
+    Args:
+        tensors: The file's tensors.
+        metadata: Its metadata.
+
+    Returns:
+        The metadata to be written.
+    """
+    told = {key: value for key, value in metadata.items() if key != SUMS}
+    sums = {name: tensor_sum(name, tensor) for name, tensor in sorted(tensors.items())}
+    sums[""] = checksum(json.dumps([told, sums], sort_keys=True))
+    return {**told, SUMS: json.dumps(sums)}
+
+
+def _agree(path: Path, tensors: Mapping[str, Tensor], metadata: Metadata) -> None:
+    """Refuse tensors or metadata that are not those that were written."""
+    if SUMS not in metadata:
+        if any(_nearly(key) for key in metadata):
+            raise damaged(path, "the name of its checksums differs")
+        return
+    sums: dict[str, str] = json.loads(metadata[SUMS])
+    told = {key: value for key, value in metadata.items() if key != SUMS}
+    if sums.pop("", None) != checksum(json.dumps([told, sums], sort_keys=True)):
+        raise damaged(path, "the checksum of its metadata differs")
+    for name, tensor in tensors.items():
+        if sums.get(name) != tensor_sum(name, tensor):
+            raise damaged(path, f"the checksum of {name!r} differs")
+
+
+def _nearly(key: str) -> bool:
+    """Whether a name is that of the checksums with one letter changed."""
+    return len(key) == len(SUMS) and sum(a != b for a, b in zip(key, SUMS, strict=True)) == 1
 
 
 def write_file(path: Path, tensors: Mapping[str, Tensor], metadata: Metadata) -> None:
@@ -138,7 +195,8 @@ def write_file(path: Path, tensors: Mapping[str, Tensor], metadata: Metadata) ->
         tensors: Tensors by name.
         metadata: Texts by name.
     """
-    raw = _ordered(dump_tensors({k: v.contiguous() for k, v in tensors.items()}, metadata))
+    tensors = {key: value.contiguous() for key, value in tensors.items()}
+    raw = _ordered(dump_tensors(tensors, with_sums(tensors, metadata)))
     if path.suffix == ".gz":
         # Levels of features have no repeats to find: Huffman alone is smaller and quicker here.
         packer = zlib.compressobj(9, zlib.DEFLATED, 31, 9, zlib.Z_HUFFMAN_ONLY)
@@ -256,6 +314,7 @@ def _check(
     if "classes" not in metadata:
         raise damaged(path, "the list 'classes' is missing from its metadata")
     classes = tuple(str(name) for name in json.loads(metadata["classes"]))
+    refuse_same_names(classes, str(path))
     labels, split = tensors["labels"].long(), tensors["split"].long()
     pooled = tensors.get("pooled", tensors.get("pooled_q", labels))
     if not len(labels) == len(split) == len(pooled):
@@ -288,6 +347,20 @@ def _rows_of(
 
 def _vectors(path: Path, tensors: Mapping[str, Tensor], key: str, rows: Tensor) -> Tensor:
     """Float32 vectors of `rows`, from floats or from levels and scales."""
+    vectors = _dequantised(path, tensors, key, rows)
+    flat = vectors.flatten(1) if len(vectors) else vectors.reshape(0, 1)
+    if not bool(torch.isfinite(flat.sum())):  # one sum is quicker than a look at every number
+        bad = (~torch.isfinite(flat)).any(dim=1).nonzero()[:, 0]
+        if len(bad):
+            raise DataError(
+                f"feature file {path} holds numbers that are not finite (nan or inf) in {len(bad)} "
+                f"of {len(flat)} rows, first in row {int(rows[bad[0]])} of {key!r}: make these "
+                "features again, or leave the rows out"
+            )
+    return vectors
+
+
+def _dequantised(path: Path, tensors: Mapping[str, Tensor], key: str, rows: Tensor) -> Tensor:
     if key in tensors:
         return tensors[key][rows].float()
     levels, scale = tensors.get(f"{key}_q"), tensors.get(f"{key}_scale")

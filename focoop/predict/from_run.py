@@ -19,7 +19,7 @@ from focoop.methods import Method, Params, Server, State, Task, create
 from focoop.predict.calibration import Calibration
 from focoop.predict.model import Client, Facts, Model
 from focoop.predict.side import Side
-from focoop.runs import Names, RunFolder, anchored
+from focoop.runs import Names, PrivateStore, RunFolder, anchored
 from focoop.scenario import make_task, open_backbone
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ def model_of_run(
     Raises:
         RunError: Nothing is committed, or the folder lacks what is needed.
     """
-    committed, names = folder.resume_point(), folder.names
+    committed, store = folder.snapshot()  # of one round, also while the run goes on
+    names = folder.names
     if committed is None:
         raise RunError(f"{folder.path} has no committed round yet: run it first")
     if names is None:
@@ -70,7 +71,7 @@ def model_of_run(
         keys.insert(0, None)
     words = _words_of_prompts(names.words, shared)
     facts = _facts(folder, config, backbone, names, words, task)
-    sides = partial(_side, method, task, initial, shared, folder, names)
+    sides = partial(_side, method, task, initial, shared, store, names)
     opened: Callable[[], Backbone] = lambda: backbone  # noqa: E731
     return Model(facts, method, task, sides, keys, opened, calibration_of(folder), client)
 
@@ -145,7 +146,7 @@ def _side(
     task: Task,
     initial: State,
     shared: Params,
-    folder: RunFolder,
+    store: PrivateStore,
     names: Names,
     client: int | None,
 ) -> Side:
@@ -157,7 +158,7 @@ def _side(
     counts = torch.tensor([int(held.get(name, 0)) for name in names.classes])
     private = None
     if initial.private:  # a client of pooled data has no tensors of its own
-        private = folder.private.load(0 if method.pools_data else client)
+        private = store.load(0 if method.pools_data else client)
     return folded(method, task, initial, shared, client, private, counts)
 
 

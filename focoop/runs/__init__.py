@@ -11,8 +11,9 @@
     log.txt                              what happened when, warnings, errors with their traceback
 
 A round's private tensors, metrics and line are written first; replacing `state.safetensors` commits
-them all. Private files of the last two rounds are kept. Opening for writing undoes whatever is newer than the committed round, so a run
-killed at any moment goes on as if the unfinished round had never begun.
+them all. Private files of the last two rounds are kept. Opening for writing undoes whatever is
+newer than the committed round, so a run killed at any moment goes on as if the unfinished round had
+never begun. Whatever is read is compared with its checksum.
 
 A folder opens anywhere and needs no image:
 

@@ -170,4 +170,6 @@ def survey_runs(root: Path) -> tuple[list[RunFolder], list[DamagedRun]]:
         except (RunError, OSError, RecursionError) as error:
             if (path.parent / MANIFEST).exists() or (path.parent / STATE).exists():
                 damaged.append(DamagedRun(path.parent, str(error)))
-    return sorted(folders, key=lambda run: (str(run.manifest.get("started", "")), run.path)), damaged
+    return sorted(
+        folders, key=lambda run: (str(run.manifest.get("started", "")), run.path)
+    ), damaged

@@ -54,7 +54,9 @@ def converted(run: Path, config: RunConfig, manifest: dict[str, Any]) -> dict[st
         for entry in manifest.get("rounds", [])
         if entry["round"] <= last
     }
-    lines = {line["round"]: checksum(raw) for line, raw in metric_lines(run / METRICS, last)}
+    lines = {
+        line["round"]: checksum(raw) for line, raw in metric_lines(run / METRICS, last, manifest)
+    }
     private: dict[int, dict[int, str]] = {}
     for client, versions in PrivateStore(run / CLIENTS, last).listed().items():
         for version in [v for v in versions if v.round_index <= last][-1:]:

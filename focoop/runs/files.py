@@ -119,31 +119,65 @@ def check_sum(file: Path, raw: bytes, manifest: Mapping[str, Any]) -> None:
         raise RunError(f"{file} is damaged or was edited: its checksum differs; {RESTORE}")
 
 
-def metric_lines(path: Path, last: int) -> list[tuple[dict[str, Any], bytes]]:
-    """Read the lines of a file of metrics.
+def raw_lines(path: Path) -> list[bytes]:
+    """Read the whole lines of a file; what follows the last newline was cut short by a crash.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The lines; none where there is no file.
+
+    Raises:
+        RunError: It cannot be read.
+    """
+    try:
+        return path.read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error}") from error
+
+
+def round_of_line(raw: bytes) -> int | None:
+    """Return the round of a line of metrics.
+
+    Args:
+        raw: The line.
+
+    Returns:
+        Its number; None where the line is damaged.
+    """
+    try:
+        index = json.loads(raw)["round"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return index if isinstance(index, int) else None
+
+
+def metric_lines(
+    path: Path, last: int, manifest: Mapping[str, Any]
+) -> list[tuple[dict[str, Any], bytes]]:
+    """Read the lines of a file of metrics that has no checksums.
 
     Args:
         path: The file.
         last: The round after which lines are left out.
+        manifest: The run's manifest.
 
     Returns:
         Each line, parsed and as its bytes on disk.
 
     Raises:
-        RunError: A line is damaged.
+        RunError: A line is damaged, or the last one of a finished run is lost.
     """
-    try:
-        whole = path.read_bytes().split(b"\n")[:-1]  # what follows the last newline is torn
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {error}") from error
     lines = []
-    for number, raw in enumerate(whole, start=1):
-        try:
-            line = json.loads(raw)
-            if line["round"] <= last:
-                lines.append((line, raw))
-        except (ValueError, TypeError, KeyError) as error:
-            raise RunError(f"{path} is damaged (line {number}: {error}); {RESTORE}") from error
+    for number, raw in enumerate(raw_lines(path), start=1):
+        index = round_of_line(raw)
+        if index is None:
+            raise RunError(f"{path} is damaged (line {number}); {RESTORE}")
+        if index <= last:
+            lines.append((json.loads(raw), raw))
+    if manifest.get("status") == "finished" and lines and lines[-1][0]["round"] != last:
+        raise RunError(f"{path} has lost the line of round {last}, the last: {RESTORE}")
     return lines

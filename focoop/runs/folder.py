@@ -1,13 +1,12 @@
-"""One run on disk: opened, committed round by round, and checked against its data."""
+"""One run on disk: made, opened, and committed round by round."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -16,7 +15,7 @@ from focoop.caching import checksum, sealed
 from focoop.config import RunConfig, to_toml
 from focoop.errors import RunError
 from focoop.runs.convert import converted
-from focoop.runs.durable import DRAFT, Lock, append, keep_copy, locked, remove, write
+from focoop.runs.durable import DRAFT, append, keep_copy, locked, remove, write
 from focoop.runs.files import (
     BEFORE,
     CLIENTS,
@@ -30,59 +29,31 @@ from focoop.runs.files import (
     RESTORE,
     STATE,
     SUMS,
-    metric_lines,
     read_config,
     read_manifest,
 )
-from focoop.runs.ledger import Ledger, Sums, Version
+from focoop.runs.ledger import Sums, Version
 from focoop.runs.manifest import code, now, plain
-from focoop.runs.names import Names, changed, listed, read_names, run_name
-from focoop.runs.places import KEY, base, here
-from focoop.runs.private_store import Params, PrivateStore, Vanished, dump, parse
-from focoop.runs.snapshot import (
-    ATTEMPTS,
-    Snapshot,
-    advice,
-    look,
-    moved_on,
-    round_before,
-    state_bytes,
-)
+from focoop.runs.names import Names, run_name
+from focoop.runs.places import KEY, here
+from focoop.runs.private_store import PrivateStore, dump
+from focoop.runs.reading import Committed, RunReader
+from focoop.runs.snapshot import Snapshot, advice, round_before
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-ADVICE = "restore it, or start a new run with another --out"
-LOOK_AGAIN = "the run has moved on, or the file was removed; open the run again, or restore it"
+__all__ = ["Committed", "RunFolder"]
+
 KEPT_ROUNDS = 2  # whose private files are there: the last, and the one before for `--round-before`
 
 
-@dataclass(frozen=True)
-class Committed:
-    """The last committed round: its number, the shared tensors and the server's memory."""
-
-    round_index: int
-    shared: Params
-    memory: Params
-
-
-class RunFolder:
+class RunFolder(RunReader):
     """A run on disk. Use it as a context manager while writing: an error then sets the status.
 
     A folder that is open for reading shows one round, the last that was committed when it was
     opened; open it again to see later ones.
     """
-
-    def __init__(self, path: Path, config: RunConfig, manifest: dict[str, Any]) -> None:
-        self.path = path
-        self.config = config
-        self.manifest = manifest
-        self.log = logging.Logger("focoop.run", logging.INFO)  # silent until `run_log` opens a file
-        self._lock = Lock(path / LOCK)
-        self._writable = False
-        self.note = ""  # what a person should know of a run that was lengthened
-        self._seen = Snapshot(-1, Ledger(path, self._name))
-        self.private = PrivateStore(path / CLIENTS, -1, {})
 
     @classmethod
     def create(cls, path: Path | str, config: RunConfig, manifest: Mapping[str, Any]) -> Self:
@@ -154,97 +125,6 @@ class RunFolder:
             folder._gain_sums()
         return folder
 
-    @property
-    def status(self) -> str:
-        """Return `finished`, `failed`, `interrupted`, `running` or, of a dead process, `killed`."""
-        status = str(self.manifest.get("status", "running"))
-        return (
-            "killed" if status == "running" and not self._writable and self._lock.free else status
-        )
-
-    @property
-    def base(self) -> Path:
-        """Return the folder that relative paths of the configuration mean."""
-        return base(self.path, self.manifest)
-
-    @property
-    def names(self) -> Names | None:
-        """Return classes, clients and words.
-
-        None in a folder of an earlier focoop, which has none.
-        """
-        found = read_names(self.path / NAMES, self.manifest)
-        if found is None and NAMES in self.manifest.get(SUMS, {}) and self.last_round() >= 0:
-            raise RunError(f"{self.path / NAMES} is gone: {RESTORE}")
-        return found
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Return the class names, in the order of the labels."""
-        return self._named().classes
-
-    @property
-    def client_names(self) -> tuple[str, ...]:
-        """Return the names of the clients, in the order of their numbers."""
-        return tuple(client.name for client in self._named().clients)
-
-    @property
-    def negative_words(self) -> tuple[str, ...]:
-        """Return the mined words of the OOD prompts; empty for methods that use none."""
-        return self._named().words
-
-    def _named(self) -> Names:
-        names = self.names
-        if names is None:
-            raise RunError(
-                f"{self.path} has no {NAMES}: an earlier focoop made it; run it again to have one"
-            )
-        return names
-
-    def last_round(self) -> int:
-        """Return the committed round, or -1 where nothing is committed."""
-        return self._seen.last
-
-    def resume_point(self) -> Committed | None:
-        """Return the state to go on from, or None at the very start.
-
-        Raises:
-            RunError: The state is damaged.
-        """
-        for _ in range(ATTEMPTS):
-            raw = state_bytes(self.path)
-            if raw is None and self._seen.last < 0:
-                return None
-            if raw is not None and checksum(raw) == self._seen.sum:
-                return _committed(self.path, raw)
-            self._look()  # of a run that has moved on; a damaged state is told here
-        raise moved_on(self.path)
-
-    def snapshot(self) -> tuple[Committed | None, PrivateStore]:
-        """Return the state and the private tensors of one round.
-
-        Of a run that trains meanwhile the private tensors are held in memory, since it removes its
-        earlier files.
-
-        Returns:
-            The state, or None at the very start, and the clients' private tensors.
-
-        Raises:
-            RunError: A file is damaged, or the run moves on too quickly to be read.
-        """
-        for _ in range(ATTEMPTS):
-            point = self.resume_point()
-            if self._writable or self._lock.free:
-                return point, self.private
-            try:
-                return point, self.private.held()
-            except Vanished:
-                seen = self._seen.sum
-                self._look()
-                if seen == self._seen.sum:
-                    raise
-        raise moved_on(self.path)
-
     def commit(
         self,
         round_index: int,
@@ -288,14 +168,6 @@ class RunFolder:
         self.manifest.setdefault("rounds", []).append({"round": round_index, **facts})
         self.private.settle(round_index, KEPT_ROUNDS)
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """Return the metrics of every committed evaluated round, in order.
-
-        Raises:
-            RunError: A line is damaged or lost.
-        """
-        return [line for line, _ in self._committed_lines()]
-
     def pin(self, key: str, value: Any) -> None:
         """Note a fact the results depend on, or refuse to go on where it has changed.
 
@@ -309,26 +181,6 @@ class RunFolder:
             self.manifest[key] = plain(value)
             self._write_manifest()
 
-    def agree(self, key: str, value: Any, hint: str = "") -> None:
-        """Refuse a fact that is not the one noted; one that was never noted is accepted.
-
-        Args:
-            key: Its name in the manifest.
-            value: What it is now.
-            hint: What else the user may do about it.
-
-        Raises:
-            RunError: The fact has changed.
-        """
-        value = plain(value)
-        noted = self.manifest.get(key, value)
-        if noted == value:
-            return
-        difference = changed(noted, value)
-        raise RunError(
-            f"{key} is not what {self.path} was started with ({difference}): {ADVICE}{hint}"
-        )
-
     def keep_names(self, names: Names) -> None:
         """Write the names of a run that has none yet; refuse names that have changed.
 
@@ -338,28 +190,6 @@ class RunFolder:
         self.agree_names(names)
         if self.names is None:
             self.keep_file(NAMES, names.to_json().encode())
-
-    def agree_names(
-        self, names: Names, *, of: tuple[str, ...] = ("train", "test"), hint: str = ""
-    ) -> None:
-        """Refuse data that is named or divided otherwise than the run's, and say how.
-
-        Args:
-            names: The names of the data as it is found.
-            of: The images whose counts are compared; `("test",)` without training images.
-            hint: What else the user may do where nothing but training images differ.
-
-        Raises:
-            RunError: The data is not the run's.
-        """
-        known = self.names
-        lines = [] if known is None else known.differences(names, of=of)
-        if known is not None and lines:
-            hint = "" if known.differences(names, of=("test",)) else hint
-            raise RunError(
-                f"the data is not what {self.path} was started with (then -> now):{listed(lines)}\n"
-                f"{ADVICE}{hint}"
-            )
 
     def remember(self, **facts: Any) -> None:
         """Put facts into the manifest, over those of the same name.
@@ -467,26 +297,10 @@ class RunFolder:
         if not self._writable:
             raise RunError(f"{self.path} is open for reading only")
 
-    @property
-    def _name(self) -> str:
-        """What the run is known by in its checksums; empty in a folder of an earlier focoop."""
-        return str(self.manifest.get("run", "")) if self.manifest.get("format") != 1 else ""
-
-    def _look(self) -> None:
-        """See what is committed now."""
-        self._seen = look(self.path, self._name)
-        last, ledger, root = self._seen.last, self._seen.ledger, self.path / CLIENTS
-        if self._name:
-            self.manifest["rounds"] = ledger.facts()
-            known = {client: [version] for client, version in ledger.versions(last).items()}
-            self.private = PrivateStore(root, last, known, advice=LOOK_AGAIN)
-        else:
-            listed_files = PrivateStore(root, last).listed()
-            self.private = PrivateStore(root, last, listed_files, advice=LOOK_AGAIN)
-
     def _roll_back(self) -> None:
         """Undo what was not committed, and check all that the run goes on from."""
         self._look()
+        _ = self.names  # refused here where they are damaged
         last, ledger = self._seen.last, self._seen.ledger
         newest, earlier = ledger.versions(last), ledger.versions(last - 1)
         known = {c: sorted({v, earlier.get(c, v)}, key=_round_of) for c, v in newest.items()}
@@ -511,9 +325,7 @@ class RunFolder:
         """Put the state of the round before in the place of the last one."""
         found = round_before(self.path, self._name)
         if found is None:
-            raise RunError(
-                f"{self.path} has no round before the last one that is whole: {RESTORE}"
-            )
+            raise RunError(f"{self.path} has no round before the last one that is whole: {RESTORE}")
         write(self.path / STATE, found[1])
 
     def _convert(self) -> None:
@@ -537,45 +349,6 @@ class RunFolder:
         kept = {key: value for key, value in self.manifest.items() if key != "rounds"}
         text = json.dumps(sealed(json.loads(json.dumps(kept))), indent=1)
         write(self.path / MANIFEST, text.encode() + b"\n")
-
-    def _committed_lines(self) -> list[tuple[dict[str, Any], bytes]]:
-        path, last = self.path / METRICS, self.last_round()
-        lines = metric_lines(path, last)
-        if not self._name:
-            finished = self.manifest.get("status") == "finished"
-            if finished and lines and lines[-1][0]["round"] != last:
-                raise RunError(f"{path} has lost the line of round {last}, the last: {RESTORE}")
-            return lines
-        entries = self._seen.ledger.entries
-        expected = {entry["round"]: Sums.of(entry).metrics for entry in entries}
-        dropped = {entry["round"] for entry in entries if entry.get("dropped")}
-        lines = [pair for pair in lines if pair[0]["round"] not in dropped]
-        found = {line["round"]: checksum(raw) for line, raw in lines}
-        for index, digest in expected.items():
-            if digest and index not in found:
-                raise RunError(f"{path} has lost the line of round {index}: {self._mend(index)}")
-            if found.get(index, "") != digest:
-                raise RunError(
-                    f"{path} is damaged (round {index}: the checksum differs); {self._mend(index)}"
-                )
-        if len(lines) != len(found) or set(found) - set(expected):
-            raise RunError(f"{path} is damaged: it has lines that the run did not write; {RESTORE}")
-        return lines
-
-    def _mend(self, round_index: int) -> str:
-        """What to do about a lost line of metrics."""
-        if round_index == self.last_round():
-            return advice(self.path, self._name)
-        return f"{RESTORE}; its last state is whole: focoop evaluate {self.path}"
-
-
-def _committed(run: Path, raw: bytes) -> Committed:
-    tensors, metadata = parse(run / STATE, raw)
-    return Committed(
-        int(metadata["round"]),
-        {n.removeprefix("shared/"): t for n, t in tensors.items() if n.startswith("shared/")},
-        {n.removeprefix("memory/"): t for n, t in tensors.items() if n.startswith("memory/")},
-    )
 
 
 def _round_of(version: Version) -> int:

@@ -52,7 +52,8 @@ def test_same_seed_same_bits_with_any_number_of_threads(tmp_path: Path) -> None:
             found.append(results(run(tmp_path / str(threads), "method.name=focoop")))
     finally:
         torch.set_num_threads(before)
-    assert len(found[0]) == 4 + 2  # configuration, names, metrics, state and two clients
+    # Configuration, names, metrics, state, the state of the round before, and two clients.
+    assert len(found[0]) == 5 + 2
     assert found[0] == found[1]
 
 
