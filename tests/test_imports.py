@@ -26,7 +26,7 @@ OPENCLIP |= {"focoop.serve.app", "focoop.serve.schemas"}
 LAYERS = (
     ("errors", "lazy"),
     ("seeds", "caching", "threads", "progress"),
-    ("fields", "processor", "plugins"),
+    ("fields", "processor", "plugins", "assets"),
     ("functional", "data", "clip"),
     ("features", "methods"),
     ("federation",),

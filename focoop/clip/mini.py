@@ -1,9 +1,9 @@
 """The embedded backbone: EfficientNet-Lite0 with a linear head, and our own small text tower."""
 
-import hashlib
 import json
 from collections.abc import Sequence
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,16 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor, nn
 
+from focoop.assets import ASSETS, asset
 from focoop.clip.base import Backbone, ImageFeatures
 from focoop.clip.efficientnet import EfficientNetLite0
 from focoop.clip.text.tower import TextShape, TextTower
 from focoop.clip.tokenizer import Tokenizer
 from focoop.errors import BackboneError, ConfigError, DataError
 
-ASSETS = Path(__file__).parent.parent / "assets"
 SHAPE = TextShape(width=192, layers=4, heads=6, dim=256, context_length=32)
 VOCABULARY, TOKEN_RANK = 49408, 96
 IMAGE_SIZE = 224
@@ -59,12 +59,12 @@ class Mini(Backbone):
         self.tokenize = Tokenizer(SHAPE.context_length)
         with torch.device("meta"):  # no memory and no random draws before the weights are there
             tower = TextTower(SHAPE, FactorisedEmbedding(VOCABULARY, TOKEN_RANK, SHAPE.width))
-        weights = read(assets / "mini" / "text_tower.safetensors")
+        weights = read(assets, "mini/text_tower.safetensors")
         weights["tok.up.weight"] = weights.pop("up.weight")
         tower.load_state_dict(weights, assign=True)
         self.text = tower.freeze().to(device)
         self._assets = assets
-        head = read(assets / "mini" / "image_head.safetensors")
+        head = read(assets, "mini/image_head.safetensors")
         self.mean = head["mean"].to(device)
         self.projection = head["projection"].to(device)
 
@@ -76,7 +76,7 @@ class Mini(Backbone):
         """
         with torch.device("meta"):
             trunk = EfficientNetLite0()
-        trunk.load_state_dict(read(self._assets / "mini" / "trunk.safetensors"), assign=True)
+        trunk.load_state_dict(read(self._assets, "mini/trunk.safetensors"), assign=True)
         trunk.eval().requires_grad_(False).to(self.mean.device)
         return trunk.to(memory_format=torch.channels_last)  # a quarter faster on a CPU
 
@@ -134,8 +134,8 @@ def load_mini(device: str = "cpu") -> Backbone:
 def fingerprint(assets: Path, among: Sequence[str] = ()) -> str:
     """Hash the packaged files and the preprocessing.
 
-    The files' own hashes are those of the manifest, as 22 MB need not be read again at every start;
-    sizes are compared, so that a damaged installation is found.
+    The files' own hashes are those of the manifest, as 22 MB need not be read again at every start.
+    Sizes are compared here, and each file with its hash when it is loaded.
 
     Args:
         assets: The folder of the packaged files.
@@ -148,22 +148,23 @@ def fingerprint(assets: Path, among: Sequence[str] = ()) -> str:
         BackboneError: A file is missing or has another size.
     """
     try:
-        files: dict[str, Any] = json.loads((assets / "mini" / "manifest.json").read_text())["files"]
+        files = _listed(assets)
         sizes = {name: (assets / name).stat().st_size for name in files}
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, DataError) as error:
         raise damaged(error) from error
     if wrong := [name for name in files if sizes[name] != files[name]["bytes"]]:
         raise damaged(f"{wrong[0]} has {sizes[wrong[0]]} bytes")
     names = sorted(among or files)
     parts = [PREPROCESSING, *(f"{name} {files[name]['sha256']}" for name in names)]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return sha256("\n".join(parts).encode()).hexdigest()
 
 
-def read(path: Path) -> dict[str, Tensor]:
-    """Read the weights of a file in float32.
+def read(assets: Path, name: str) -> dict[str, Tensor]:
+    """Read the weights of a packaged file in float32, after a comparison with its hash.
 
     Args:
-        path: The file.
+        assets: The folder of the packaged files.
+        name: The file's name there.
 
     Returns:
         Tensors by name.
@@ -172,9 +173,20 @@ def read(path: Path) -> dict[str, Tensor]:
         BackboneError: The file is missing or damaged.
     """
     try:
-        return {name: weight.float() for name, weight in load_file(path).items()}
-    except (OSError, SafetensorError) as error:
+        raw = asset(name, assets)
+        if (
+            assets.resolve() != ASSETS
+            and sha256(raw).hexdigest() != _listed(assets)[name]["sha256"]
+        ):
+            raise damaged(f"the hash of {name} differs")
+        return {name: weight.float() for name, weight in load(raw).items()}
+    except (OSError, ValueError, KeyError, SafetensorError, DataError) as error:
         raise damaged(error) from error
+
+
+def _listed(assets: Path) -> dict[str, Any]:
+    """The files of the manifest by name: sizes and hashes."""
+    return dict(json.loads(asset("mini/manifest.json", assets))["files"])
 
 
 def damaged(reason: object) -> BackboneError:

@@ -6,7 +6,7 @@ in our own form, with what else is known of the model, and open_clip is not even
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from hashlib import sha256
@@ -19,7 +19,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from focoop import __version__
-from focoop.caching import cache_folder, write_whole
+from focoop.caching import cache_folder, checksum, tensor_sum, write_whole
 from focoop.clip import load_backbone
 from focoop.clip.base import Backbone, ImageFeatures
 from focoop.clip.text.tower import TextShape, TextTower
@@ -116,8 +116,11 @@ def load_light(
     path = cache_folder(cache_dir, "text") / f"{_key(name, weights)}.safetensors"
     try:
         with safe_open(path, "pt") as file:
-            description = json.loads((file.metadata() or {})["told"])
+            told = (file.metadata() or {})["told"]
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            if (file.metadata() or {})["sum"] != _sum(told, tensors):
+                raise ValueError("its checksum differs")
+        description = json.loads(told)
         return LightBackbone(description, tensors, weights, device)
     except (OSError, SafetensorError, ValueError, KeyError, RuntimeError):
         backbone = load_backbone(name, weights=weights, device=device)
@@ -131,6 +134,7 @@ def _key(name: str, weights: Path | None) -> str:
     if weights is not None and weights.is_file():
         stat = weights.stat()
         parts += [str(weights.resolve()), stat.st_size, stat.st_mtime_ns]
+        parts += [stat.st_ctime_ns, stat.st_ino]  # a file replaced with its old time and size
     return sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
@@ -146,6 +150,12 @@ def _keep(backbone: Backbone, path: Path, probes: Sequence[str]) -> None:
     if backbone.patch_projection is not None:
         tensors[PROJECTION] = backbone.patch_projection.detach().cpu().contiguous()
     try:
-        write_whole(path, save(tensors, {"told": json.dumps(description)}))
+        told = json.dumps(description)
+        write_whole(path, save(tensors, {"told": told, "sum": _sum(told, tensors)}))
     except OSError:
         return  # the next process loads the whole model again
+
+
+def _sum(told: str, tensors: Mapping[str, Tensor]) -> str:
+    """A checksum of all that is kept."""
+    return checksum(told, *(tensor_sum(key, tensors[key]) for key in sorted(tensors)))

@@ -10,16 +10,18 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from functools import cache
+from io import BytesIO
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from focoop.assets import asset
+
 SOT = 49406
 EOT = 49407
-MERGES = Path(__file__).parent.parent / "assets" / "bpe_merges.npy"
+MERGES = "bpe_merges.npy"
 
 # Letters and digits come out together and are parted below, as `re` has no class of all numbers.
 CHUNKS = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d|[^\W_]+|(?:[^\w\s]|_)+", re.IGNORECASE)
@@ -137,7 +139,7 @@ class Tokenizer:
 @cache
 def load_merges() -> dict[int, int]:
     """Return the merges: pair of ids (first << 16 | second) -> id of the merged token."""
-    pairs = np.load(MERGES).astype(np.int64)  # (48894, 2)
+    pairs = np.load(BytesIO(asset(MERGES))).astype(np.int64)  # (48894, 2)
     keys = pairs[:, 0] << 16 | pairs[:, 1]
     return dict(zip(keys.tolist(), range(512, 512 + len(keys)), strict=True))
 

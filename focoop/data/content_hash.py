@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from focoop.caching import cache_folder, write_whole
+from focoop.caching import cache_folder, is_intact, sealed, write_whole
 from focoop.data.decoding import plain_reason
 from focoop.data.formats import NotAFile
 from focoop.data.image_set import ImageSet
@@ -20,8 +20,9 @@ TOLD = 100  # images between two reports of progress
 def data_hash(images: ImageSet, cache_dir: Path | None = None) -> str:
     """Hash names, labels and content of all files, how deep images are scaled and turned.
 
-    Hashes of contents are remembered by (path, size, modification time), so that a second call
-    reads no image.
+    Hashes of contents are remembered by path, size, time of modification, time of change and inode,
+    so that a second call reads no image. Whoever replaces a file, also by one of equal size and
+    with its old time, changes one of the last two.
 
     Args:
         images: The images.
@@ -71,11 +72,11 @@ def file_hashes(images: ImageSet, cache_dir: Path | None = None) -> list[str]:
                 tell(f"hashing {root.name}", done, len(images))
             fresh = fresh or memo.get(file) != stamp
             memo[file] = stamp
-            hashes.append(stamp[2])
+            hashes.append(stamp[-1])
     if fresh:
         tell(f"hashing {root.name}", len(images), len(images))
         try:
-            write_whole(memo_path, json.dumps(memo).encode())
+            write_whole(memo_path, json.dumps(sealed({"files": memo})).encode())
         except OSError as error:
             raise DataError(
                 f"cannot write {memo_path} ({error.strerror}): make room or give write access "
@@ -85,12 +86,13 @@ def file_hashes(images: ImageSet, cache_dir: Path | None = None) -> list[str]:
 
 
 def _content(root: Path, file: str, known: list[Any] | None) -> list[Any]:
-    """Size, time and sha256 of a file; the latter as known where the others are."""
+    """Size, times, inode and sha256 of a file; the latter as known where the others are."""
     try:
         status = (root / file).stat()
         if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for ever
             raise NotAFile(root / file)
-        if known is not None and known[:2] == [status.st_size, status.st_mtime_ns]:
+        stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+        if known is not None and known[:-1] == stamp:
             return known
         content = hashlib.sha256((root / file).read_bytes()).hexdigest()
     except OSError as error:
@@ -98,7 +100,7 @@ def _content(root: Path, file: str, known: list[Any] | None) -> list[Any]:
             f"image {root / file} cannot be read ({plain_reason(error)}): the dataset lists it; "
             "put it there, or get the dataset again"
         ) from error
-    return [status.st_size, status.st_mtime_ns, content]
+    return [*stamp, content]
 
 
 def _read_memo(path: Path) -> dict[str, list[Any]]:
@@ -107,4 +109,5 @@ def _read_memo(path: Path) -> dict[str, list[Any]]:
         memo = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    return memo if isinstance(memo, dict) else {}
+    sound = isinstance(memo, dict) and is_intact(memo)
+    return dict(memo["files"]) if sound else {}

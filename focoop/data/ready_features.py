@@ -17,6 +17,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from focoop.assets import asset
 from focoop.data.class_names import plain
 from focoop.data.dataset import Dataset
 from focoop.data.dataset_spec import NAMED, Source, expand
@@ -24,7 +25,7 @@ from focoop.data.registry import data_root, how_to_get, lookup
 from focoop.errors import DataError, nearest
 
 VARIABLE = "FOCOOP_FEATURES"
-NAMES = Path(__file__).resolve().parent.parent / "assets" / "class_names.json"
+NAMES = "class_names.json"  # packaged
 KNOWN_SHARE = 0.9  # of a file's class names, so that it may be of the dataset
 OWN = "mini"  # the backbone of files that do not say which made them
 LISTED = 6  # files that a message names
@@ -262,7 +263,7 @@ def class_names(name: str) -> frozenset[str]:
     Returns:
         The names; empty where they are not kept.
     """
-    listed = json.loads(NAMES.read_text("utf-8"))
+    listed = json.loads(asset(NAMES))
     return frozenset(plain(label) for label in listed.get(name, ()))
 
 

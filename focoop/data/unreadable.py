@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from focoop.caching import cache_folder, write_whole
+from focoop.caching import cache_folder, is_intact, sealed, write_whole
 from focoop.data.decoding import UnreadableImageError, decode
 from focoop.data.depth import Whites, whites_of
 from focoop.data.image_set import ImageSet
@@ -19,7 +19,8 @@ from focoop.progress import tell
 THREADS = 4  # decoding releases the interpreter
 SHOWN = 5
 TOLD = 100  # images between two reports of progress
-FORMAT = 2  # part of the name of what is remembered: raise it when a look finds something else
+STAMP = 4  # numbers by which a file is known to be the same
+FORMAT = 3  # part of the name of what is remembered: raise it when a look finds something else
 DARK = 16  # a white that is so many times too large makes an image nearly black
 
 
@@ -61,7 +62,7 @@ def examine(images: ImageSet, cache_dir: Path | None = None) -> dict[str, Findin
     path = cache_folder(folder, "checked") / f"{name}.json"
     known = _remembered(path)
     stamps = {file: _stamp(root / file) for file in images.files}
-    fresh = [file for file, stamp in stamps.items() if known.get(file, [])[:2] != stamp]
+    fresh = [file for file, stamp in stamps.items() if known.get(file, [])[:STAMP] != stamp]
     findings: dict[str, Finding] = {}
     with ThreadPoolExecutor(THREADS) as pool:
         looked = pool.map(lambda file: look(root / file), fresh)
@@ -77,7 +78,7 @@ def examine(images: ImageSet, cache_dir: Path | None = None) -> dict[str, Findin
             if finding.lasting
         }
         try:
-            write_whole(path, json.dumps(known | entries).encode())
+            write_whole(path, json.dumps(sealed({"files": known | entries})).encode())
         except OSError as error:
             warnings.warn(f"the check of {root} could not be kept: {error}", stacklevel=2)
     return {file: findings.get(file) or _restored(known[file]) for file in images.files}
@@ -217,16 +218,17 @@ def _stored(finding: Finding) -> list[Any]:
 
 
 def _restored(row: list[Any]) -> Finding:
-    return Finding(row[2], row[3], row[4], tuple(row[5]))
+    reason, kind, top, remarks = row[STAMP:]
+    return Finding(reason, kind, top, tuple(remarks))
 
 
 def _stamp(path: Path) -> list[int]:
-    """Size and time of a file; zeros where it cannot be looked at."""
+    """Size, times and inode of a file; zeros where it cannot be looked at."""
     try:
         status = path.stat()
     except OSError:
-        return [0, 0]
-    return [status.st_size, status.st_mtime_ns]
+        return [0] * STAMP
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def _remembered(path: Path) -> dict[str, list[Any]]:
@@ -234,4 +236,4 @@ def _remembered(path: Path) -> dict[str, list[Any]]:
         known = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    return known if isinstance(known, dict) else {}
+    return dict(known["files"]) if isinstance(known, dict) and is_intact(known) else {}

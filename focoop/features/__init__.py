@@ -11,7 +11,7 @@ from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
     from focoop.features import demo
-    from focoop.features.feature_set import FeatureSet
+    from focoop.features.feature_set import FeatureSet, refuse_same_names
     from focoop.features.lookup import open_features, open_labels, patch_kind_of, write_ready
     from focoop.features.storage import load_split, save_splits
 
@@ -22,6 +22,7 @@ __all__ = [
     "open_features",
     "open_labels",
     "patch_kind_of",
+    "refuse_same_names",
     "save_splits",
     "write_ready",
 ]

@@ -7,9 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from focoop.assets import ASSETS, asset, asset_path
 from focoop.errors import DataError, nearest
 
-FOLDER = Path(__file__).resolve().parent.parent / "assets" / "demo"
+FOLDER = ASSETS / "demo"
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,9 @@ def manifest(folder: Path = FOLDER) -> dict[str, Any]:
     """
     path = folder / "manifest.json"
     try:
-        content: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        raw = asset("demo/manifest.json") if folder == FOLDER else path.read_bytes()
+        content: dict[str, Any] = json.loads(raw)
+    except (OSError, ValueError, DataError) as error:
         raise DataError(
             f"the demo pack is missing or damaged ({path}): reinstall focoop"
         ) from error
@@ -81,14 +83,14 @@ def demo_path(name: str) -> Path:
         The file.
 
     Raises:
-        DataError: The pack has no such dataset.
+        DataError: The pack has no such dataset, or its file is damaged.
     """
     known = files()
     if name not in known:
         raise DataError(
             f"no demo dataset {name!r}{nearest(name, known)} (all: {', '.join(names())})"
         )
-    return known[name].path
+    return asset_path(f"demo/{known[name].path.name}")
 
 
 def verify(folder: Path = FOLDER) -> list[str]:

@@ -26,7 +26,7 @@ from torch import Tensor
 from focoop import caching
 from focoop.caching import checksum, tensor_sum, write_whole
 from focoop.errors import DataError
-from focoop.features.feature_set import FeatureSet, refuse_same_names
+from focoop.features.feature_set import FeatureSet
 
 Metadata = dict[str, str]
 DEFAULT_SPLITS = ("train", "test")
@@ -314,7 +314,6 @@ def _check(
     if "classes" not in metadata:
         raise damaged(path, "the list 'classes' is missing from its metadata")
     classes = tuple(str(name) for name in json.loads(metadata["classes"]))
-    refuse_same_names(classes, str(path))
     labels, split = tensors["labels"].long(), tensors["split"].long()
     pooled = tensors.get("pooled", tensors.get("pooled_q", labels))
     if not len(labels) == len(split) == len(pooled):

@@ -160,7 +160,8 @@ class RunFolder(RunReader):
         sums = Sums(
             checksum(state), checksum(line) if line else "", self.private.made_in(round_index)
         )
-        ledger.add(round_index, {**facts, "time": now()}, sums)
+        self.manifest["updated"] = now()
+        ledger.add(round_index, {**facts, "time": self.manifest["updated"]}, sums)
         if self.last_round() >= 0:
             keep_copy(self.path / STATE, self.path / BEFORE)
         write(self.path / STATE, state)

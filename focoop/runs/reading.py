@@ -218,6 +218,8 @@ class RunReader:
         last, ledger, root = self._seen.last, self._seen.ledger, self.path / CLIENTS
         if self._name:
             self.manifest["rounds"] = ledger.facts()
+            if ledger.entries and "time" in ledger.entries[-1]:
+                self.manifest["updated"] = ledger.entries[-1]["time"]
             known = {client: [version] for client, version in ledger.versions(last).items()}
             self.private = PrivateStore(root, last, known, advice=LOOK_AGAIN)
         else:

@@ -14,7 +14,7 @@ from focoop.clip import Backbone
 from focoop.config import RunConfig
 from focoop.data import Source, code_warnings, sources
 from focoop.errors import ConfigError, nearest
-from focoop.features import FeatureSet, open_features, open_labels
+from focoop.features import FeatureSet, open_features, open_labels, refuse_same_names
 from focoop.methods import lookup
 from focoop.scenario import partition, untrained_classes
 from focoop.scenario.calibration import set_aside
@@ -54,6 +54,9 @@ class Split:
     views: int = 0
     unknown: FeatureSet | None = None
     calibration_index: Sequence[np.ndarray] = ()
+
+    def __post_init__(self) -> None:
+        refuse_same_names(self.classes, "the run's images")
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -15,13 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from focoop.assets import ASSETS, asset
 from focoop.caching import cache_folder, cached_tensor
 from focoop.clip import Backbone
 from focoop.errors import ConfigError
 from focoop.scenario.wordnet import Candidates, content_hash
 from focoop.scenario.wordnet import candidates as wordnet
 
-PACKAGED = Path(__file__).resolve().parents[1] / "assets" / "demo" / "negatives.json"
+PACKAGED = ASSETS / "demo" / "negatives.json"
 TEMPLATE_NOUN = "The nice {}."
 TEMPLATE_ADJECTIVE = "This is a {} photo."
 QUANTILE = 0.95
@@ -287,7 +288,8 @@ def packaged(key: str, file: Path = PACKAGED) -> Ranking | None:
     """
     if not file.is_file():
         return None
-    entry = json.loads(file.read_text(encoding="ascii"))["rankings"].get(key)
+    text = asset("demo/negatives.json") if file == PACKAGED else file.read_bytes()
+    entry = json.loads(text)["rankings"].get(key)
     return None if entry is None else Ranking(**{kind: _unpack(entry[kind]) for kind in KINDS})
 
 

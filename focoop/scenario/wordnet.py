@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
+from focoop.assets import ASSETS, asset
 from focoop.errors import ConfigError
 
-WORDNET = Path(__file__).resolve().parents[1] / "assets" / "wordnet" / "words.json"
+WORDNET = ASSETS / "wordnet" / "words.json"
 IRREGULAR = {
     "children": "child",
     "dice": "die",
@@ -89,7 +90,7 @@ def candidates() -> Candidates:
 
     First word of each synset, without animals and food.
     """
-    text = WORDNET.read_text(encoding="ascii")
+    text = asset("wordnet/words.json").decode("ascii")
     entries: dict[str, list[list[str]]] = {"noun": [], "adj": []}
     for name, joined in json.loads(text)["files"].items():
         entries[name.split(".")[0]] += [entry.split("|") for entry in joined.split(";")]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from focoop.errors import FocoopError, RunError
-from focoop.runs import CONFIG, MANIFEST, METRICS, NAMES, STATE, RunFolder, read_manifest
+from focoop.runs import CONFIG, MANIFEST, METRICS, NAMES, STATE, RunFolder
 
 EVERY = 0.5  # seconds between two looks at a folder
 ALIVE = 15.0  # seconds after which a silent stream says that it is there
@@ -101,7 +101,7 @@ def snapshot(path: Path) -> dict[str, Any]:
             "bytes_up": entry.get("bytes_up"),
             "bytes_down": entry.get("bytes_down"),
         }
-        for entry in read_manifest(path).get("rounds", [])
+        for entry in run.manifest.get("rounds", [])
         if entry.get("participants") is not None
     ]
     return {

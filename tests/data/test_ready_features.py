@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from focoop.assets import asset
 from focoop.config import loading
 from focoop.data import ready_features, registry
 from focoop.data.dataset_spec import Source
@@ -21,7 +22,7 @@ from tests.helpers import toy_backbone
 from tests.toy_command import call
 
 DTD = ("banded", "dotted", "woven")
-PACS = tuple(json.loads(ready_features.NAMES.read_text("utf-8"))["pacs"])
+PACS = tuple(json.loads(asset("class_names.json"))["pacs"])
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
 PARTS = ("train", "val", "test")
 TOY = toy_backbone()

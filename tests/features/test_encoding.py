@@ -1,6 +1,7 @@
 """Encoding through the cache: correct, and nothing twice."""
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save
 from torch import Tensor
 
 from focoop.caching import cache_folder
@@ -17,6 +19,7 @@ from focoop.data.corruptions.apply import corrupt
 from focoop.errors import ConfigError, DataError
 from focoop.features.encoding import data_hash, encode
 from focoop.features.lookup import open_features
+from focoop.features.storage import read_file
 from focoop.seeds import numpy_generator
 from tests.helpers import ToyBackbone, toy_backbone
 
@@ -168,13 +171,50 @@ def test_broken_images_are_named(images: ImageSet, tmp_path: Path) -> None:
         encode(images, toy_backbone(), cache_dir=tmp_path)
 
 
-def test_a_damaged_cache_file_is_named(images: ImageSet, tmp_path: Path) -> None:
+def test_a_damaged_cache_file_is_made_again_and_named(images: ImageSet, tmp_path: Path) -> None:
+    wanted = encode(images, toy_backbone(), cache_dir=tmp_path)
+    (file,) = (tmp_path / "features").iterdir()
+    whole = file.read_bytes()
+    bits = [bytes([*whole[:place], whole[place] ^ 4, *whole[place + 1 :]]) for place in (40, -60)]
+    for damaged in (whole[:-9], *bits):
+        file.write_bytes(damaged)
+        with pytest.warns(UserWarning, match="is damaged: .*encoded again") as caught:
+            again = encode(images, toy_backbone(), cache_dir=tmp_path)
+        assert str(file) in str(caught[0].message)
+        assert torch.equal(again.pooled, wanted.pooled) and file.read_bytes() == whole
+
+
+def test_a_cache_of_an_earlier_focoop_gains_checksums(images: ImageSet, tmp_path: Path) -> None:
     encode(images, toy_backbone(), cache_dir=tmp_path)
-    file = next((tmp_path / "features").iterdir())
-    file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(DataError, match="damaged") as caught:
-        encode(images, toy_backbone(), cache_dir=tmp_path)
-    assert str(file) in str(caught.value) and "remove it" in str(caught.value)
+    (file,) = (tmp_path / "features").iterdir()
+    whole = file.read_bytes()
+    tensors, metadata = read_file(file)
+    file.write_bytes(save(tensors, {k: v for k, v in metadata.items() if k != "checksums"}))
+    counter = counting()
+    assert len(encode(images, counter, cache_dir=tmp_path)) == len(images)
+    assert counter.seen == 0 and file.read_bytes() == whole
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_an_image_replaced_by_one_of_its_size_and_time_is_seen(
+    tmp_path: Path, in_place: bool
+) -> None:
+    root = tmp_path / "images"
+    for name in ("ant", "bee"):
+        (root / "test" / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8), "red").save(root / "test" / name / "0.bmp")
+    images = read_folder(root, "test")
+    before = data_hash(images, tmp_path)
+    assert data_hash(images, tmp_path) == before
+    file, status = root / "test" / "ant" / "0.bmp", (root / "test" / "ant" / "0.bmp").stat()
+    time.sleep(0.02)  # the clock of a file system ticks slowly
+    target = file if in_place else tmp_path / "other.bmp"
+    Image.new("RGB", (8, 8), "blue").save(target)
+    os.replace(target, file)
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert file.stat().st_size == status.st_size
+    assert file.stat().st_mtime_ns == status.st_mtime_ns
+    assert data_hash(images, tmp_path) != before
 
 
 def test_a_cache_that_cannot_be_written_is_explained(images: ImageSet, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from focoop.features.lookup import (
     sibling,
 )
 from focoop.features.storage import quantise, read_file, write_file
+from focoop.scenario.assignment import Split
 from focoop.seeds import torch_generator
 from tests.helpers import toy_backbone
 
@@ -290,3 +292,43 @@ def test_every_shared_feature_file_loads(shared_dir: Path) -> None:
     dropped = open_features(caltech, "train", drop_classes=["BACKGROUND_Google"])
     assert len(dropped.classes) == 101 and dropped.classes[0] == "Faces"
     assert len(load_split(shared_dir / "features" / "cifar100.safetensors", "test")) == 10_000
+
+
+def test_features_that_are_no_numbers_are_named_with_file_and_row(tmp_path: Path) -> None:
+    features = toy_set(patches=False)
+    pooled = features.pooled.clone()
+    pooled[4, 1] = float("nan")
+    path = tmp_path / "bad.safetensors"
+    save_splits(path, {"test": replace(features, pooled=pooled)})
+    with pytest.raises(DataError, match=r"bad.safetensors .*not finite .*1 of 9 .* in row 4"):
+        load_split(path, "test")
+
+
+@pytest.mark.parametrize("names", [("cup", "cup"), ("a b", "a_b"), ("a_ b", "a b")])
+def test_classes_of_one_name_are_refused(names: tuple[str, str]) -> None:
+    features = replace(toy_set(), classes=(*names, "mug"), labels=torch.arange(9) % 3)
+    with pytest.raises(DataError, match=r"classes 0 and 1 of .* are both called"):
+        features.with_classes(features.classes)
+    with pytest.raises(DataError, match=r"classes 0 and 1 of the run's images are both called"):
+        Split(features, features, [np.arange(9)], [np.arange(9)], 0, None)
+
+
+def test_a_name_that_may_be_two_classes_is_refused() -> None:
+    features = replace(toy_set(), classes=("MUG", "cup", "jar"), labels=torch.arange(9) % 3)
+    with pytest.raises(DataError, match="'MUG' may be 'Mug' or 'mug'"):
+        features.with_classes(("Mug", "mug", "cup", "jar"))
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "safetensors.gz"])
+def test_single_bits_of_a_feature_file_are_found(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"toy.{suffix}"
+    save_splits(path, {"test": toy_set()})
+    whole, wanted = path.read_bytes(), load_split(path, "test", with_patches=True).sha256()
+    for place in range(0, len(whole), len(whole) // 60):
+        path.write_bytes(bytes([*whole[:place], whole[place] ^ 2, *whole[place + 1 :]]))
+        try:
+            found = load_split(path, "test", with_patches=True).sha256()
+        except DataError as error:
+            assert path.name in str(error)
+        else:
+            assert found == wanted, place  # a time or a name in the header of gzip

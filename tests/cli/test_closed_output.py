@@ -1,0 +1,40 @@
+"""A reader that goes away does not stop what is shown to it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from focoop.cli.console import Screen
+from focoop.runs import LOG, RunFolder
+from tests.toy_setting import write_setting
+
+
+def test_a_console_goes_on_where_nobody_reads(caplog: pytest.LogCaptureFixture) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as file:
+        screen = Screen(file=file)
+        screen.print("a line")
+        screen.print("another")
+    assert [record.message for record in caplog.records] == [
+        "standard output was closed: nothing more is shown there"
+    ]
+
+
+@pytest.mark.slow
+def test_a_run_whose_lines_nobody_reads_ends(tmp_path: Path) -> None:
+    setting = write_setting(tmp_path / "data", rounds=6)
+    command = f"{sys.executable} -m focoop run {setting} --set method.name=promptfl --untuned"
+    command += " --set federation.evaluate_every=1"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command} --out {tmp_path / 'run'} | head -1"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert RunFolder.open(tmp_path / "run").status == "finished"
+    assert "standard output was closed" in (tmp_path / "run" / LOG).read_text()
