@@ -1,9 +1,8 @@
 """The consoles of all commands: lines break between words, tables fit, pipes get them unbroken."""
 
-import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -40,16 +39,6 @@ class Screen(Console):
             super().print(wrapped(text, self.width, hang), **{**options, "soft_wrap": True})
         else:
             super().print(*objects, **{"crop": False, **options})
-
-    def on_broken_pipe(self) -> None:
-        """Go on in silence where nobody reads any more: a run is worth more than its lines."""
-        self.quiet = True
-        with suppress(OSError, ValueError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.file.fileno())  # what is written past this console goes there too
-            os.close(nowhere)
-        which = "standard error" if self.stderr else "standard output"
-        logging.getLogger("focoop").warning("%s was closed: nothing more is shown there", which)
 
 
 def out() -> Screen:

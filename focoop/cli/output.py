@@ -6,6 +6,7 @@ goes on, and the command says so at its end.
 
 import errno
 import io
+import logging
 import os
 import sys
 from typing import Any
@@ -44,6 +45,9 @@ class Output(io.TextIOWrapper):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.fileno())
         os.close(nowhere)
+        reason = "it was closed" if error.errno == errno.EPIPE else error.strerror
+        log = logging.getLogger("focoop")  # of the run, where one goes on
+        log.warning("%s takes no more (%s): the work goes on", self.name, reason)
 
 
 def open_outputs() -> None:

@@ -137,7 +137,7 @@ def from_images(specs: Iterable[str]) -> list[str]:
     Returns:
         Names of datasets, each once.
     """
-    names = {}
+    names: dict[str, None] = {}
     for spec in expand(list(dict.fromkeys(specs))):
         source = Source.parse(spec)
         if source.kind == NAMED and find(source) is None:

@@ -7,21 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from focoop.cli.console import Screen
+from focoop.cli.output import Output
 from focoop.runs import LOG, RunFolder
 from tests.toy_setting import write_setting
 
 
-def test_a_console_goes_on_where_nobody_reads(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stream_that_nobody_reads_falls_silent(caplog: pytest.LogCaptureFixture) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    with os.fdopen(writing, "w") as file:
-        screen = Screen(file=file)
-        screen.print("a line")
-        screen.print("another")
-    assert [record.message for record in caplog.records] == [
-        "standard output was closed: nothing more is shown there"
-    ]
+    with Output(open(writing, "wb")) as stream:  # noqa: SIM115 - closed with the stream
+        for _ in range(3):
+            stream.write("a line\n")
+            stream.flush()
+    (record,) = caplog.records
+    assert "takes no more (it was closed): the work goes on" in record.message
 
 
 @pytest.mark.slow
@@ -37,4 +36,7 @@ def test_a_run_whose_lines_nobody_reads_ends(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert RunFolder.open(tmp_path / "run").status == "finished"
-    assert "standard output was closed" in (tmp_path / "run" / LOG).read_text()
+    assert (
+        "<stdout> takes no more (it was closed): the work goes on"
+        in (tmp_path / "run" / LOG).read_text()
+    )
