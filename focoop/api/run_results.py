@@ -38,6 +38,7 @@ class Run:
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self._opened: OpenedRun | None = None
+        self.evaluated_round = -1  # the round that `evaluate` looked at last
 
     def __repr__(self) -> str:
         method, last = self.config.method.name, max(self.last_round, 0)
@@ -292,6 +293,7 @@ class Run:
         """
         fresh = device is not None or test_only
         state = open_state(self._folder, device, test_only=test_only) if fresh else self._state()
+        self.evaluated_round = state.round_index
         return state.evaluate(None if score is None else with_score(state.scenario.method, score))
 
     def _last(self) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def evaluate(
             {
                 "folder": str(folder),
                 "status": opened_run.status,
-                "round": opened_run.last_round,
+                "round": opened_run.evaluated_round,
                 "client_names": list(names),
                 "summary": result.summary,
                 "clients": result.clients,

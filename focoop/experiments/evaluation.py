@@ -37,6 +37,7 @@ class OpenedRun:
         store: the clients' private tensors.
         seed: the run's seed.
         counts: gives (C,) training images of each class at a client; None: counted.
+        round_index: the committed round.
     """
 
     scenario: Scenario
@@ -44,6 +45,7 @@ class OpenedRun:
     store: PrivateStore
     seed: int
     counts: "Counts | None" = None
+    round_index: int = -1
 
     def params(self, client: int) -> Params:
         """Return all tensors of a client's model, shared and private.
@@ -110,7 +112,8 @@ def open_state(
     names = folder.names
     server = Server(on_device(committed.shared, scenario))
     counts = None if names is None or not names.counted else partial(train_counts, names)
-    return OpenedRun(scenario, server, private, folder.config.seed, counts)
+    seed, last = folder.config.seed, committed.round_index
+    return OpenedRun(scenario, server, private, seed, counts, last)
 
 
 def _checked(folder: RunFolder, device: str | None, test_only: bool) -> Scenario:

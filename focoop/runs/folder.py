@@ -49,11 +49,7 @@ KEPT_ROUNDS = 2  # whose private files are there: the last, and the one before f
 
 
 class RunFolder(RunReader):
-    """A run on disk. Use it as a context manager while writing: an error then sets the status.
-
-    A folder that is open for reading shows one round, the last that was committed when it was
-    opened; open it again to see later ones.
-    """
+    """A run on disk. Use it as a context manager while writing: an error then sets the status."""
 
     @classmethod
     def create(cls, path: Path | str, config: RunConfig, manifest: Mapping[str, Any]) -> Self:

@@ -45,7 +45,10 @@ class Committed:
 
 
 class RunReader:
-    """A run on disk as of one round: the last that was committed when it was looked at.
+    """A run on disk: what is committed at the moment of a call.
+
+    Every call reads files of one round. A run that trains meanwhile may be a round further at the
+    next call; `snapshot` gives all tensors of one round.
 
     Attributes:
         path: the run folder.
@@ -64,6 +67,7 @@ class RunReader:
         self._writable = False
         self.note = ""  # what a person should know of a run that was lengthened
         self._seen = Snapshot(-1, Ledger(path, self._name))
+        self._stamp: tuple[int, ...] | None = None  # of the state when it was looked at
         self.private = PrivateStore(path / CLIENTS, -1, {})
 
     @property
@@ -115,6 +119,8 @@ class RunReader:
 
     def last_round(self) -> int:
         """Return the committed round, or -1 where nothing is committed."""
+        if not self._writable and self._stamp != _stamp(self.path):
+            self._look()
         return self._seen.last
 
     def resume_point(self) -> Committed | None:
@@ -214,6 +220,7 @@ class RunReader:
 
     def _look(self) -> None:
         """See what is committed now."""
+        self._stamp = _stamp(self.path)
         self._seen = look(self.path, self._name)
         last, ledger, root = self._seen.last, self._seen.ledger, self.path / CLIENTS
         if self._name:
@@ -270,3 +277,12 @@ def _committed(run: Path, raw: bytes) -> Committed:
         {n.removeprefix("shared/"): t for n, t in tensors.items() if n.startswith("shared/")},
         {n.removeprefix("memory/"): t for n, t in tensors.items() if n.startswith("memory/")},
     )
+
+
+def _stamp(run: Path) -> tuple[int, ...] | None:
+    """What changes when a round is committed; None where nothing is."""
+    try:
+        status = (run / STATE).stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size

@@ -197,8 +197,10 @@ def test_a_reader_beside_a_writer_sees_one_round(tmp_path: Path) -> None:
                 point, store = run.snapshot()
                 assert point is not None
                 values = {float(store.load(client)["p"][0]) for client in range(4)}  # type: ignore[index]
-                assert values == {float(point.shared["w"][0])} == {float(run.last_round())}
-                assert run.metrics()[-1]["value"] == run.last_round()
+                assert values == {float(point.shared["w"][0])} == {float(point.round_index)}
+                lines = run.metrics()
+                assert [line["value"] for line in lines] == list(range(1, len(lines) + 1))
+                assert point.round_index <= len(lines) <= run.last_round()
                 seen += 1
         thread.join()
         assert seen > 3
