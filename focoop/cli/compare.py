@@ -15,7 +15,17 @@ from focoop.cli.display import PROSE, Column, Sheet, dataset_of
 from focoop.cli.display.sheet import joined
 from focoop.cli.fetch import Features
 from focoop.cli.run import say
-from focoop.cli.screen import AsJson, Device, Overrides, Untuned, messages, out, print_json
+from focoop.cli.screen import (
+    AsJson,
+    Device,
+    Overrides,
+    Untuned,
+    Weights,
+    messages,
+    out,
+    print_json,
+    with_weights,
+)
 from focoop.errors import FocoopError
 
 if TYPE_CHECKING:
@@ -72,6 +82,7 @@ def compare(
     features: Features = None,
     device: Device = None,
     overrides: Overrides = None,
+    weights: Weights = None,
     no_run: Annotated[
         bool, typer.Option("--no-run", help="Only make the tables of what is finished.")
     ] = False,
@@ -86,7 +97,7 @@ def compare(
         methods,
         seeds=seeds,
         sweep=sweep or (),
-        overrides=overrides,
+        overrides=with_weights(overrides, weights),
         out=folder,
         use_tuned=not untuned,
         presets=presets,
@@ -153,13 +164,14 @@ def tune(
     features: Features = None,
     device: Device = None,
     overrides: Overrides = None,
+    weights: Weights = None,
     as_json: AsJson = False,
 ) -> None:
     """Choose methods' settings on validation images, the same number of trials for each."""
     from focoop.api import plan_tuning, run_tuning
     from focoop.experiments import parse_objective, told
 
-    weights = parse_objective(objective)
+    parts = parse_objective(objective)
     studies = plan_tuning(
         setting,
         methods,
@@ -167,12 +179,12 @@ def tune(
         out=folder,
         validation=validation,
         ood=ood or [],
-        overrides=overrides,
+        overrides=with_weights(overrides, weights),
         device=device,
         seed=seed,
     )
     cells = [cell for study in studies for cell in study.cells]
-    with _board(cells, live_tuning(studies, weights)) as watch:
+    with _board(cells, live_tuning(studies, parts)) as watch:
         tuning = run_tuning(studies, objective, jobs=_jobs(jobs, cells), on_change=watch)
     choices = tuning.choices
     paths = tuning.save(folder, write, f"@{setting.stem}" if only else "")
@@ -180,7 +192,7 @@ def tune(
         print_json([_as_json(choice) for choice in choices])
     else:
         out().print(_choices_table(choices))
-        out().print(f"{told(weights)}, in percent of validation images and sets")
+        out().print(f"{told(parts)}, in percent of validation images and sets")
         messages().print(f"written: {', '.join(map(str, paths))}")
     _leave([trial.outcome for choice in choices for trial in choice.trials])
 

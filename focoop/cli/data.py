@@ -14,6 +14,7 @@ from focoop.cli.screen import (
     ConfigFile,
     Device,
     Overrides,
+    Weights,
     image_work,
     load_config,
     messages,
@@ -224,7 +225,7 @@ def features(
             help="mini, or openclip:MODEL:PRETRAINED.", autocompletion=completion.backbone
         ),
     ] = "mini",
-    weights: Annotated[Path | None, typer.Option(help="Local weights for openclip.")] = None,
+    weights: Weights = None,
     split: Annotated[str, typer.Option(help="A split, or all.")] = "all",
     corruption: Annotated[
         str | None, typer.Option(metavar="NAME[@SEVERITY]", help="All five without @SEVERITY.")

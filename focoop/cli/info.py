@@ -16,10 +16,12 @@ from focoop.cli.screen import (
     Device,
     Overrides,
     Untuned,
+    Weights,
     load_config,
     load_tuned,
     out,
     print_json,
+    with_weights,
 )
 
 if TYPE_CHECKING:
@@ -106,13 +108,14 @@ def config(
     file: ConfigFile = None,
     overrides: Overrides = None,
     device: Device = None,
+    weights: Weights = None,
     untuned: Untuned = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the settings a run would have as TOML, with their meaning; save it as your own file."""
     from focoop.config import to_dict, to_toml
 
-    resolved, _ = load_tuned(file, overrides, device, untuned)
+    resolved, _ = load_tuned(file, with_weights(overrides, weights), device, untuned)
     if as_json:
         return print_json(to_dict(resolved))
     console = out()
@@ -186,6 +189,7 @@ def doctor(
     file: ConfigFile = None,
     overrides: Overrides = None,
     features: Features = None,
+    weights: Weights = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what is installed and what is missing; with a configuration, what its run lacks."""
@@ -193,6 +197,7 @@ def doctor(
 
     checks = []
     console = out()
+    overrides = with_weights(overrides, weights)
     wanted = load_config(file, overrides, None) if file or overrides else None
     for check in examine(wanted):
         checks.append(check)

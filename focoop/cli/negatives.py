@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from focoop.cli import completion
-from focoop.cli.screen import AsJson, ConfigFile, Device, Overrides, load_config, out, print_json
+from focoop.cli.screen import (
+    AsJson,
+    ConfigFile,
+    Device,
+    Overrides,
+    Weights,
+    load_config,
+    out,
+    print_json,
+    with_weights,
+)
 
 if TYPE_CHECKING:
     from focoop.config import DataConfig
@@ -20,6 +30,7 @@ def negatives(
     file: ConfigFile = None,
     overrides: Overrides = None,
     device: Device = None,
+    weights: Weights = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the words mined for a dataset's classes, with their distances from them.
@@ -32,7 +43,8 @@ def negatives(
     from focoop.clip import load_backbone
     from focoop.scenario import mine_negatives
 
-    config = load_config(file, [f"data.id={dataset}", *(overrides or [])], device)
+    given = with_weights(overrides, weights) or []
+    config = load_config(file, [f"data.id={dataset}", *given], device)
     classes = _classes(config.data)
     weights = Path(config.backbone.weights) if config.backbone.weights else None
     backbone = load_backbone(config.backbone.name, weights=weights, device=config.backbone.device)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from focoop.cli.calibrate import OneClient
-from focoop.cli.screen import AsJson, Device, image_work, messages, out, print_json
+from focoop.cli.screen import AsJson, Device, Weights, image_work, messages, out, print_json
 from focoop.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -44,9 +44,7 @@ def predict(
         Path | None, typer.Option(metavar="DIR", help="Write a heat map of each image there.")
     ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="A table with commas.")] = False,
-    weights: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The backbone's weights.")
-    ] = None,
+    weights: Weights = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:

@@ -17,6 +17,7 @@ from focoop.cli.screen import (
     Rounds,
     RunOut,
     Untuned,
+    Weights,
     download_progress,
     image_work,
     load_config,
@@ -24,6 +25,7 @@ from focoop.cli.screen import (
     messages,
     out,
     print_json,
+    with_weights,
 )
 from focoop.progress import watched
 
@@ -50,6 +52,7 @@ def run(
     ] = False,
     features: Features = None,
     device: Device = None,
+    weights: Weights = None,
     untuned: Untuned = False,
     as_json: AsJson = False,
 ) -> None:
@@ -59,6 +62,7 @@ def run(
     """
     from focoop.api import refuse_without_tuned
 
+    overrides = with_weights(overrides, weights)
     config, notes = load_tuned(file, overrides, device, untuned)
     path = folder or Path("runs") / config.title
     if notes:

@@ -68,6 +68,15 @@ Device = Annotated[
     str | None,
     typer.Option(help="Torch device, such as cpu or cuda.", autocompletion=completion.device),
 ]
+Weights = Annotated[
+    Path | None,
+    typer.Option(
+        "--weights",
+        metavar="FILE",
+        help="Weights of an openclip backbone: a file, or a folder of the hub that holds it "
+        "(backbone.weights).",
+    ),
+]
 Untuned = Annotated[
     bool, typer.Option("--untuned", help="Without the tuned settings of configs/methods.")
 ]
@@ -106,6 +115,23 @@ def print_json(document: Any) -> None:
         document: Plain values.
     """
     sys.stdout.write(json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
+def with_weights(overrides: list[str] | None, weights: Path | None) -> list[str] | None:
+    """Add the weight file of a command line to its settings.
+
+    Args:
+        overrides: Texts such as `federation.rounds=3`.
+        weights: The file, if one is given.
+
+    Returns:
+        The texts, with one for `backbone.weights`.
+    """
+    if weights is None:
+        return overrides
+    from focoop.fields import toml_value
+
+    return [*(overrides or ()), f"backbone.weights={toml_value(str(weights))}"]
 
 
 def load_config(

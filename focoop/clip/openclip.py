@@ -123,7 +123,7 @@ def load_openclip(
     if of_transformers(path):
         check_activation(path, quick_gelu, name)
     network = build(config, quick_gelu)
-    read_into(network, path)
+    read_into(network, path, name, quick_gelu)
     preprocessing = merge_preprocess_dict(asdict(PreprocessCfg()), source.config)
     preprocessing["size"] = side_of(network.visual.image_size)
     tokenize = open_clip.get_tokenizer(model)

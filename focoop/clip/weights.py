@@ -20,9 +20,19 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from focoop.clip.transformers_weights import from_transformers, is_transformers
+from focoop.clip.weight_files import (
+    OPENAI,
+    is_torchscript,
+    refuse_no_numbers,
+    refuse_other_activation,
+    refuse_other_size,
+    shapes_of,
+    weight_file,
+)
 from focoop.errors import BackboneError
 
 PATIENCE = 8.0  # seconds to wait for a first answer of the hub
+BESIDE = (*OPENAI, "attn_mask")  # what archives hold beside weights
 URL_CACHE = Path("~/.cache/clip")  # where OpenAI's and open_clip's own downloads lie
 
 
@@ -203,7 +213,7 @@ def check_local(path: Path, source: Source) -> Path:
     """Refuse a file that is absent, or that bears a known name and is not that file.
 
     Args:
-        path: The file.
+        path: The file, or a folder of the hub that holds it.
         source: Where the weights should come from.
 
     Returns:
@@ -212,8 +222,7 @@ def check_local(path: Path, source: Source) -> Path:
     Raises:
         BackboneError: It cannot be used.
     """
-    if not path.is_file():
-        raise BackboneError(f"there is no weight file {path}: check --weights (backbone.weights)")
+    path = weight_file(path)
     if source.sha256 and path.name == source.url.rpartition("/")[2]:
         digest = sha256_of(path)
         if not digest.startswith(source.sha256):
@@ -225,7 +234,9 @@ def check_local(path: Path, source: Source) -> Path:
     return path
 
 
-def read_into(model: nn.Module, path: Path) -> None:
+def read_into(
+    model: nn.Module, path: Path, name: str = "this model", quick_gelu: bool = True
+) -> None:
     """Load a weight file into an open_clip model.
 
     A file is a TorchScript archive (OpenAI's), or a state dict (.safetensors, .pt, .bin) with the
@@ -235,13 +246,17 @@ def read_into(model: nn.Module, path: Path) -> None:
     Args:
         model: The model.
         path: The file.
+        name: The backbone's name, for messages.
+        quick_gelu: Whether the model uses OpenAI's activation.
 
     Raises:
         BackboneError: The file is damaged, or its tensors are not the model's.
     """
     try:
         if is_torchscript(path):
-            model.load_state_dict(read_archive(path))
+            state = read_archive(path)
+            refuse_other_activation(path, state, quick_gelu, name)
+            model.load_state_dict({k: v for k, v in state.items() if k not in BESIDE})
         elif of_transformers(path):
             state = from_transformers(load_state_dict(str(path), weights_only=True))
             if not hasattr(model, "positional_embedding"):  # CustomTextCLIP keeps texts apart
@@ -249,16 +264,20 @@ def read_into(model: nn.Module, path: Path) -> None:
                 state = {k if k.startswith(shared) else f"text.{k}": v for k, v in state.items()}
             model.load_state_dict(state)
         else:
+            refuse_other_size(path, shapes_of(path), model, name)
             open_clip.load_checkpoint(model, str(path), strict=True, weights_only=True)
+    except BackboneError:
+        raise
     except Exception as error:  # whatever a wrong or damaged file makes the readers raise
         raise BackboneError(
             f"{path} does not hold the weights of this model or is damaged "
             f"({brief(error)}): compare its sha256 and check the model's name"
         ) from error
+    refuse_no_numbers(path, model)
 
 
 def read_archive(path: Path) -> dict[str, Tensor]:
-    """Read the weights of a TorchScript archive, without what it says of its shape.
+    """Read the weights of a TorchScript archive, and what it says of its shape.
 
     Args:
         path: The file.
@@ -267,11 +286,9 @@ def read_archive(path: Path) -> dict[str, Tensor]:
         Tensors by name.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # TorchScript is deprecated
+        warnings.simplefilter("ignore")  # TorchScript is deprecated; nobody can change old files
         archive = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
     state: dict[str, Tensor] = archive.state_dict()
-    for key in ("input_resolution", "context_length", "vocab_size", "attn_mask"):
-        state.pop(key, None)
     return state
 
 
@@ -292,24 +309,11 @@ def of_transformers(path: Path) -> bool:
             with safe_open(path, "pt") as file:
                 return is_transformers(file.keys())
         mapped = zipfile.is_zipfile(path)
+        if is_torchscript(path):  # torch.load would warn of it
+            return False
         return is_transformers(torch.load(path, "cpu", weights_only=True, mmap=mapped))
     except Exception:
         return False
-
-
-def is_torchscript(path: Path) -> bool:
-    """Say whether a file is an archive such as OpenAI's `ViT-B-16.pt`.
-
-    Args:
-        path: The file.
-
-    Returns:
-        Whether it is.
-    """
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return any(name.endswith("/constants.pkl") for name in archive.namelist())
 
 
 def sha256_of(path: Path) -> str:

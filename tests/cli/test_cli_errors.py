@@ -127,3 +127,14 @@ def test_a_command_line_without_typer_has_that_exit_code_too() -> None:
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 8 and "pip install typer rich" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "config", "compare", "tune", "features", "negatives"])
+def test_weights_are_the_same_option_of_every_command(command: str) -> None:
+    told = " ".join(call(command, "--help").stdout.split())
+    assert "--weights" in told and "backbone.weights" in told
+
+
+def test_weights_become_the_setting(tmp_path: Path) -> None:
+    shown = call("config", "--weights", "a b.pt", "--json")
+    assert json.loads(shown.stdout)["backbone"]["weights"] == "a b.pt"

@@ -1,6 +1,7 @@
 """Finding, fetching, checking and reading weight files, and the errors of a bare machine."""
 
 import hashlib
+import json
 import time
 import warnings
 from pathlib import Path
@@ -267,3 +268,80 @@ def test_every_listed_tag_has_a_place_to_fetch_from(closed_hub: None) -> None:
 def test_names_that_cannot_be_loaded_say_why(name: str, message: str) -> None:
     with pytest.raises(BackboneError, match=message):
         load_backbone(name)
+
+
+def script(path: Path, quick_gelu: bool) -> Path:
+    """An archive as OpenAI's, with the numbers it holds beside its weights."""
+    model = network(quick_gelu)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, value in (("input_resolution", 32), ("context_length", 77), ("vocab_size", 9)):
+            if hasattr(model, name):
+                delattr(model, name)
+            model.register_buffer(name, torch.tensor(value))
+        tokens = torch.zeros(1, 77, dtype=torch.int64)
+        torch.jit.save(torch.jit.trace(model, (torch.zeros(1, 3, 32, 32), tokens)), path)
+    return path
+
+
+def test_an_archive_under_another_tag_does_not_get_the_wrong_activation(tmp_path: Path) -> None:
+    path = script(tmp_path / "a.pt", quick_gelu=True)
+    with pytest.raises(BackboneError, match=r"QuickGELU.*openclip:tiny:openai"):
+        load_openclip("tiny", "custom", weights=path)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        load_openclip("tiny", "released", weights=path)  # a tag with that activation
+    assert not [one for one in told if "TorchScript" in str(one.message)]
+    with pytest.raises(BackboneError, match=r"with GELU.*openclip:tiny:custom"):
+        load_openclip("tiny", "released", weights=script(tmp_path / "b.pt", quick_gelu=False))
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "a.pt", "training.pt"])
+def test_weights_for_another_size_of_images_are_not_stretched(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    larger = {**CONFIG, "vision_cfg": {**CONFIG["vision_cfg"], "image_size": 64}}
+    monkeypatch.setitem(_MODEL_CONFIGS, "tiny-64", larger)
+    path = save(network(), tmp_path / name)
+    with pytest.raises(BackboneError, match=r"17 positions .* openclip:tiny-64:custom has 65"):
+        load_openclip("tiny-64", "custom", weights=path)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_refused(number: float, tmp_path: Path) -> None:
+    model = network()
+    model.visual.conv1.weight.data[0, 0, 0, 0] = number
+    with pytest.raises(BackboneError, match=r"NaN or infinity.*visual\.conv1\.weight"):
+        load_openclip("tiny", "custom", weights=save(model, tmp_path / "a.safetensors"))
+
+
+def test_folders_of_the_hub_are_read_or_named(tmp_path: Path) -> None:
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    with pytest.raises(BackboneError, match="holds none of .*it holds: nothing"):
+        load_openclip("tiny", "custom", weights=folder)
+    index = {"weight_map": {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    for given in (folder, folder / "model.safetensors.index.json"):
+        with pytest.raises(BackboneError, match="index of weights in 2 files"):
+            load_openclip("tiny", "custom", weights=given)
+    model = network()
+    torch.save(model.state_dict(), folder / "open_clip_pytorch_model.bin")
+    found = load_openclip("tiny", "custom", weights=folder)
+    direct = load_openclip("tiny", "custom", weights=folder / "open_clip_pytorch_model.bin")
+    assert found.fingerprint == direct.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "pointer of Git LFS"),
+        (b"<!doctype html>", "is a text and holds no weights"),
+        (b'{"architectures": []}', "is a text and holds no weights"),
+    ],
+)
+def test_files_that_are_no_weights_are_named(content: bytes, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "pytorch_model.bin"
+    path.write_bytes(content)
+    with pytest.raises(BackboneError, match=told):
+        load_openclip("tiny", "custom", weights=path)

@@ -154,11 +154,9 @@ def save(made: Twin, kind: str, folder: Path) -> Path:
         holder = Holder()
         for name, tensor in state.items():
             holder.hold(name, tensor)
-        for name, value in (
-            ("input_resolution", 24),
-            ("context_length", 77),
-            ("vocab_size", 49408),
-        ):
+        beside = {"input_resolution": 24, "context_length": 77, "vocab_size": 49408}
+        quick = made.reference.config.text_config.hidden_act == "quick_gelu"
+        for name, value in beside.items() if quick else ():  # as OpenAI's archives hold them
             holder.hold(name, torch.tensor(value))
         torch.jit.save(torch.jit.script(holder), folder / "tiny.pt")
         return folder / "tiny.pt"
