@@ -22,7 +22,7 @@ from focoop.clip import LabelledFeatures, Names
 from focoop.federation.client import LocalSettings, distance
 from focoop.federation.client_batch import ClientBatch, Step, part
 from focoop.federation.cuda_graphs import Graphs, branches
-from focoop.methods import Method, Params, Prompt, State, Task
+from focoop.methods import UNREAD, Method, Params, Prompt, State, Task
 from focoop.threads import one_core
 
 # At most, that draw clients' noise beside a GPU.
@@ -45,7 +45,8 @@ class SgdStep:
         trained = [name for name, value in leaves.items() if value.is_floating_point()]
         for name in trained:
             leaves[name].requires_grad_(True)
-        losses = self._losses(leaves, self._encode(leaves, inputs), inputs)
+        features = self._encode(leaves, inputs) if self.method.reads_text else {}
+        losses = self._losses(leaves, features, inputs)
         total = losses.sum()
         if self.settings.prox > 0:
             total = total + self.settings.prox / 2 * distance(leaves, part(inputs, "received"))
@@ -70,11 +71,12 @@ class SgdStep:
         def client_loss(p: Params, f: Params, x: Params, noise: Params) -> Tensor:
             p = {**p, **common}
             batch = LabelledFeatures(x["pooled"], x.get("patches"), x["labels"])
-            text = self.method.text(p, f, self.task)
+            text = self.method.text(p, f, self.task) if self.method.reads_text else UNREAD
             return self.method.loss(p, text, batch, self.task, noise)
 
         noise = part(inputs, "noise")
-        mapped = torch.func.vmap(client_loss, in_dims=(0, 0, 0, 0 if noise else None))
+        dims = (0, 0 if features else None, 0, 0 if noise else None)
+        mapped = torch.func.vmap(client_loss, in_dims=dims)
         losses: Tensor = mapped(params, features, part(inputs, "image"), noise)
         return losses
 

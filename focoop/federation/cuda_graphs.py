@@ -28,7 +28,8 @@ Key = tuple[tuple[object, ...], ...]
 # Recording costs about as much as three steps: shapes seen less often are not worth it.
 WORTH_RECORDING = 3
 # Constants that take more values than this are inputs: each value would need a graph of its own.
-CHANGES = 3
+# Until they stay the same for so many steps: then they are worth a graph again.
+CHANGES, SETTLED = 3, 16
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Graphs:
         self.step = step
         self.pool: object = None  # memory that the graphs share; none before the first of them
         self.values: set[Key] = set()
+        self.last: Key | None = None
+        self.unchanged = 0  # steps with the same constants
         self.seen: Counter[Key] = Counter()
         self.recorded: dict[Key, _Recorded | None] = {}
 
@@ -52,7 +55,8 @@ class Graphs:
         """The step's outputs, valid until the next call of the same shapes.
 
         `constants` stay on the host, where the step may look at them; it is recorded anew for
-        other values, until there were too many: then they are inputs like all others.
+        other values, until there were too many: then they are inputs like all others, until they
+        stay as they are for some time.
         """
         device = next(iter(inputs.values())).device
         constants = constants or {}
@@ -61,7 +65,9 @@ class Graphs:
         fixed: Key = tuple((name, *v.tolist()) for name, v in sorted(constants.items()))
         if len(self.values) <= CHANGES:
             self.values.add(fixed)
-        if len(self.values) > CHANGES:
+        self.unchanged = self.unchanged + 1 if fixed == self.last else 0
+        self.last = fixed
+        if len(self.values) > CHANGES and self.unchanged < SETTLED:
             inputs |= {name: value.to(device) for name, value in constants.items()}
             constants, fixed = {}, ()
         shapes: Key = tuple((name, v.shape, v.dtype) for name, v in sorted(inputs.items()))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from focoop.methods._prior import PRIOR, log_prior
     from focoop.methods._registry import SPELLINGS, available, create, lookup
     from focoop.methods.base import (
+        UNREAD,
         Batch,
         ClientUpdate,
         Logits,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PRIOR",
     "SPELLINGS",
+    "UNREAD",
     "Answering",
     "Batch",
     "ClientUpdate",

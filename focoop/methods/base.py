@@ -146,6 +146,8 @@ class Method(ABC):
             which all clients take part is enough, and no learning rate is tried.
         together: whether `text` and `loss` may run under `torch.func.vmap`, many clients at once:
             no branch on a tensor's value, no shape that depends on one.
+        reads_text: whether `loss` reads the text side it is given; False where it makes one itself,
+            because prompts move with the batch: then no step encodes one for it.
         lr_grid: learning rates `focoop tune` tries; empty: those it tries for every method.
         by_class: shared tensors with a row per class, averaged class by class; robust rules and
             secure sums, which know no method, do the same with them.
@@ -169,6 +171,7 @@ class Method(ABC):
     pools_data: ClassVar[bool] = False
     closed_form: ClassVar[bool] = False
     together: bool = True
+    reads_text: bool = True
     by_class: tuple[str, ...] = ()
     untrained: tuple[str, ...] = ()
     lr_grid: ClassVar[tuple[float, ...]] = ()
@@ -220,7 +223,7 @@ class Method(ABC):
 
         Args:
             params: Shared and private tensors.
-            text: The text side of the model.
+            text: The text side of the model; `UNREAD` where the method does not read it.
             batch: Images with labels.
             task: The task.
             noise: What `noise` drew for this step.
@@ -373,6 +376,10 @@ class Method(ABC):
         prompts = self.prompts(params, task)
         features = {name: task.encode(p.contexts, p.names) for name, p in prompts.items()}
         return self.text(params, features, task)
+
+
+# What a method that makes its own text side is given.
+UNREAD = Text(torch.empty(0, 0))
 
 
 def draw_context(shape: Sequence[int], task: Task, generator: torch.Generator) -> Tensor:

@@ -149,11 +149,8 @@ class FOCoOp(Answering):
     identity_settings = {"alpha": 1.0}  # otherwise T^g moves towards T^o
 
     @property
-    def together(self) -> bool:  # type: ignore[override]
-        """Return whether clients may train as one batch.
-
-        In prompt space the ascent itself runs the tower.
-        """
+    def reads_text(self) -> bool:  # type: ignore[override]
+        """Return whether the loss reads the text side; in prompt space its ascent runs the tower."""
         return self.config.space == "feature" or not self.config.bos
 
     def init(self, task: Task, generator: torch.Generator) -> State:
@@ -220,7 +217,7 @@ class FOCoOp(Answering):
         Eps^g, then eps^o given it.
 
         Args:
-            text: The text side.
+            text: The text side, or `UNREAD`.
             params: Shared and private tensors.
             batch: Images with labels.
             task: The task.
@@ -230,8 +227,10 @@ class FOCoOp(Answering):
             The moved text side.
         """
         config = self.config
-        assert text.ood is not None
-        still_ood = text.ood.detach()
+        still_ood = text.ood
+        if still_ood is None:
+            still_ood = task.encode(params["ood"], words_of(params, task))
+        still_ood = still_ood.detach()
         fixed = {name: value.detach() for name, value in params.items()}
 
         def objective(ids: Tensor, oods: Tensor) -> Tensor:

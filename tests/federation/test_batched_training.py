@@ -27,6 +27,7 @@ from focoop.methods.base import (
     Task,
     Text,
 )
+from focoop.methods.focoop import FOCoOpConfig
 from focoop.seeds import torch_generator
 from tests.federation.batched import train_together
 from tests.methods.contract_toy import federate, make_clients, make_task, spread
@@ -95,6 +96,29 @@ def test_together_is_one_by_one_in_float64(name: str, case: str) -> None:
     method = create(name)
     sizes, settings = CASES[case]
     assert_agree(method, make_task(method, dtype=torch.float64), sizes, settings)
+
+
+# The preset `focoop-paper`, its cheaper form, and the default's ascent, all on prompts.
+PROMPT_SPACE: dict[str, dict[str, Any]] = {
+    "paper": {
+        "ascent": "alg2", "normalised_steps": False, "id_radius": 0.0, "ood_radius": 0.0,
+        "step_size": 0.1, "tau_id": 10.0, "tau_ood": 10.0, "mu": 0.1,
+    },
+    "reused slopes": {"ascent": "alg2", "reuse_slopes": True},
+    "monotone": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PROMPT_SPACE)
+def test_together_is_one_by_one_where_the_ascent_moves_prompts(kind: str) -> None:
+    method = create("focoop", FOCoOpConfig(space="prompt", **PROMPT_SPACE[kind]))
+    assert not method.reads_text
+    found = assert_agree(method, make_task(method, dtype=torch.float64), [6, 3], PLAIN)
+    still = create("focoop", FOCoOpConfig(space="prompt", ascent="none", **{
+        name: value for name, value in PROMPT_SPACE[kind].items() if name != "ascent"
+    }))  # fmt: skip
+    other = assert_agree(still, make_task(still, dtype=torch.float64), [6, 3], PLAIN)
+    assert not torch.allclose(found[0][0].shared["ood"], other[0][0].shared["ood"])
 
 
 @pytest.mark.parametrize("name", TOGETHER)

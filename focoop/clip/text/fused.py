@@ -355,7 +355,6 @@ def usable(tower: Any, contexts: Tensor, length: int) -> bool:
     return (
         contexts.device.type == "cuda"
         and tower.autocast is not None
-        and contexts.requires_grad
         and torch.is_grad_enabled()
         and length <= LONGEST
         and size in (16, 32, 64, 128)

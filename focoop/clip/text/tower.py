@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from focoop.clip.text import fused
+from focoop.clip.text import fused, mapped
 from focoop.clip.text.blocks import Block, TextShape
 from focoop.clip.text.layout import Bucket, Layout
 from focoop.clip.text.names import Names, group
@@ -150,6 +150,8 @@ class TextTower(nn.Module):
             )
         length = 1 + tokens + names.embeddings.shape[1]
         self.check_length(length)
+        if mapped.transformed(contexts) and not mapped.transformed(names.embeddings):
+            return mapped.through(self, contexts, names)
         contexts = contexts.reshape(-1, rows, tokens, width)
         if fused.usable(self, contexts, length):
             return self.fused(contexts, names).view(*lead, count, self.dim)
