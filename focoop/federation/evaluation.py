@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +20,9 @@ import torch
 
 from focoop.clip import LabelledFeatures
 from focoop.errors import DataError
+from focoop.federation.evaluation_resident import Resident, fits
+from focoop.federation.evaluation_texts import Encoded, encoded
+from focoop.federation.evaluation_together import evaluate_together
 from focoop.functional import frontier, metrics
 from focoop.methods import Method, Params, Task, Text
 from focoop.threads import side_by_side
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
 # Images at a time and core, and cells of logits, scores and patches that these may take together.
 CHUNK = 4096
-CELLS = 2**24
+CELLS, DEVICE_CELLS = 2**24, 2**27
 # Scores hold a few copies of each logit in float64.
 _WIDENED = 8
 
@@ -55,6 +58,10 @@ class EvaluationSets:
     ood: Mapping[str, LabelledFeatures] = field(default_factory=dict)
     calibration: Owned | None = None
     nobodys: np.ndarray | None = None
+    # What stays on a device between evaluations, by device and number of classes.
+    kept: dict[tuple[torch.device, int], Resident] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @cached_property
     def unowned(self) -> np.ndarray:
@@ -63,6 +70,22 @@ class EvaluationSets:
             return self.nobodys
         owned = np.concatenate([*self.test.index, np.zeros(0, np.int64)])
         return np.setdiff1d(np.arange(len(self.test.images)), owned)
+
+    def on(self, device: torch.device, classes: int) -> Resident:
+        """Bring the sets to a device; they stay there.
+
+        Args:
+            device: The device.
+            classes: Number of classes.
+
+        Returns:
+            What is there.
+        """
+        if (device, classes) not in self.kept:
+            self.kept[device, classes] = Resident.of(
+                self, classes_of(self, classes), classes, device
+            )
+        return self.kept[device, classes]
 
 
 @dataclass(frozen=True)
@@ -213,13 +236,14 @@ def classes_of(sets: EvaluationSets, num_classes: int) -> dict[int, np.ndarray]:
     }
 
 
-def chunk_size(text: Text, images: LabelledFeatures, most: int = CHUNK) -> int:
-    """Return how many images are answered at a time, so that cosines stay within `CELLS`.
+def chunk_size(text: Text, images: LabelledFeatures, most: int = CHUNK, room: int = CELLS) -> int:
+    """Return how many images are answered at a time, so that cosines stay within `room`.
 
     Args:
         text: A client's text side.
         images: The images.
         most: Images at most.
+        room: Cells at most.
 
     Returns:
         Their number.
@@ -229,7 +253,7 @@ def chunk_size(text: Text, images: LabelledFeatures, most: int = CHUNK) -> int:
     cells = _WIDENED * (prompts + (0 if text.ood is None else len(text.ood)))
     if images.patches is not None:
         cells += images.patches.shape[1] * (prompts + images.patches.shape[2])
-    return max(1, min(most, CELLS // max(1, cells)))
+    return max(1, min(most, room // max(1, cells)))
 
 
 def evaluate(
@@ -242,7 +266,7 @@ def evaluate(
     most: int = CHUNK,
     bias: float = 0.0,
 ) -> Evaluation:
-    """Evaluate all clients' models.
+    """Evaluate all clients' models, on a GPU all at once (`evaluation_together.py`).
 
     Args:
         method: The method.
@@ -250,7 +274,7 @@ def evaluate(
         params: Gives a client's model.
         sets: The sets to evaluate on.
         same_for_all: Clients have no private tensors, so that one pass answers for all.
-        most: Images answered at a time.
+        most: Images answered at a time on a CPU.
         bias: Is added to a client's own classes for the harmonic mean of its frontier alone.
 
     Returns:
@@ -259,6 +283,19 @@ def evaluate(
     Raises:
         DataError: There is nothing to evaluate on.
     """
+    if task.device.type == "cuda" and fits(sets):
+        together = evaluate_together(
+            method,
+            task,
+            params,
+            sets,
+            sets.on(task.device, len(task.classes)),
+            same_for_all=same_for_all,
+            size=partial(chunk_size, most=2**20, room=DEVICE_CELLS),
+            bias=bias,
+        )
+        if together is not None:
+            return Evaluation(summary_of(together[0], together[1], sets), together[0])
     rows: list[dict[str, Any]] = []
     own_scores: list[np.ndarray] = []
     ood_scores: dict[str, list[np.ndarray]] = {name: [] for name in sets.ood}
@@ -294,10 +331,11 @@ def _per_client(
     asked = clients[:1] if same_for_all else clients
     ahead = torch.get_num_threads() if task.device.type == "cpu" else 1
     outputs: dict[str, Outputs] = {}
+    known: Encoded = {}
     held = classes_of(sets, len(task.classes))
     for first in range(0, len(asked), ahead):
         group = asked[first : first + ahead]
-        texts = encoded(method, [params(client) for client in group], task)
+        texts, known = encoded(method, [params(client) for client in group], task, known)
         for client, text in zip(group, texts, strict=True):
             wanted = held if same_for_all else {k: held[k] for k in (client,) if k in held}
             outputs = {"": answers(method, text, sets.test.images, task, wanted, most)}
@@ -331,25 +369,6 @@ def _some(
     score = np.full(len(owned.images), np.nan)
     predicted[rows], score[rows] = found.predicted, found.score
     return Outputs(predicted, score)
-
-
-def encoded(method: Method, models: Sequence[Params], task: Task) -> list[Text]:
-    """Encode the text side of several clients' models.
-
-    Args:
-        method: The method.
-        models: The models.
-        task: The task.
-
-    Returns:
-        Their text sides.
-    """
-
-    @torch.no_grad()
-    def encode(place: int) -> Text:
-        return method.encode(models[place], task)
-
-    return side_by_side(encode, len(models), task.device)
 
 
 def _client_row(

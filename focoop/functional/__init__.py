@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from focoop.functional import frontier, metrics, paired, scores, transport
+    from focoop.functional import client_metrics, frontier, metrics, paired, scores, transport
 
 
-__all__ = ["frontier", "metrics", "paired", "scores", "transport"]
+__all__ = ["client_metrics", "frontier", "metrics", "paired", "scores", "transport"]
 
 __getattr__ = lazy_names(__name__, __file__)

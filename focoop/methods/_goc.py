@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 # Frank-Wolfe leaves a remnant of its start in every cell: below this share of a row it is no mass.
 RESIDUE = 0.01
-# Cells of the cost up to which transport runs on the CPU and in float64, and up to which on one
-# core, because to wake others takes longer than a small problem.
+# Cells of the cost up to which transport is in float64 (Frank-Wolfe's then on the CPU), and up to
+# which it has one core, because to wake others takes longer than a small problem.
 SMALL, TINY = 2**22, 2**20
 # A gap that rounding leaves where there is nothing to gain, in units of the cost.
 LEAST_GAP = 1e-9
@@ -96,9 +96,9 @@ class Consistency:
             copies = [weighted_mean(updates, "ood")]
         ood = torch.cat(copies)  # (KU, n, d_t)
         flat_id, flat_ood = prompts.flatten(1), ood.flatten(1)
-        # A GPU would wait for the host at every step: problems of this size are the CPU's.
         small = len(prompts) * len(ood) <= SMALL
-        where = torch.device("cpu") if small else ood.device
+        # Newton's few large steps are the GPU's; Frank-Wolfe's many small ones would wait for it.
+        where = ood.device if self.rule == "dual" or not small else torch.device("cpu")
         cost = self.cost(flat_id, flat_ood).to(where)
         with one_core() if cost.numel() <= TINY else nullcontext():
             plan = self.solve(cost.double() if small else cost, server)
@@ -110,7 +110,8 @@ class Consistency:
         rows = self.kept(mass, cost, len(copies), len(words))
         ood_prompts = weighted_mean(updates, "ood") if self.keep == "mean" else ood[rows]
         kept_words = words if self.keep == "mean" else words[rows % len(words)]
-        drawn = torch.bincount(seemly.rows % len(words), minlength=len(words)) > 0
+        drawn = torch.zeros(len(words), dtype=torch.bool, device=seemly.rows.device)
+        drawn[seemly.rows % len(words)] = True
         report = {
             "transport_gap": plan.gap,
             "transport_gained": product_cost(cost) - plan.objective,

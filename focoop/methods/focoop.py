@@ -150,7 +150,7 @@ class FOCoOp(Answering):
 
     @property
     def reads_text(self) -> bool:  # type: ignore[override]
-        """Return whether the loss reads the text side; in prompt space its ascent runs the tower."""
+        """Return whether the loss reads the text side; on prompts its ascent makes its own."""
         return self.config.space == "feature" or not self.config.bos
 
     def init(self, task: Task, generator: torch.Generator) -> State:

@@ -69,6 +69,20 @@ def test_the_fused_step_is_the_naive_path(
         assert (one - other).norm() < tolerance * other.norm()
 
 
+@pytest.mark.parametrize("unified", [False, True], ids=["specific", "unified"])
+def test_without_gradients_the_tower_runs_in_float32_and_keeps_nothing(unified: bool) -> None:
+    tower = tower_of("quick_gelu")
+    names = tower.prepare(toy_tokenize, TEXTS)
+    contexts = draw(2, 1 if unified else len(TEXTS), 3, 32)
+    with torch.no_grad():
+        found = tower.fused(contexts.float(), names, torch.float32)
+    wide = copy.deepcopy(tower).double()
+    there = Names(names.vocabulary, names.embeddings.double(), names.lengths)
+    expected = torch.cat([naive(wide, one[0] if unified else one, there) for one in contexts])
+    assert found.grad_fn is None
+    torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-5)
+
+
 def test_lengths_that_the_host_does_not_know_are_padded() -> None:
     tower = tower_of("quick_gelu", layers=1)
     known = tower.prepare(toy_tokenize, TEXTS)
@@ -102,7 +116,7 @@ def test_activations_and_their_slopes(kind: str) -> None:
 def test_where_the_fused_step_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     tower = tower_of("gelu", layers=1).train_in(torch.bfloat16)
     contexts = draw(1, 3, 4, 32, dtype=torch.float32).requires_grad_()
-    assert not fused.usable(tower, contexts, 10)  # no GPU here
+    assert fused.products(tower, contexts, 10) is None  # no GPU here
     cpu = torch.device("cpu")
     assert fused.builds(cpu)
     fused.builds.cache_clear()

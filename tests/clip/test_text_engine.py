@@ -1,5 +1,8 @@
 """Shared prefixes and length buckets against the naive path: every position, every name, no cut."""
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -154,6 +157,28 @@ def test_transforms_of_torch_func_pass_through() -> None:
     found = torch.func.vmap(lambda index: backbone.text(context, names.select(index)))(chosen)
     expected = torch.stack([naive(backbone.text, context, names.select(one)) for one in chosen])
     torch.testing.assert_close(found, expected, atol=1e-9, rtol=1e-9)
+
+
+def test_an_ascent_inside_vmap_and_a_graph_outside_it() -> None:
+    """A step in prompt space: slopes on detached contexts, then the features with their graph."""
+    backbone = backbone_in(torch.float64)
+    names = backbone.text.prepare(backbone.tokenize, UNEVEN, bucket_cost=0.0)
+    slopes = draw(len(UNEVEN), backbone.dim)
+    params = draw(2, len(UNEVEN), 4, backbone.width).requires_grad_()
+
+    def loss(contexts: Tensor, encode: Callable[[Tensor, Names], Tensor]) -> Tensor:
+        still = contexts.detach()
+        noise = torch.func.grad(lambda x: (encode(still + x, names) * slopes).sum())
+        moved = noise(torch.zeros_like(still))
+        return (encode(contexts + moved, names) * slopes).square().sum()
+
+    found = torch.func.vmap(lambda x: loss(x, backbone.text))(params)
+    expected = torch.stack([loss(x, partial(naive, backbone.text)) for x in params])
+    torch.testing.assert_close(found, expected, atol=1e-9, rtol=1e-9)
+    one, other = (torch.autograd.grad(losses.sum(), params)[0] for losses in (found, expected))
+    torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
+    with pytest.raises(RuntimeError, match="detach the parameters"):
+        torch.func.vmap(torch.func.grad(lambda x: backbone.text(x, names).sum()))(params)
 
 
 @pytest.mark.usefixtures("bfloat16_products")

@@ -1,4 +1,4 @@
-"""The training step of the text tower on a GPU: fused kernels, no padding, its own backward.
+"""The text tower on a GPU: fused kernels, no padding, its own backward.
 
 Contexts may be each name's own or shared by all names of a group: then it is computed once and its
 gradient is the sum of all names'. Between the matrix products runs one kernel each: residual and
@@ -253,39 +253,59 @@ def of_sot(tower: Any) -> list[Tensor]:
     return keys_values
 
 
+def run(contexts: Tensor, stack: Stack, layout: Flat, saved: list[Tensor] | None = None) -> Tensor:
+    """Run contexts through all blocks.
+
+    Args:
+        contexts: Contexts (K, N or 1, n, d_t).
+        stack: The blocks.
+        layout: Where tokens lie.
+        saved: Takes what a backward needs: norms' outputs, queries, keys, values, what the
+            activation saw; None: nothing is kept.
+
+    Returns:
+        The last block's output at the EOTs (K * N, d_t).
+    """
+    from focoop.clip.text import kernels, kernels_attention
+
+    dtype, heads = stack.blocks[0].o.weight.dtype, stack.heads
+    forgets, saved = saved is None, [] if saved is None else saved
+    x = kernels.embed(contexts, layout.base, layout.places)
+    mlp: Tensor | None = None  # what the block before adds to x
+    for block in stack.blocks[:-1]:
+        hat, rstd = kernels.norm(x, mlp, None, stack.eps, dtype)
+        qkv = block.qkv(hat)
+        saved += [hat, rstd, qkv]
+        mixed = block.o(kernels_attention.attend(qkv, block.sot, layout, heads))
+        hat, rstd = kernels.norm(x, mlp, mixed, stack.eps, dtype)
+        hidden = block.f1(hat)
+        saved += [hat, rstd, hidden]
+        mlp = block.f2(kernels.act(hidden, stack.activation))
+        if forgets:
+            saved.clear()
+    last, ends = stack.blocks[-1], layout.at_ends(len(contexts))
+    hat, rstd = kernels.norm(x, mlp, None, stack.eps, dtype)
+    kv, query = last.part(1, 3)(hat), last.part(0, 1)(hat.index_select(0, ends))
+    saved += [hat, rstd, kv, query]
+    x, mlp = x.index_select(0, ends), None if mlp is None else mlp.index_select(0, ends)
+    mixed = last.o(kernels_attention.read(query, kv, last.sot, layout, heads))
+    hat, rstd = kernels.norm(x, mlp, mixed, stack.eps, dtype)
+    hidden = last.f1(hat)
+    saved += [hat, rstd, hidden, ends]
+    return x + last.f2(kernels.act(hidden, stack.activation))
+
+
 class Tower(torch.autograd.Function):
     """Contexts (K, N or 1, n, d_t) -> (K * N, d_t), the last block's output at the EOTs."""
 
     @staticmethod
     def forward(ctx: Any, contexts: Tensor, stack: Stack, layout: Flat) -> Tensor:
-        """Keeps norms' outputs, queries, keys, values and what the activation saw."""
-        from focoop.clip.text import kernels, kernels_attention
-
-        dtype, heads = stack.blocks[0].o.weight.dtype, stack.heads
+        """`run`, which keeps what the backward needs."""
         saved: list[Tensor] = []
-        x = kernels.embed(contexts, layout.base, layout.places)
-        mlp: Tensor | None = None  # what the block before adds to x
-        for block in stack.blocks[:-1]:
-            hat, rstd = kernels.norm(x, mlp, None, stack.eps, dtype)
-            qkv = block.qkv(hat)
-            saved += [hat, rstd, qkv]
-            mixed = block.o(kernels_attention.attend(qkv, block.sot, layout, heads))
-            hat, rstd = kernels.norm(x, mlp, mixed, stack.eps, dtype)
-            hidden = block.f1(hat)
-            saved += [hat, rstd, hidden]
-            mlp = block.f2(kernels.act(hidden, stack.activation))
-        last, ends = stack.blocks[-1], layout.at_ends(len(contexts))
-        hat, rstd = kernels.norm(x, mlp, None, stack.eps, dtype)
-        kv, query = last.part(1, 3)(hat), last.part(0, 1)(hat.index_select(0, ends))
-        saved += [hat, rstd, kv, query]
-        x, mlp = x.index_select(0, ends), None if mlp is None else mlp.index_select(0, ends)
-        mixed = last.o(kernels_attention.read(query, kv, last.sot, layout, heads))
-        hat, rstd = kernels.norm(x, mlp, mixed, stack.eps, dtype)
-        hidden = last.f1(hat)
-        saved += [hat, rstd, hidden, ends]
+        out = run(contexts, stack, layout, saved)
         ctx.stack, ctx.layout = stack, layout
         ctx.save_for_backward(*saved)
-        return x + last.f2(kernels.act(hidden, stack.activation))
+        return out
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None, None]:
@@ -340,8 +360,8 @@ def builds(device: torch.device) -> bool:
     return True
 
 
-def usable(tower: Any, contexts: Tensor, length: int) -> bool:
-    """Say whether the fused step can run: a GPU, bfloat16, gradients asked for, short sequences.
+def products(tower: Any, contexts: Tensor, length: int) -> torch.dtype | None:
+    """Say in which type the kernels run: on a GPU, in plain tensors, on short sequences.
 
     Args:
         tower: A `TextTower`.
@@ -349,15 +369,21 @@ def usable(tower: Any, contexts: Tensor, length: int) -> bool:
         length: Tokens of the longest sequence.
 
     Returns:
-        Whether it can.
+        The training type where gradients are asked for, float32 where they are not; None where the
+        kernels cannot run.
     """
     size = tower.width // tower.shape.heads
-    return (
-        contexts.device.type == "cuda"
-        and tower.autocast is not None
-        and torch.is_grad_enabled()
-        and length <= LONGEST
-        and size in (16, 32, 64, 128)
-        and not torch._C._functorch.is_functorch_wrapped_tensor(contexts)
-        and builds(contexts.device)
-    )
+    training = torch.is_grad_enabled()
+    dtype: torch.dtype | None = tower.autocast if training else tower.pos.dtype
+    if (
+        contexts.device.type != "cuda"
+        or dtype is None
+        or contexts.dtype != torch.float32
+        or not (training or dtype == torch.float32)
+        or length > LONGEST
+        or size not in (16, 32, 64, 128)
+        or torch._C._functorch.is_functorch_wrapped_tensor(contexts)
+        or not builds(contexts.device)
+    ):
+        return None
+    return dtype

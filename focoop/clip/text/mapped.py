@@ -119,7 +119,19 @@ class Through(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: Any, contexts: Tensor, tower: Encode, names: Names, tape: Tape | None
     ) -> tuple[Tensor, int]:
-        """Put clients in front; one context for all names becomes (K, 1, n, d_t)."""
+        """Encode the prompts of all clients at once.
+
+        Args:
+            info: Gives the number of clients.
+            in_dims: Where the contexts have their clients.
+            contexts: Contexts with a dimension of clients.
+            tower: Encodes plain tensors.
+            names: N names.
+            tape: Keeps the graph, or None.
+
+        Returns:
+            Features (K, N, D), and where their clients are.
+        """
         front = contexts.movedim(in_dims[0], 0)
 
         def together(rows: Tensor, names: Names) -> Tensor:
@@ -147,7 +159,17 @@ class Back(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, slope: Tensor, tape: Tape) -> tuple[Tensor, int]:
-        """All clients."""
+        """Take all clients' gradients back at once.
+
+        Args:
+            info: Gives the number of clients.
+            in_dims: Where the slope has its clients; None: it is the same for all.
+            slope: Gradient of the features.
+            tape: The pass.
+
+        Returns:
+            Gradient of the contexts, clients in front, and where these are.
+        """
         front = slope.movedim(in_dims[0], 0) if in_dims[0] is not None else None
         if front is None:
             front = slope.expand(info.batch_size, *slope.shape)

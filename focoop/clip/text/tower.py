@@ -39,7 +39,7 @@ class TextTower(nn.Module):
         self.proj = nn.Linear(shape.width, shape.dim, bias=False)
         self.autocast: torch.dtype | None = None
         self._fast: tuple[Block, ...] = ()  # not a module: no part of the state
-        self._stack: fused.Stack | None = None
+        self._stacks: dict[torch.dtype, fused.Stack] = {}  # by the type of their products
         self.freeze()
 
     def freeze(self) -> "TextTower":
@@ -63,7 +63,7 @@ class TextTower(nn.Module):
         if dtype == self.autocast and self._fast and self._fast[0].qkv.weight.device == self.device:
             return self  # recorded steps may hold these copies
         self.autocast = dtype
-        self._fast, self._stack = (), None
+        self._fast, self._stacks = (), {}
         if dtype is not None:
             copies = deepcopy(self.blocks)
             for linear in (m for m in copies.modules() if isinstance(m, nn.Linear)):
@@ -153,8 +153,9 @@ class TextTower(nn.Module):
         if mapped.transformed(contexts) and not mapped.transformed(names.embeddings):
             return mapped.through(self, contexts, names)
         contexts = contexts.reshape(-1, rows, tokens, width)
-        if fused.usable(self, contexts, length):
-            return self.fused(contexts, names).view(*lead, count, self.dim)
+        dtype = fused.products(self, contexts, length)
+        if dtype is not None:
+            return self.fused(contexts, names, dtype).view(*lead, count, self.dim)
         arrange = self.unified if rows == 1 else self.specific
         x, layout = arrange(contexts, names)
         out = self.blocks_over(x, layout)  # bucket after bucket, (K, names) each
@@ -166,26 +167,28 @@ class TextTower(nn.Module):
             out = out.index_select(1, names.grouping.back)
         return out.view(*lead, count, self.dim)
 
-    def fused(self, contexts: Tensor, names: Names) -> Tensor:
+    def fused(self, contexts: Tensor, names: Names, dtype: torch.dtype) -> Tensor:
         """Encode prompts by the kernels of `fused.py`.
 
         Args:
             contexts: Contexts (K, N or 1, n, d_t).
             names: N names.
+            dtype: Type of the products.
 
         Returns:
             Unit features (K * N, D).
         """
-        assert self.autocast is not None
         _, rows, tokens, _ = contexts.shape
         layout = names.flats.get((tokens, rows == 1))
         if layout is None:
             layout = fused.flat(self.pos, names, tokens, unified=rows == 1)
             names.flats[tokens, rows == 1] = layout
-        if self._stack is None:
-            self._stack = fused.Stack.of(self, self.autocast)
-            torch.cuda.synchronize()  # another stream may need it next
-        out = fused.Tower.apply(contexts, self._stack, layout)
+        if dtype not in self._stacks:
+            self._stacks[dtype] = fused.Stack.of(self, dtype)
+            if contexts.device.type == "cuda":
+                torch.cuda.synchronize()  # another stream may need it next
+        run = fused.Tower.apply if torch.is_grad_enabled() else fused.run
+        out = run(contexts, self._stacks[dtype], layout)
         return F.normalize(self.proj(self.lnf(out)), dim=-1)
 
     def unified(self, contexts: Tensor, names: Names) -> tuple[Tensor, Layout]:
