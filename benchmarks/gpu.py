@@ -3,11 +3,12 @@
     PYTHONPATH=. python3 benchmarks/gpu.py --out gpu.json
     PYTHONPATH=. python3 benchmarks/gpu.py --device cpu --tiny        (tries every part)
 
-`--parts` chooses, by commas: exact, peak, kernels, robust, tower, server, host, round, run, naive,
-methods, profile, transport, classes, groups, clients. Towers have ViT-B/16's sizes and random
-weights; K=10 clients, 80 images each, batch 32, E=2, C=100, U=100, bi-level separations (4+4 steps
-in feature space) and transport on. A part that fails prints its error and the others go on; a sweep
-stops where `--seconds` are used up. Needs torch, numpy and safetensors; the fused step also Triton.
+`--parts` chooses, by commas: exact, agree, peak, kernels, robust, tower, server, host, round,
+paper, evaluation, run, naive, methods, profile, transport, classes, groups, clients. Towers have
+ViT-B/16's sizes and random weights; K=10 clients, 80 images each, batch 32, E=2, C=100, U=100,
+bi-level separations (4+4 steps in feature space) and transport on. A part that fails prints its
+error and the others go on; a sweep stops where `--seconds` are used up. Needs torch, numpy and
+safetensors; the fused step also Triton.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gpu_evaluation import agree, evaluations, paper
 from gpu_kernels import kernels, profile, robust
 from gpu_tower import Bench, Row, exact, peak, tower, transport
 from gpu_world import REAL, TINY, Federation, make_clients, make_sets, make_task, wait
@@ -219,6 +221,7 @@ def classes(bench: Bench) -> list[Row]:
 
 PARTS: dict[str, Callable[[Bench], list[Row]]] = {
     "exact": exact,
+    "agree": agree,
     "peak": peak,
     "kernels": kernels,
     "robust": robust,
@@ -226,6 +229,8 @@ PARTS: dict[str, Callable[[Bench], list[Row]]] = {
     "server": server,
     "host": host,
     "round": one_round,
+    "paper": paper,
+    "evaluation": evaluations,
     "run": whole_run,
     "naive": naive,
     "methods": methods,

@@ -114,14 +114,28 @@ def encoded_once(
 
 
 def key_of(prompt: Prompt) -> object:
-    """Return what is equal for the same contexts in memory before the same names."""
+    """Return what is equal for the same contexts in memory before the same names.
+
+    Args:
+        prompt: Contexts and names.
+
+    Returns:
+        A key.
+    """
     contexts = prompt.contexts
     place = (contexts.data_ptr(), tuple(contexts.shape), contexts.stride(), contexts.dtype)
     return names_of(prompt), place
 
 
 def names_of(prompt: Prompt) -> object:
-    """Return what is equal for the same names, without a look at the device."""
+    """Return what is equal for the same names, without a look at the device.
+
+    Args:
+        prompt: Contexts and names.
+
+    Returns:
+        A key.
+    """
     names = prompt.names
     chosen = None if names.index is None else (names.index.data_ptr(), len(names))
     return id(names.vocabulary), chosen

@@ -136,17 +136,17 @@ class Ascent:
     def price_slope(self, noise: Tensor) -> Tensor:
         """The gradient of `price`; 0 where the noise is 0."""
         norms = row_norms(noise)
-        slope = self.tau / len(noise) * noise / torch.where(norms > 0, norms, 1.0)
+        slope = noise * (self.tau / len(noise) / torch.where(norms > 0, norms, 1.0))
         if self.gamma > 0:
             slope = slope + self.gamma / len(noise) * noise.sign()
         return slope
 
     def step(self, noise: Tensor, gradient: Tensor) -> Tensor:
         """One step of Alg. 2, then back into the radius."""
-        step = self.step_size * gradient
-        if self.normalised:
-            step = step * (self.radius or 1.0) / row_norms(gradient).clamp(min=1e-12)
-        return self.capped(noise + step)
+        if not self.normalised:
+            return self.capped(torch.add(noise, gradient, alpha=self.step_size))
+        reach = self.step_size * (self.radius or 1.0) / row_norms(gradient).clamp(min=1e-12)
+        return self.capped(noise + reach * gradient)
 
 
 @dataclass(frozen=True)

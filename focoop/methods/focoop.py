@@ -214,7 +214,7 @@ class FOCoOp(Answering):
     ) -> Text:
         """Return text features where the worst perturbations move prompts.
 
-        Eps^g, then eps^o given it.
+        Eps^g moves the global prompts, by rho the fused ones; then eps^o given it the OOD prompts.
 
         Args:
             text: The text side, or `UNREAD`.
@@ -226,20 +226,25 @@ class FOCoOp(Answering):
         Returns:
             The moved text side.
         """
-        config = self.config
-        still_ood = text.ood
-        if still_ood is None:
-            still_ood = task.encode(params["ood"], words_of(params, task))
+        config, rho = self.config, self.config.global_share
+        words = words_of(params, task)  # here: inside a gradient their lengths would not be known
+        still_ood = task.encode(params["ood"], words) if text.ood is None else text.ood
         still_ood = still_ood.detach()
-        fixed = {name: value.detach() for name, value in params.items()}
+        fused = self.fuse(params["local"], params["global"])
+        fixed_id, fixed_ood = fused.detach(), params["ood"].detach()
 
         def objective(ids: Tensor, oods: Tensor) -> Tensor:
             scale, weight = task.logit_scale, config.detection_weight
             return separation_loss(Text(ids, oods), batch, scale, weight).mean()
 
+        def move_id(base: Tensor, eps: Tensor) -> Tensor:
+            return task.encode(torch.add(base, eps, alpha=rho), task.id_names)
+
+        def move_ood(base: Tensor, eps: Tensor) -> Tensor:
+            return task.encode(base + eps, words)
+
         def both(moved: Params) -> Tensor:
-            ids = self.move_id(fixed, moved["id"], task)
-            return objective(ids, self.move_ood(fixed, moved["ood"], task))
+            return objective(move_id(fixed_id, moved["id"]), move_ood(fixed_ood, moved["ood"]))
 
         reuse = config.reuse_slopes and config.ascent == "alg2"
         slopes = torch.func.grad(both)(noise) if reuse else {}
@@ -249,37 +254,11 @@ class FOCoOp(Answering):
             directions = noise.get(f"{name}_direction")
             return config.ascent_of(name).climb(objective, slope, noise[name], directions)
 
-        moved = explored("id", lambda eps: objective(self.move_id(fixed, eps, task), still_ood))
-        worst = self.move_id(params, moved, task)
+        moved = explored("id", lambda eps: objective(move_id(fixed_id, eps), still_ood))
+        worst = move_id(fused, moved)
         still_id = worst.detach()
-        moved = explored("ood", lambda eps: objective(still_id, self.move_ood(fixed, eps, task)))
-        return Text(worst, self.move_ood(params, moved, task))
-
-    def move_id(self, params: Params, noise: Tensor, task: Task) -> Tensor:
-        """Return class features where eps^g moves the global prompts.
-
-        Args:
-            params: Shared and private tensors.
-            noise: The perturbation eps^g.
-            task: The task.
-
-        Returns:
-            Features (C, D).
-        """
-        return task.encode(self.fuse(params["local"], params["global"] + noise), task.id_names)
-
-    def move_ood(self, params: Params, noise: Tensor, task: Task) -> Tensor:
-        """Return OOD features where eps^o moves the OOD prompts.
-
-        Args:
-            params: Shared and private tensors.
-            noise: The perturbation eps^o.
-            task: The task.
-
-        Returns:
-            Features (U, D).
-        """
-        return task.encode(params["ood"] + noise, words_of(params, task))
+        moved = explored("ood", lambda eps: objective(still_id, move_ood(fixed_ood, eps)))
+        return Text(worst, move_ood(params["ood"], moved))
 
     def own_score(self, logits: Logits, task: Task) -> Tensor:
         """ID mass, or the largest class probability over C + U."""

@@ -16,7 +16,14 @@ import torch
 
 from focoop.errors import ConfigError
 from focoop.functional.transport.line_search import Segment, Step, log_ratio
-from focoop.functional.transport.marginals import check_settings, inner, masses, nearest
+from focoop.functional.transport.marginals import (
+    CPU_CELLS,
+    check_settings,
+    inner,
+    masses,
+    nearest,
+)
+from focoop.functional.transport.open_loop import open_loop_steps
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -91,12 +98,15 @@ def semi_unbalanced(
     check_settings(tau, max_steps, tolerance)
     if step not in get_args(Step):
         raise ConfigError(f"step {step!r} is unknown; use one of {', '.join(get_args(Step))}")
+    if step == "open_loop" and start is None and not check_every and _small(cost, cells):
+        vertices, betas, met = open_loop_steps(cost, b, a, tau, max_steps, tolerance, relative)
+        plan = _assemble(b[:, None] * (a / a.sum()), b, vertices, betas)
+        return _finish(plan, cost, b, a, tau, len(betas), met)
     first = None if start is None else _first_plan(start, b, a)
     mass = a * (b.sum() / a.sum()) if first is None else first.sum(0)
     product = b @ (cost @ (a / a.sum()))
     linear = product if first is None else inner(cost, first, cells)
-    vertices: list[Tensor] = []
-    betas: list[Tensor] = []
+    vertices, betas = [], []
     going: list[Tensor] = []
     offset = 0
     every = check_every or CHECK_EVERY.get(cost.device.type, 1)
@@ -300,6 +310,11 @@ def _first_plan(start: Plan | Tensor, b: Tensor, a: Tensor) -> Tensor:
     return torch.where(rows > 0, shares * b[:, None], product)
 
 
+def _small(cost: Tensor, cells: int) -> bool:
+    """Whether a cost lies on the host and is taken whole."""
+    return cost.device.type == "cpu" and not cells and cost.numel() <= CPU_CELLS
+
+
 def _received(best: Tensor, b: Tensor, columns: int) -> Tensor:
     """Masses (J,) where each row sends its b_c to column best_c.
 
@@ -320,8 +335,12 @@ def _assemble(first: Tensor, b: Tensor, vertices: list[Tensor], betas: list[Tens
     weights = (remaining[1:] * steps).to(b.dtype)
     plan = first * remaining[0].to(b.dtype)
     rows = torch.arange(len(b), device=b.device)
-    for vertex, weight in zip(vertices, weights, strict=True):
-        plan[rows, vertex] += weight * b
+    if plan.device.type == "cpu":  # one call, which adds in the order of the steps
+        cells = torch.stack(vertices) + plan.shape[1] * rows
+        plan.view(-1).index_add_(0, cells.view(-1), (weights[:, None] * b).view(-1))
+    else:
+        for vertex, weight in zip(vertices, weights, strict=True):
+            plan[rows, vertex] += weight * b
     # Rounding of many additions is taken out of the hard marginal.
     total = plan.sum(1)
     return plan * torch.where(total > 0, b / total.clamp_min(torch.finfo(b.dtype).tiny), b)[:, None]
