@@ -4,9 +4,9 @@
     PYTHONPATH=. python3 benchmarks/gpu.py --device cpu --tiny        (tries every part)
 
 `--parts` chooses, by commas: exact, agree, peak, kernels, robust, tower, server, host, round,
-paper, evaluation, run, naive, methods, profile, transport, classes, groups, clients. Towers have
-ViT-B/16's sizes and random weights; K=10 clients, 80 images each, batch 32, E=2, C=100, U=100,
-bi-level separations (4+4 steps in feature space) and transport on. A part that fails prints its
+paper, paper_profile, evaluation, run, naive, methods, profile, transport, classes, groups, clients.
+Towers have ViT-B/16's sizes and random weights; K=10 clients, 80 images each, batch 32, E=2, C=100,
+U=100, bi-level separations (4+4 steps in feature space) and transport on. A part that fails prints its
 error and the others go on; a sweep stops where `--seconds` are used up. Needs torch, numpy and
 safetensors; the fused step also Triton.
 """
@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_evaluation import agree, evaluations, paper
+from gpu_evaluation import agree, evaluations, paper, paper_profile
 from gpu_kernels import kernels, profile, robust
 from gpu_tower import Bench, Row, exact, peak, tower, transport
 from gpu_world import REAL, TINY, Federation, make_clients, make_sets, make_task, wait
@@ -230,6 +230,7 @@ PARTS: dict[str, Callable[[Bench], list[Row]]] = {
     "host": host,
     "round": one_round,
     "paper": paper,
+    "paper_profile": paper_profile,
     "evaluation": evaluations,
     "run": whole_run,
     "naive": naive,

@@ -4,6 +4,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from focoop.federation.batched_training import BatchedTrainer
 from focoop.federation.client import train
 from focoop.federation.rounds import client_state, start
 from focoop.federation.simulator import MemoryStore
-from focoop.methods.base import Method, Params, Server
+from focoop.methods.base import Method, Params, Server, Text
 from focoop.seeds import torch_generator
 
 PRESET = Path(__file__).resolve().parent.parent / "configs" / "methods" / "focoop-paper.toml"
@@ -32,6 +33,34 @@ def paper_settings() -> dict[str, Any]:
     """Settings of the preset `focoop-paper`."""
     found: dict[str, Any] = tomllib.loads(PRESET.read_text())["method"]
     return {name: value for name, value in found.items() if name != "name"}
+
+
+def paper_profile(bench: Bench) -> list[Row]:
+    """Kernels of a settled round of `focoop-paper`."""
+    settings = {**paper_settings(), "keep": "slot"}  # words stay
+    federation = bench.federation(10 if bench.real else 2, **settings)
+    rounds = federation.simulated(federation.method(), MemoryStore(), 4)
+    for _ in range(3):
+        next(rounds)
+    wait(bench.device)
+    kinds = [torch.profiler.ProfilerActivity.CPU]
+    if bench.device.type == "cuda":
+        kinds = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=kinds) as profiler:
+        began = time.perf_counter()
+        next(rounds)
+        wait(bench.device)
+        wall = time.perf_counter() - began
+    events = sorted(profiler.key_averages(), key=lambda e: -e.self_device_time_total)
+    total = sum(e.self_device_time_total for e in events)
+    rows: list[Row] = [
+        {"kernel": "wall, all", "ms": 1e3 * wall},
+        {"kernel": "sum", "ms": total / 1e3},
+    ]
+    return rows + [
+        {"kernel": e.key[:70], "ms": e.self_device_time_total / 1e3, "calls": e.count}
+        for e in events[:26]
+    ]
 
 
 def paper(bench: Bench) -> list[Row]:
@@ -130,9 +159,12 @@ def evaluations(bench: Bench) -> list[Row]:
         metrics_s = timed(
             lambda: evaluation_together.on_host(evaluation_together.measured(found, there, 0.0))
         )[1]
+        with patched(bench.tower, "_stacks", {}), patched(fused, "HALVES", False):
+            single_s = timed(lambda: evaluation_texts.encoded_together(method, models, task))[1]
         with patched(fused, "products", lambda *_: None):
             plain = [method.encode(model, task) for model in models]
         expected = evaluation_together.answered(method, task, plain, there, size)
+        exact = [in_float64(bench, method, model) for model in models]
     round_s = float(np.median(spent[3:]))
     return [{
         "round s": round_s, "evaluation s": together, "of a round": together / round_s,
@@ -141,9 +173,24 @@ def evaluations(bench: Bench) -> list[Row]:
         "largest score": float(expected.score.abs().max()),
         "scores apart": float((found.score - expected.score).abs().max()),
         "classes apart": int((found.predicted != expected.predicted).sum()),
-        "answers": found.predicted.numel(), "margins apart": float(
-            (found.margin - expected.margin).abs().max()),
+        "answers": found.predicted.numel(),
+        "margins apart": float((found.margin - expected.margin).abs().max()),
+        "text in float32 ms": 1e3 * single_s,
+        "features off, ours": off(texts, exact), "features off, float32": off(plain, exact),
     }]  # fmt: skip
+
+
+def off(texts: list[Text], exact: list[torch.Tensor]) -> float:
+    """Mean relative error of class features."""
+    return float(np.mean([apart(t.id, e) for t, e in zip(texts, exact, strict=True)]))
+
+
+def in_float64(bench: Bench, method: Method, model: Params) -> torch.Tensor:
+    """(C, D) class features of a model, through the tower in float64."""
+    wide = deepcopy(bench.tower).train_in(None).double()
+    prompt = method.prompts(model, bench.task)["id"]
+    names = replace(prompt.names, embeddings=prompt.names.embeddings.double(), flats={}, chosen={})
+    return wide(prompt.contexts.double(), names)
 
 
 def agree(bench: Bench) -> list[Row]:
@@ -155,6 +202,8 @@ def agree(bench: Bench) -> list[Row]:
     backbone = load_backbone("mini")
     tower = backbone.text.to(bench.device)
     task = make_task(tower, bench.sizes.classes, bench.sizes.words)
+    # One step, at the preset's scale: rounding grows from step to step under the default's 100.
+    task, local = replace(task, logit_scale=10.0), replace(LOCAL, epochs=1, batch_size=80)
     data = make_clients(3 if bench.real else 1, len(task.classes), tower.dim)
     rows: list[Row] = []
     for label, settings in (("paper", paper_settings()), ("monotone", {"space": "prompt"})):
@@ -169,14 +218,14 @@ def agree(bench: Bench) -> list[Row]:
             draws = [torch_generator(k, "agree") for k in range(len(data))]
             if kind == "alone":
                 found = [
-                    train(method, state, own, task, LOCAL, draw)[0]
+                    train(method, state, own, task, local, draw)[0]
                     for state, own, draw in zip(states, images, draws, strict=True)
                 ]
             else:
-                trainer = BatchedTrainer(method, task, LOCAL)
+                trainer = BatchedTrainer(method, task, local)
                 for _ in range(3):  # the last is replayed
                     draws = [torch_generator(k, "agree") for k in range(len(data))]
-                    trained = trainer.train(states, images, LOCAL.lr, draws)
+                    trained = trainer.train(states, images, local.lr, draws)
                 found = [state for state, _ in trained]
             changes.append({
                 name: torch.stack([s.shared[name] - initial.shared[name] for s in found])
@@ -202,6 +251,7 @@ def agreed_evaluation(bench: Bench, tower: TextTower, task: Any, data: list[Any]
     models = models_of(federation, method, server, store)
     here = evaluation.evaluate(method, task, models.__getitem__, sets)
     host = make_task(load_backbone("mini").text, len(task.classes), bench.sizes.words)
+    host = replace(host, logit_scale=task.logit_scale)
     moved = [{name: value.cpu() for name, value in model.items()} for model in models]
     there = evaluation.evaluate(method, host, moved.__getitem__, sets)
     numbers = [flat(found.summary) for found in (here, there)]

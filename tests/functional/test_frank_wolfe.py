@@ -1,4 +1,5 @@
 import dataclasses
+from typing import Any
 
 import numpy as np
 import ot
@@ -288,3 +289,16 @@ def test_plan_is_frozen():
     assert isinstance(result, Plan)
     with pytest.raises(dataclasses.FrozenInstanceError):
         result.gap = 0.0
+
+
+@pytest.mark.parametrize("relative", [0.0, 0.05])
+@pytest.mark.parametrize("steps", [0, 7, 300])
+def test_few_operations_on_a_host_take_the_same_steps(relative: float, steps: int) -> None:
+    generator = torch.Generator().manual_seed(steps)
+    cost = torch.rand(9, 31, generator=generator, dtype=torch.float64)
+    given: dict[str, Any] = {"tau": 0.1, "max_steps": steps, "tolerance": 1e-9}
+    found = semi_unbalanced(cost, relative=relative, **given)
+    expected = semi_unbalanced(cost, relative=relative, check_every=1, **given)  # in torch
+    assert (found.steps, found.converged) == (expected.steps, expected.converged)
+    torch.testing.assert_close(found.plan, expected.plan, rtol=1e-9, atol=1e-14)
+    assert found.gap == pytest.approx(expected.gap, rel=1e-9)

@@ -39,7 +39,9 @@ class TextTower(nn.Module):
         self.proj = nn.Linear(shape.width, shape.dim, bias=False)
         self.autocast: torch.dtype | None = None
         self._fast: tuple[Block, ...] = ()  # not a module: no part of the state
-        self._stacks: dict[torch.dtype, fused.Stack] = {}  # by the type of their products
+        self._stacks: dict[
+            torch.dtype, fused.Stack
+        ] = {}  # by the type of products; float32 without gradients
         self.freeze()
 
     def freeze(self) -> "TextTower":
@@ -183,12 +185,14 @@ class TextTower(nn.Module):
         if layout is None:
             layout = fused.flat(self.pos, names, tokens, unified=rows == 1)
             names.flats[tokens, rows == 1] = layout
-        if dtype not in self._stacks:
-            self._stacks[dtype] = fused.Stack.of(self, dtype)
+        training = torch.is_grad_enabled()
+        if (dtype, training) not in self._stacks:
+            halves = fused.HALVES and not training
+            self._stacks[dtype, training] = fused.Stack.of(self, dtype, halves=halves)
             if contexts.device.type == "cuda":
                 torch.cuda.synchronize()  # another stream may need it next
-        run = fused.Tower.apply if torch.is_grad_enabled() else fused.run
-        out = run(contexts, self._stacks[dtype], layout)
+        run = fused.Tower.apply if training else fused.run
+        out = run(contexts, self._stacks[dtype, training], layout)
         return F.normalize(self.proj(self.lnf(out)), dim=-1)
 
     def unified(self, contexts: Tensor, names: Names) -> tuple[Tensor, Layout]:
