@@ -6,8 +6,8 @@
 `--parts` chooses, by commas: exact, agree, peak, kernels, robust, tower, server, host, round,
 paper, paper_profile, evaluation, run, naive, methods, profile, transport, classes, groups, clients.
 Towers have ViT-B/16's sizes and random weights; K=10 clients, 80 images each, batch 32, E=2, C=100,
-U=100, bi-level separations (4+4 steps in feature space) and transport on. A part that fails prints its
-error and the others go on; a sweep stops where `--seconds` are used up. Needs torch, numpy and
+U=100, bi-level separations (4+4 steps in feature space) and transport on. A part that fails prints
+its error and the others go on; a sweep stops where `--seconds` are used up. Needs torch, numpy and
 safetensors; the fused step also Triton.
 """
 
