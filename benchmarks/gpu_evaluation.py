@@ -159,8 +159,6 @@ def evaluations(bench: Bench) -> list[Row]:
         metrics_s = timed(
             lambda: evaluation_together.on_host(evaluation_together.measured(found, there, 0.0))
         )[1]
-        with patched(bench.tower, "_stacks", {}), patched(fused, "HALVES", False):
-            single_s = timed(lambda: evaluation_texts.encoded_together(method, models, task))[1]
         with patched(fused, "products", lambda *_: None):
             plain = [method.encode(model, task) for model in models]
         expected = evaluation_together.answered(method, task, plain, there, size)
@@ -175,7 +173,6 @@ def evaluations(bench: Bench) -> list[Row]:
         "classes apart": int((found.predicted != expected.predicted).sum()),
         "answers": found.predicted.numel(),
         "margins apart": float((found.margin - expected.margin).abs().max()),
-        "text in float32 ms": 1e3 * single_s,
         "features off, ours": off(texts, exact), "features off, float32": off(plain, exact),
     }]  # fmt: skip
 
@@ -204,7 +201,7 @@ def agree(bench: Bench) -> list[Row]:
     task = make_task(tower, bench.sizes.classes, bench.sizes.words)
     # One step, at the preset's scale: rounding grows from step to step under the default's 100.
     task, local = replace(task, logit_scale=10.0), replace(LOCAL, epochs=1, batch_size=80)
-    data = make_clients(3 if bench.real else 1, len(task.classes), tower.dim)
+    data = make_clients(2 if bench.real else 1, len(task.classes), tower.dim)
     rows: list[Row] = []
     for label, settings in (("paper", paper_settings()), ("monotone", {"space": "prompt"})):
         federation = Federation(task, data, settings=settings)
@@ -247,7 +244,7 @@ def agreed_evaluation(bench: Bench, tower: TextTower, task: Any, data: list[Any]
     for result in federation.simulated(method, store, 2):
         server = result.server
     sizes = replace(bench.sizes, text=tower.shape)
-    sets = near_sets(make_sets(sizes, 3, len(task.classes)), task)
+    sets = near_sets(make_sets(sizes, 2, len(task.classes)), task)
     models = models_of(federation, method, server, store)
     here = evaluation.evaluate(method, task, models.__getitem__, sets)
     host = make_task(load_backbone("mini").text, len(task.classes), bench.sizes.words)

@@ -8,10 +8,9 @@ product's input is kept. The SOT sees nothing but itself: its keys and values ar
 tower. The residual stream is float32, its gradient in the products' dtype.
 """
 
-import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -21,8 +20,6 @@ from torch import Tensor, nn
 
 # Rows of a sequence that one program of the attention kernel can hold.
 LONGEST = 64
-# Whether float32 without gradients runs by products of halves, several times as fast.
-HALVES = True
 
 
 @dataclass(frozen=True)
@@ -160,50 +157,6 @@ class Linear:
         return torch.mm(slope, self.weight)
 
 
-@dataclass(frozen=True)
-class Halves(Linear):
-    """A float32 map by three products of float16, which run on a GPU's matrix units.
-
-    Both operands are scaled by powers of two and written as a high and a low half of 11 bits each:
-    x W = xh Wh + xh Wl + xl Wh, summed in float32. What is left out, xl Wl, is 2^-22 of the result.
-
-    Attributes:
-        weight: (out, 3 in) float16: high, low and high parts of the scaled weight.
-        bias: (out,) float32.
-        inverse: what undoes the weight's scale.
-    """
-
-    inverse: float = 1.0
-
-    @classmethod
-    def of(cls, linear: Linear) -> "Halves":
-        """Split a float32 map.
-
-        Args:
-            linear: The map.
-
-        Returns:
-            The same map by halves.
-        """
-        top = float(linear.weight.abs().max().clamp(min=1e-30))
-        scale = 2.0 ** (9 - math.floor(math.log2(top)))
-        scaled = linear.weight * scale
-        high = scaled.half()
-        low = (scaled - high.float()).half()
-        return cls(torch.cat([high, low, high], dim=1), linear.bias, 1.0 / scale)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """(T, in) -> (T, out) float32."""
-        from focoop.clip.text import kernels
-
-        parts, inverse = kernels.split(x)
-        if x.device.type == "cuda":
-            out = torch.mm(parts, self.weight.T, out_dtype=torch.float32)
-        else:
-            out = parts.float() @ self.weight.T.float()
-        return torch.addcmul(self.bias, out, (inverse * self.inverse)[:, None])
-
-
 def folded(linear: nn.Linear, norm: nn.LayerNorm | None, dtype: torch.dtype) -> Linear:
     """Fold a norm's gain and bias into the map behind it: W (g x + b) + c = (W g) x + (W b + c).
 
@@ -242,9 +195,9 @@ class Frozen:
         Returns:
             The map.
         """
-        width = len(self.qkv.bias) // 3
+        width = self.qkv.weight.shape[1]
         rows = slice(first * width, last * width)
-        return replace(self.qkv, weight=self.qkv.weight[rows], bias=self.qkv.bias[rows])
+        return Linear(self.qkv.weight[rows], self.qkv.bias[rows])
 
 
 @dataclass(frozen=True)
@@ -258,29 +211,23 @@ class Stack:
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, tower: Any, dtype: torch.dtype, *, halves: bool = False) -> "Stack":
+    def of(cls, tower: Any, dtype: torch.dtype) -> "Stack":
         """Read the blocks of a text tower.
 
         Args:
             tower: A `TextTower`.
             dtype: Type of the products.
-            halves: Float32 products are made of halves; there is no way back through them.
 
         Returns:
             The blocks.
         """
-
-        def made(linear: nn.Linear, norm: nn.LayerNorm | None) -> Linear:
-            plain = folded(linear, norm, dtype)
-            return Halves.of(plain) if halves else plain
-
         blocks = [
             Frozen(
                 sot.to(dtype),
-                made(block.qkv, block.ln_1),
-                made(block.o, None),
-                made(block.f1, block.ln_2),
-                made(block.f2, None),
+                folded(block.qkv, block.ln_1, dtype),
+                folded(block.o, None, dtype),
+                folded(block.f1, block.ln_2, dtype),
+                folded(block.f2, None, dtype),
             )
             for block, sot in zip(tower.blocks, of_sot(tower), strict=True)
         ]

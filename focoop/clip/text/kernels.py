@@ -105,45 +105,6 @@ def _act_back(x, slope, cells, KIND: tl.constexpr, CELLS: tl.constexpr):
     tl.store(slope + at, gradient.to(slope.dtype.element_ty), at < cells)
 
 
-@triton.jit
-def _split(x, out, inverse, rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    column = tl.arange(0, BLOCK)
-    inside = (row < rows)[:, None] & (column < WIDTH)[None, :]
-    values = tl.load(x + row[:, None] * WIDTH + column[None, :], inside, 0.0)
-    top = tl.maximum(tl.max(tl.abs(values), 1), 1e-30)
-    # A power of two that brings the row's largest number to between 2^9 and 2^10.
-    scale = tl.exp2(9.0 - tl.floor(tl.log2(top)))
-    scaled = values * scale[:, None]
-    high = scaled.to(tl.float16)
-    low = (scaled - high.to(tl.float32)).to(tl.float16)
-    at = row[:, None] * (3 * WIDTH) + column[None, :]
-    tl.store(out + at, high, inside)
-    tl.store(out + at + WIDTH, high, inside)
-    tl.store(out + at + 2 * WIDTH, low, inside)
-    tl.store(inverse + row, 1.0 / scale, row < rows)
-
-
-def split(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Write float32 rows as sums of two halves, for `fused.Halves`.
-
-    Args:
-        x: Rows (T, d) float32.
-
-    Returns:
-        High, high and low parts (T, 3d) float16 of the scaled rows, and what undoes the scale (T,).
-    """
-    rows, width = x.shape
-    x = x.contiguous()
-    out, inverse = x.new_empty(rows, 3 * width, dtype=torch.float16), x.new_empty(rows)
-    each = 1 if width > 1024 else ROWS
-    _split[(triton.cdiv(rows, each),)](
-        x, out, inverse, rows,
-        WIDTH=width, BLOCK=triton.next_power_of_2(width), ROWS=each, num_warps=4,
-    )  # fmt: skip
-    return out, inverse
-
-
 def embed(contexts: Tensor, base: Tensor, places: Tensor) -> Tensor:
     """Put contexts at their places among the other embeddings.
 

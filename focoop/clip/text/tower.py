@@ -185,14 +185,12 @@ class TextTower(nn.Module):
         if layout is None:
             layout = fused.flat(self.pos, names, tokens, unified=rows == 1)
             names.flats[tokens, rows == 1] = layout
-        training = torch.is_grad_enabled()
-        if (dtype, training) not in self._stacks:
-            halves = fused.HALVES and not training
-            self._stacks[dtype, training] = fused.Stack.of(self, dtype, halves=halves)
+        if dtype not in self._stacks:
+            self._stacks[dtype] = fused.Stack.of(self, dtype)
             if contexts.device.type == "cuda":
                 torch.cuda.synchronize()  # another stream may need it next
-        run = fused.Tower.apply if training else fused.run
-        out = run(contexts, self._stacks[dtype, training], layout)
+        run = fused.Tower.apply if torch.is_grad_enabled() else fused.run
+        out = run(contexts, self._stacks[dtype], layout)
         return F.normalize(self.proj(self.lnf(out)), dim=-1)
 
     def unified(self, contexts: Tensor, names: Names) -> tuple[Tensor, Layout]:
