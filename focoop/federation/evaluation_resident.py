@@ -26,13 +26,16 @@ class Resident:
     """What an evaluation reads, on the device: images of all sets as rows (N, ...) of one tensor.
 
     Attributes:
-        rows: the rows of each set: `""` the test images, then OOD sets, then corrupted ones.
+        rows: the rows of each set: `""` the test images, `calibration`, OOD sets, corrupted ones.
         images: all sets in this order, on the host.
         pooled: (N, D) on the device; None where they do not fit or have patches: then they travel.
         labels: (N,) on the device.
         clients: numbers of the K clients with test images.
         own: (K, n) test images of each client, padded.
         valid: (K, n) which of these are its own.
+        aside: (K, m) rows of each client's calibration images, padded; None: there are none.
+        calibrated: (K, m) which of these are its own.
+        unowned: (N_new,) test images that no client owns.
         others: (K, N_test) True where a test image is not the client's own.
         sides: own and other classes of clients that have a frontier, by their place among the K.
         fronted: (F,) places of these clients.
@@ -48,6 +51,9 @@ class Resident:
     clients: list[int]
     own: Tensor
     valid: Tensor
+    aside: Tensor | None
+    calibrated: Tensor | None
+    unowned: Tensor
     others: Tensor
     sides: dict[int, tuple[Tensor, Tensor]]
     fronted: Tensor
@@ -70,6 +76,8 @@ class Resident:
             What is there now.
         """
         named: dict[str, LabelledFeatures] = {"": sets.test.images}
+        if sets.calibration is not None:
+            named["calibration"] = sets.calibration.images
         named |= {f"ood/{name}": images for name, images in sets.ood.items()}
         shifted = {"": sets.test}
         shifted |= {f"corrupted/{name}": owned for name, owned in sets.corrupted.items()}
@@ -81,16 +89,14 @@ class Resident:
         every = list(named.values())
         clients = [client for client, own in enumerate(sets.test.index) if len(own)]
         place = {client: at for at, client in enumerate(clients)}
-        count = max((len(sets.test.index[client]) for client in clients), default=0)
-        own, valid = (
-            np.zeros((len(clients), count), np.int64),
-            np.zeros((len(clients), count), bool),
-        )
+        own, valid = padded([sets.test.index[client] for client in clients], 0)
+        aside = None
+        if sets.calibration is not None:
+            index = sets.calibration.index
+            aside = padded([index[client] for client in clients], rows["calibration"].start)
         others = np.ones((len(clients), len(sets.test.images)), dtype=bool)
         for client, at in place.items():
-            index = sets.test.index[client]
-            own[at, : len(index)], valid[at, : len(index)] = index, True
-            others[at, index] = False
+            others[at, sets.test.index[client]] = False
         table = np.zeros((len(held), classes), dtype=bool)
         for at, mine in enumerate(held.values()):
             table[at, mine] = True
@@ -107,6 +113,9 @@ class Resident:
             clients=clients,
             own=there(own),
             valid=there(valid),
+            aside=None if aside is None else there(aside[0]),
+            calibrated=None if aside is None else there(aside[1]),
+            unowned=there(sets.unowned.astype(np.int64)),
             others=there(others),
             sides={
                 place[client]: (there(np.flatnonzero(mine)), there(np.flatnonzero(~mine)))
@@ -122,7 +131,7 @@ class Resident:
 
     @property
     def scored(self) -> int:
-        """Return the number of rows whose score is read: test images and OOD sets."""
+        """Return the number of rows whose score is read: all but those of corrupted sets."""
         read = [rows for name, rows in self.rows.items() if not name.startswith("corrupted/")]
         return sum(rows.stop - rows.start for rows in read)
 
@@ -151,6 +160,24 @@ class Resident:
                 yield slice(rows.start + first, rows.start + first + len(part)), part, patches
 
 
+def padded(index: Sequence[np.ndarray], start: int) -> tuple[np.ndarray, np.ndarray]:
+    """Write clients' rows as one array.
+
+    Args:
+        index: Rows of each of K clients.
+        start: Is added to them.
+
+    Returns:
+        Rows (K, n), n of the client that has most and at least 1; and which of them are real.
+    """
+    shape = len(index), max([1, *map(len, index)])
+    rows, real = np.full(shape, start, dtype=np.int64), np.zeros(shape, dtype=bool)
+    for at, own in enumerate(index):
+        rows[at, : len(own)] += own
+        real[at, : len(own)] = True
+    return rows, real
+
+
 def fits(sets: EvaluationSets) -> bool:
     """Say whether the answers of all clients to all images may be held at once.
 
@@ -161,6 +188,7 @@ def fits(sets: EvaluationSets) -> bool:
         Whether they may.
     """
     shifted = sum(len(owned.images) for owned in sets.corrupted.values())
+    shifted += 0 if sets.calibration is None else len(sets.calibration.images)
     images = len(sets.test.images) + shifted + sum(map(len, sets.ood.values()))
     return len(sets.test.index) * images <= ANSWERS
 

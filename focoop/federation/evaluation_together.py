@@ -103,10 +103,16 @@ def measured(found: Answers, there: Resident, bias: float) -> dict[str, Tensor]:
     right = (found.predicted == there.labels).double().expand(clients, -1)
     own = client_metrics.Sorted.of(everyone.gather(1, there.own), there.valid)
     limit = client_metrics.threshold(own)
+    if there.aside is not None and there.calibrated is not None:
+        every = found.score.expand(clients, -1)
+        aside = client_metrics.Sorted.of(every.gather(1, there.aside), there.calibrated)
+        limit = torch.where(aside.counts > 0, client_metrics.calibrated(aside), limit)
     flagged = (everyone > limit[:, None]) & there.others
     numbers = {
         "accuracy_all": right[:, :tested].mean(dim=1),
+        "accuracy_new": right.index_select(1, there.unowned).mean(dim=1),
         "threshold": limit,
+        "kept": own.at_most(limit[:, None])[:, 0] / own.counts,
         "cross_alarm": flagged.sum(dim=1) / there.others.sum(dim=1),
         "broken": found.score.isnan().sum() + found.margin.isnan().sum(),
     }
@@ -169,7 +175,8 @@ def rows_of(
         A row per client.
     """
     labels, fronts = sets.test.images.labels.numpy(), list(there.sides)
-    rows = []
+    aside = None if sets.calibration is None else sets.calibration.index
+    rows: list[dict[str, Any]] = []
     for at, client in enumerate(there.clients):
         own = sets.test.index[client]
         curve = None
@@ -179,13 +186,16 @@ def rows_of(
             points = zip(map(str, frontier.CURVE), found[len(curve) :], strict=True)
             curve["curve"] = dict(points)
         alarm = numbers["cross_alarm"][at] if len(own) < len(labels) else None
-        rows.append({
+        calibration = 0 if aside is None else len(aside[client])
+        row: dict[str, Any] = {
             "client": client,
             "num_test": len(own),
             "num_classes": len(np.unique(labels[own])),
             "accuracy_own": numbers["sum/"][at] / len(own),
             "accuracy_all": numbers["accuracy_all"][at],
             "threshold": numbers["threshold"][at],
+            "num_calibration": calibration,
+            "kept": numbers["kept"][at] if calibration else None,
             "cross_alarm": alarm,
             "frontier": curve,
             "corrupted": {
@@ -197,7 +207,10 @@ def rows_of(
                 name: dict(zip(client_metrics.DETECTION, numbers[f"ood/{name}"][at], strict=True))
                 for name in sets.ood
             },
-        })  # fmt: skip
+        }
+        if len(sets.unowned):
+            row["accuracy_new"] = numbers["accuracy_new"][at]
+        rows.append(row)
     return rows
 
 

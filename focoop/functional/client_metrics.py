@@ -79,14 +79,14 @@ class Sorted:
         """Pick a value of each client.
 
         Args:
-            place: Places (K,); +inf is found behind a client's last value.
+            place: Places (K,); +inf is found before a client's first value and behind its last.
 
         Returns:
             Values (K,).
         """
         last = self.values.shape[1] - 1
         found = self.values.gather(1, place.clamp(0, last)[:, None])[:, 0]
-        return torch.where(place < self.counts, found, torch.inf)
+        return torch.where((place < self.counts) & (place >= 0), found, torch.inf)
 
     def _count(self, values: Tensor, *, right: bool) -> Tensor:
         found = torch.searchsorted(self.values, values.contiguous(), right=right)
@@ -103,6 +103,19 @@ def threshold(inside: Sorted) -> Tensor:
         Thresholds (K,).
     """
     return inside.at(needed(inside.counts) - 1)
+
+
+def calibrated(aside: Sorted) -> Tensor:
+    """Return the thresholds that keep a new ID image with probability 0.95 (split conformal).
+
+    Args:
+        aside: Scores of each client's calibration images.
+
+    Returns:
+        Thresholds (K,); +inf where a client has none.
+    """
+    rank = ((aside.counts + 1).double() * KEEP).round(decimals=9).ceil().long()
+    return aside.at(torch.minimum(rank, aside.counts) - 1)
 
 
 def needed(counts: Tensor) -> Tensor:

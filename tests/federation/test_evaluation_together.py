@@ -30,14 +30,21 @@ def drawn(count: int, task: Task, name: str, patches: bool) -> LabelledFeatures:
     return LabelledFeatures(F.normalize(pooled, dim=-1), unit, labels)
 
 
-def sets_of(task: Task, index: Sequence[Sequence[int]], patches: bool) -> EvaluationSets:
+def sets_of(
+    task: Task, index: Sequence[Sequence[int]], patches: bool, calibrated: bool = False
+) -> EvaluationSets:
     own = [np.array(rows, dtype=np.int64) for rows in index]
     corrupted = {
         f"fog@{level}": Owned(drawn(24, task, f"fog {level}", patches), [own[0], own[2], own[1]])
         for level in (1, 2)
     }
     ood = {name: drawn(n, task, name, patches) for name, n in (("near", 15), ("far", 31))}
-    return EvaluationSets(Owned(drawn(24, task, "test", patches), own), corrupted, ood)
+    calibration = None
+    if calibrated:
+        index = [np.arange(25), np.zeros(0, dtype=np.int64), np.arange(25, 30)]
+        calibration = Owned(drawn(30, task, "calibration", patches), index)
+    test = Owned(drawn(24, task, "test", patches), own)
+    return EvaluationSets(test, corrupted, ood, calibration)
 
 
 def models(method: Method, task: Task) -> list[Params]:
@@ -96,6 +103,20 @@ def test_all_at_once_is_one_by_one(name: str) -> None:
     assert found is not None
     assert flat(found.clients) == pytest.approx(flat(one.clients), abs=1e-6)
     assert flat(found.summary) == pytest.approx(flat(one.summary), abs=1e-6)
+
+
+@pytest.mark.parametrize("index", [UNEQUAL, EMPTY, [range(8), range(8, 16), range(16, 24)]])
+def test_thresholds_come_from_calibration_images(index: list[list[int]]) -> None:
+    """One client has many of them, one none, one few; some test images are nobody's or none is."""
+    method = create("focoop")
+    task, given = make_task(method), models(method, make_task(method))
+    sets = sets_of(task, index, patches=False, calibrated=True)
+    one = evaluate(method, task, given.__getitem__, sets)
+    found = together(method, task, given.__getitem__, sets, same_for_all=False, bias=0.0)
+    assert found is not None
+    assert flat(found.clients) == pytest.approx(flat(one.clients), abs=1e-6)
+    assert flat(found.summary) == pytest.approx(flat(one.summary), abs=1e-6)
+    assert found.clients[0]["kept"] is not None and found.clients[0]["num_calibration"] == 25
 
 
 @pytest.mark.parametrize("size", [1, 10**6])
