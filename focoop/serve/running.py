@@ -3,7 +3,7 @@
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -104,16 +104,16 @@ def load_models(models: Sequence[str | Path], device: str | None = None) -> dict
 @contextmanager
 def _listening(host: str, port: int) -> Iterator[socket.socket]:
     """A bound socket: a taken port is said before models are loaded."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {host}:{port} ({error.strerror or error}): choose another --port"
-        ) from error
-    with listener:
+    with ExitStack() as stack:
+        try:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            listener = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {host}:{port} ({error.strerror or error}): choose another --port"
+            ) from error
         yield listener
 
 
