@@ -1,13 +1,17 @@
 """The command `focoop demo`: a few methods trained and compared on packaged features."""
 
 import itertools
+import os
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from focoop.cli.run import print_results, train
-from focoop.cli.screen import AsJson, Device, Overrides, load_config, print_json
+from focoop.cli.screen import AsJson, Device, Overrides, load_config, out, print_json
+from focoop.cli.serve import Port, require_serve, tell_address
 from focoop.errors import RunError
 
 if TYPE_CHECKING:
@@ -21,6 +25,7 @@ METHODS = {
     "focoop_plus": "FOCoOp+",
 }
 FOLDER = Path("runs/demo")
+SERVED = "focoop_plus"
 
 
 def demo(
@@ -31,10 +36,19 @@ def demo(
     overrides: Overrides = None,
     device: Device = None,
     as_json: AsJson = False,
+    serve: Annotated[
+        bool,
+        typer.Option(
+            "--serve", help="Then serve the result with its page; a finished demo is kept."
+        ),
+    ] = False,
+    port: Port = 8080,
 ) -> None:
     """Compare zero-shot, PromptFL, FOCoOp and FOCoOp+ on ten clients' CIFAR-100 features."""
+    if serve:
+        require_serve()
     configs = {method: demo_config(method, overrides, device) for method in METHODS}
-    folder = folder or _free_folder(configs)
+    folder = folder or _free_folder(configs, finished=serve)
     rows, paths = [], []
     for method, label in METHODS.items():
         path = folder / method
@@ -49,7 +63,31 @@ def demo(
             ]
         )
     print_results(rows, paths)
+    if serve:
+        return _serve(folder, port)
+    again = "" if folder == FOLDER else f" --out {folder}"
+    out().print(f"ask it about images: {_command()} demo --serve{again}", soft_wrap=True)
     return None
+
+
+def _command() -> str:
+    """How this command was called: `focoop`, or where it lies if the shell does not find it."""
+    called = Path(sys.argv[0])
+    if called.name != "focoop" or shutil.which("focoop") == str(called.absolute()):
+        return "focoop"
+    return os.path.relpath(called)
+
+
+def _serve(folder: Path, port: int) -> None:
+    """Serve the demo's last method, calibrated on half of the test images: all others train."""
+    from focoop.api import calibrate
+    from focoop.predict import CALIBRATION
+    from focoop.serve import serve
+
+    run = folder / SERVED
+    if not (run / CALIBRATION).is_file():
+        calibrate(run, from_test=True)
+    serve([run], port=port, runs=folder, on_ready=tell_address)
 
 
 def demo_config(
@@ -70,8 +108,11 @@ def demo_config(
     return load_config(shipped("demo") / f"{method}.toml", overrides, device)
 
 
-def _free_folder(configs: "dict[str, RunConfig]") -> Path:
-    """The first of runs/demo, runs/demo-2, ... that is free or holds this demo unfinished."""
+def _free_folder(configs: "dict[str, RunConfig]", *, finished: bool = False) -> Path:
+    """The first of runs/demo, runs/demo-2, ... that is free or holds this demo unfinished.
+
+    With `finished` one that holds this demo finished will do as well.
+    """
     from focoop.runs import RunFolder
 
     for number in itertools.count(1):
@@ -84,6 +125,7 @@ def _free_folder(configs: "dict[str, RunConfig]") -> Path:
         except RunError:
             continue
         same = all(name in configs and run.config == configs[name] for name, run in runs.items())
-        if same and any(name not in runs or runs[name].status != "finished" for name in configs):
+        done = all(name in runs and runs[name].status == "finished" for name in configs)
+        if same and (finished or not done):
             return folder
     raise AssertionError("itertools.count ended")

@@ -88,6 +88,13 @@ def serve(
     )
 
 
+def require_serve() -> None:
+    """Stop before long work where the packages of a server are missing."""
+    from focoop.serve import require_extra
+
+    require_extra()
+
+
 def tell_address(address: str) -> None:
     """Say where the page is.
 

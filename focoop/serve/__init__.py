@@ -6,7 +6,7 @@
 `Engine` answers images without HTTP; `make_app` wraps one in an ASGI app. Images live in memory
 alone, as long as their answer takes. FastAPI and uvicorn come with the extra `serve`.
 
-May import: errors, data, functional, runs, predict.
+May import: errors, threads, data, clip, features, runs, predict.
 """
 
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from focoop.serve.engine import Answered, Engine, Question
     from focoop.serve.keys import KeyFile, add_key
     from focoop.serve.limits import Limits
-    from focoop.serve.running import serve
+    from focoop.serve.running import require_extra, serve
 
 __all__ = [
     "Answered",
@@ -28,6 +28,7 @@ __all__ = [
     "Question",
     "add_key",
     "make_app",
+    "require_extra",
     "serve",
 ]
 

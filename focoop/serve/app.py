@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -139,11 +139,13 @@ def _add_answers(api: FastAPI, engine: Engine, numbers: Numbers) -> None:
         served, question = question_of(form.fields, engine)
         with _admitted(engine, len(form.images)):
             prepared = await _prepared(
+                request,
                 [engine.prepare(content, served) for _, content in form.images],
                 [name for name, _ in form.images],
                 limits.seconds,
             )
-            answers: list[Answered] = await _all(engine.ask(prepared, question), limits.seconds)
+            work = engine.ask(prepared, question)
+            answers: list[Answered] = await _all(request, work, limits.seconds)
         client = served.client_name(question.client)
         for found in answers:
             numbers.image(served.name, client, found.answer.verdict, found.answer.p_value)
@@ -175,7 +177,7 @@ def _add_answers(api: FastAPI, engine: Engine, numbers: Numbers) -> None:
         name, content = form.images[0]
         with _admitted(engine, 1):
             work = engine.explain(content, served, question.client, label)
-            (found,) = await _prepared([work], [name], limits.seconds)
+            (found,) = await _prepared(request, [work], [name], limits.seconds)
         rows, columns = found.shape
         return JSONResponse(
             {
@@ -202,19 +204,23 @@ class _admitted:
         except Stopped as error:
             raise busy("the server is stopping") from error
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.engine.release(self.images)
+        if kind is not None and issubclass(kind, QueueFull | Stopped):
+            raise busy("the server is stopping")
 
 
 async def _prepared(
-    work: "Sequence[Future[Any]]", names: Sequence[str], seconds: float
+    request: Request, work: "Sequence[Future[Any]]", names: Sequence[str], seconds: float
 ) -> list[Any]:
     """What threads make of the images; one refusal for all images that cannot be read."""
-    found = await _all(work, seconds, errors=True)
-    bad = [(place, error) for place, error in enumerate(found) if isinstance(error, Exception)]
+    found = await _all(request, work, seconds, errors=True)
+    bad = [(place, error) for place, error in enumerate(found) if isinstance(error, BaseException)]
     if not bad:
         return found
     for _, error in bad:
+        if isinstance(error, asyncio.CancelledError):
+            raise busy("the server is stopping")
         if not isinstance(error, FocoopError):
             raise error
     listed = [
@@ -227,17 +233,29 @@ async def _prepared(
     raise Refusal(status, "image", text, listed)
 
 
-async def _all(work: "Sequence[Future[Any]]", seconds: float, *, errors: bool = False) -> list[Any]:
-    """Wait for futures of threads, for so long."""
-    waits = [asyncio.wrap_future(one) for one in work]
+async def _all(
+    request: Request, work: "Sequence[Future[Any]]", seconds: float, *, errors: bool = False
+) -> list[Any]:
+    """Wait for futures of threads, for so long, and as long as anybody waits for the answer."""
+    waits = asyncio.gather(*map(asyncio.wrap_future, work), return_exceptions=errors)
+    leaving = asyncio.ensure_future(request.receive())  # all that can come is the connection's end
     try:
-        async with asyncio.timeout(seconds):
-            return await asyncio.gather(*waits, return_exceptions=errors)
-    except TimeoutError as error:
-        raise busy(f"no answer within {seconds:g} seconds: try again soon") from error
-    except (CancelledError, QueueFull, Stopped) as error:
-        raise busy() from error
+        await asyncio.wait((waits, leaving), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if waits.done():
+            return waits.result()
+        if leaving.done():
+            raise Refusal(499, "left", "whoever asked has left")
+        raise busy(f"no answer within {seconds:g} seconds: try again soon")
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise busy("the server is stopping") from error
+    except FocoopError as error:  # the model cannot do what is asked
+        raise Refusal(422, "model", str(error)) from error
     finally:
+        leaving.cancel()
+        waits.cancel()
         for one in work:
             one.cancel()
 

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from focoop.data import rgb_from_bytes
 from focoop.errors import ConfigError, nearest
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from focoop.clip import ImageFeatures
 
+Found = TypeVar("Found")
 TOP = 100  # classes that an answer lists, at most
 
 
@@ -73,8 +74,8 @@ class Engine:
         self._batcher: Batcher[tuple[Tensor, Question], Answered] = Batcher(
             self._answer, batch=self.limits.batch, wait=self.limits.wait, queue=self.limits.queue
         )
-        # A heat map runs the towers: one at a time, so that answers do not wait for many.
-        self._explaining = threading.Semaphore(1)
+        # A heat map runs the tower: one at a time, so that answers do not wait for many.
+        self._explainer = ThreadPoolExecutor(1, "focoop-explain")
 
     @property
     def ready(self) -> bool:
@@ -140,7 +141,7 @@ class Engine:
         Returns:
             A future, which raises `focoop.data.RefusedImage` for what is no image within limits.
         """
-        return self._decoders.submit(lambda: served.model.prepare(self._decoded(content)))
+        return self._submit(self._decoders, lambda: served.model.prepare(self._decoded(content)))
 
     def ask(self, prepared: "Sequence[Tensor]", question: Question) -> "list[Future[Answered]]":
         """Have images answered, in batches with those of others.
@@ -170,11 +171,9 @@ class Engine:
         """
 
         def work() -> "NDArray[np.float32]":
-            image = self._decoded(content)
-            with self._explaining:
-                return served.model.heat_map(image, label, client)
+            return served.model.heat_map(self._decoded(content), label, client)
 
-        return self._decoders.submit(work)
+        return self._submit(self._explainer, work)
 
     def stop(self) -> bool:
         """Take no more images, answer those that wait, and end.
@@ -183,8 +182,15 @@ class Engine:
             Whether all were answered within `Limits.stop_seconds`.
         """
         done = self._batcher.stop(self.limits.stop_seconds)
-        self._decoders.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._decoders, self._explainer):
+            pool.shutdown(wait=False, cancel_futures=True)
         return done
+
+    def _submit(self, pool: ThreadPoolExecutor, work: "Callable[[], Found]") -> "Future[Found]":
+        try:
+            return pool.submit(work)
+        except RuntimeError as error:  # it was shut down meanwhile
+            raise Stopped from error
 
     def _decoded(self, content: bytes) -> Any:
         limits = self.limits

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from focoop.errors import RunError
 from focoop.predict import FILE, GLOBAL, Calibration, Model, Prediction, model_of_run, read_model
 from focoop.runs import CONFIG, RunFolder
+from focoop.threads import side_by_side
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from focoop.clip import ImageFeatures
 
-PIECE = 8  # images through the tower at once on a CPU: more are slower (features/encoding.py)
+PIECE = 2  # images through the tower at once on a core: more need more time each
 
 
 class LoadedModel:
@@ -62,7 +63,7 @@ class LoadedModel:
         return self._backbone.prepare(image)
 
     def encode(self, prepared: "Sequence[Tensor]") -> "ImageFeatures":
-        """Encode images; on a CPU a few at a time.
+        """Encode images; on a CPU a few at a time, on all its cores.
 
         Args:
             prepared: What `prepare` gave for each.
@@ -76,14 +77,15 @@ class LoadedModel:
 
         where = self._backbone.device
         size = PIECE if where.type == "cpu" else len(prepared)
-        with torch.no_grad():
-            parts = [
-                self._backbone.encode_images(
-                    torch.stack(list(prepared[first : first + size])).to(where),
-                    patches=self._patches,
-                )
-                for first in range(0, len(prepared), size)
-            ]
+
+        def piece(number: int) -> ImageFeatures:
+            pixels = torch.stack(list(prepared[number * size : (number + 1) * size]))
+            with torch.no_grad():  # of this thread
+                return self._backbone.encode_images(pixels.to(where), patches=self._patches)
+
+        if len(prepared) <= size:  # all cores for the one piece
+            return piece(0)
+        parts = side_by_side(piece, -(-len(prepared) // size), where)
         local = [part.patches for part in parts if part.patches is not None]
         return ImageFeatures(
             torch.cat([part.pooled for part in parts]), torch.cat(local) if local else None

@@ -2,6 +2,7 @@
 
 import json
 import math
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -12,11 +13,13 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
+import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from focoop.serve import Engine, KeyFile, Limits, add_key
 from tests.serve.calling import Caller, calling, form
 from tests.serve.fake_model import FakeModel, picture
+from tests.serve.live import live
 
 RED, GREEN, GREY = (230, 10, 20), (10, 230, 20), (120, 120, 120)
 
@@ -190,6 +193,37 @@ def test_an_answer_that_takes_too_long_is_given_up() -> None:
         assert caller.predict(picture()).status_code == 200
 
 
+def test_what_nobody_waits_for_is_not_computed() -> None:
+    """Three connections end before their turn; the tower sees the first image and the last."""
+    model = Slow()
+    engine = Engine({"colours": model}, Limits(batch=1, wait=0))
+    with live(engine) as address:
+        place = address.removeprefix("http://").split(":")
+        first = threading.Thread(
+            target=lambda: httpx.post(address + "/v1/predict", **form(picture()))
+        )
+        first.start()
+        until = time.monotonic() + 10
+        while engine.inside < 1 and time.monotonic() < until:
+            time.sleep(0.01)
+        request = httpx.Request("POST", address + "/v1/predict", **form(picture()))
+        head = b"POST /v1/predict HTTP/1.1\r\n" + b"".join(
+            name + b": " + value + b"\r\n" for name, value in request.headers.raw
+        )
+        gone = [socket.create_connection((place[0], int(place[1])), 5) for _ in range(3)]
+        for one in gone:
+            one.sendall(head + b"\r\n" + request.read())
+        while engine.inside < 4 and time.monotonic() < until:
+            time.sleep(0.01)
+        for one in gone:
+            one.close()
+        while engine.inside > 1 and time.monotonic() < until:
+            time.sleep(0.01)
+        model.go.set()
+        first.join(10)
+    assert engine.inside == 0 and model.batches == [1]
+
+
 def test_what_was_taken_is_answered_before_the_end() -> None:
     model = Slow()
     engine = Engine({"colours": model}, Limits(batch=1, wait=0))
@@ -221,6 +255,27 @@ def test_a_stop_has_an_end() -> None:
     assert not engine.stop() and time.monotonic() - began < 5
     assert answers[2].cancelled()
     model.go.set()
+
+
+def test_a_request_that_the_stop_overtakes_is_told_so() -> None:
+    model = Slow()
+    engine = Engine({"colours": model}, Limits(batch=1, wait=0, stop_seconds=0.2))
+    with calling(engine) as caller:
+        threading.Timer(0.2, engine.stop).start()
+        answers = caller.at_once(
+            [lambda: caller.client.post("/v1/predict", **form(picture())) for _ in range(3)]
+            + [lambda: _later(0.7, model.go.set)]
+        )
+    statuses = sorted(answer.status_code for answer in answers[:3])
+    assert statuses == [200, 503, 503]  # the one in the tower, and those that waited
+    assert "stopping" in "".join(answer.text for answer in answers[:3])
+
+
+async def _later(seconds: float, act: Any) -> None:
+    import asyncio
+
+    await asyncio.sleep(seconds)
+    act()
 
 
 def test_keys_are_asked_for(tmp_path: Path) -> None:
