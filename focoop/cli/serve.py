@@ -36,7 +36,7 @@ def serve(
     runs: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Let the page watch the runs in this folder.")
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Images encoded together, at most.")] = 16,
+    batch: Annotated[int, typer.Option(min=1, help="Images encoded together, at most.")] = 8,
     wait: Annotated[
         float, typer.Option(min=0, help="Milliseconds that an image waits for others.")
     ] = 4.0,

@@ -35,7 +35,7 @@ class Limits:
     pixels: int = 25_000_000
     formats: tuple[str, ...] = OPEN_FORMATS
     queue: int = 256
-    batch: int = 16
+    batch: int = 8
     wait: float = 0.004
     seconds: float = 30.0
     stop_seconds: float = 20.0

@@ -128,7 +128,7 @@ def test_bodies_share_one_bound_of_memory() -> None:
         assert caller.get("/health").status_code == 200
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.sampled_from(["PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF"]), st.data())
 def test_flipped_bytes_are_an_image_or_a_refusal(kind: str, data: st.DataObject) -> None:
     content = bytearray(picture(size=(9, 7), kind=kind))

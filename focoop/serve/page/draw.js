@@ -29,7 +29,7 @@ function picture(width, height, label) {
 
 // The score of an image on the axis of calibration scores; foreign is right.
 export function scoreAxis(place, score, threshold, histogram) {
-  const W = Math.max(280, place.clientWidth || 280), H = 120, base = 92, L = 6, R = 6;
+  const W = Math.max(280, place.clientWidth || 280), H = 134, base = 92, L = 6, R = 6;
   let low = histogram ? histogram.low : score - 1, high = histogram ? histogram.high : score + 1;
   const span = high - low;
   low = Math.min(low, score - 0.05 * span);
@@ -47,16 +47,16 @@ export function scoreAxis(place, score, threshold, histogram) {
   }
   image.append(svg("line", { class: "grid", x1: L, x2: W - R, y1: base, y2: base }));
   if (threshold !== null) {
-    const at = x(threshold), right = at > W - 150;
-    image.append(svg("line", { class: "limit", x1: at, x2: at, y1: 20, y2: base }));
-    image.append(svg("text", { x: right ? at - 5 : at + 5, y: 29, "text-anchor": right ? "end" : "start" }, "unknown from here"));
+    const at = x(threshold), half = 52;
+    image.append(svg("line", { class: "limit", x1: at, x2: at, y1: 20, y2: base + 26 }));
+    image.append(svg("text", { x: Math.min(Math.max(at, half), W - half), y: H - 4, "text-anchor": "middle" }, "unknown from here"));
   }
   const here = x(score), end = here > W - 80 ? "end" : here < 80 ? "start" : "middle";
   image.append(svg("line", { class: "here-line", x1: here, x2: here, y1: 16, y2: base }));
   image.append(svg("circle", { class: "here", cx: here, cy: base, r: 7 }));
   image.append(svg("text", { x: here, y: 11, "text-anchor": end }, "this image"));
-  image.append(svg("text", { x: L, y: H - 6 }, "familiar"));
-  image.append(svg("text", { x: W - R, y: H - 6, "text-anchor": "end" }, "foreign"));
+  image.append(svg("text", { x: L, y: base + 20 }, "familiar"));
+  image.append(svg("text", { x: W - R, y: base + 20, "text-anchor": "end" }, "foreign"));
   place.replaceChildren(image);
 }
 
