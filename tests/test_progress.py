@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -88,8 +89,8 @@ def test_lines_come_now_and_then_and_at_the_end(clock: Clock) -> None:
     clock.now += 0.5
     work("hashing pets", 5, 5)
     assert shown(lines).splitlines() == [
-        "encoding pets test: 40 of 100 images",
-        "encoding pets test: 80 of 100 images",
+        "encoding pets test: 40 of 100 images, about 15 s left",
+        "encoding pets test: 80 of 100 images, about 5 s left",
         "encoding pets test: 100 images in 25.0 s",
     ]
 
@@ -147,3 +148,20 @@ def test_a_run_in_a_pipe_says_what_it_encodes(
     assert done.exit_code == 0, done.output
     assert "encoding pets train: 3 images in" in done.stderr
     assert "encoding test test: 3 images in" in done.stderr and "encoding" not in done.stdout
+
+
+def test_words_are_told_with_an_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    backbone = toy_backbone()
+    told: list[tuple[str, int, int]] = []
+    with watched(lambda *news: told.append(news)):
+        found = backbone.encode_texts([f"word {k}" for k in range(40)], batch_size=4)
+    assert told[0] == ("encoding words", 0, 40) and told[-1] == ("encoding words", 40, 40)
+    assert torch.equal(found, backbone.encode_texts([f"word {k}" for k in range(40)], batch_size=4))
+    lines = console(terminal=False)
+    monkeypatch.setattr("focoop.cli.screen.time", SlowClock())
+    monkeypatch.setattr("focoop.cli.screen.PAUSE", 1.0)
+    work = ImageWork(lines)
+    for done in (0, 10, 40):
+        work("encoding words", done, 40)
+    assert "encoding words: 10 of 40 words, about 6 s left" in shown(lines)
+    assert "encoding words: 40 words in 4.0 s" in shown(lines)

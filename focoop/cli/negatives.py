@@ -12,7 +12,9 @@ from focoop.cli.screen import (
     Device,
     Overrides,
     Weights,
+    image_work,
     load_config,
+    messages,
     out,
     print_json,
     with_weights,
@@ -48,7 +50,8 @@ def negatives(
     classes = _classes(config.data)
     weights = Path(config.backbone.weights) if config.backbone.weights else None
     backbone = load_backbone(config.backbone.name, weights=weights, device=config.backbone.device)
-    negative_words = mine_negatives(config, backbone, classes)
+    with image_work(messages()):
+        negative_words = mine_negatives(config, backbone, classes)
     rows: list[dict[str, Any]] = [
         {"word": word, "kind": kind, "distance": round(distance, 6)}
         for word, kind, distance in zip(

@@ -264,6 +264,7 @@ class ImageWork:
         self._console, self._bar = console, bar
         self._begun: dict[str, float] = {}
         self._told: dict[str, float] = {}
+        self._first: dict[str, int] = {}
         self._tasks: dict[str, TaskID] = {}
 
     def __call__(self, what: str, done: int, total: int) -> None:
@@ -273,22 +274,41 @@ class ImageWork:
             if done >= total:
                 return
             self._begun[what] = self._told[what] = now
+            self._first[what] = done
             if self._bar is not None:
-                self._tasks[what] = self._bar.add_task(what, total=total, shown="images")
+                self._tasks[what] = self._bar.add_task(what, total=total, shown=_unit(what))
         if self._bar is not None:
             self._bar.update(self._tasks[what], completed=done)
         elif done < total and now - self._told[what] >= PAUSE:
             self._told[what] = now
-            self._print(f"{what}: {done} of {total} images")
+            pace = (now - self._begun[what]) / max(1, done - self._first[what])
+            left = f", about {_duration(pace * (total - done))} left"
+            self._print(f"{what}: {done} of {total} {_unit(what)}{left}")
         if done >= total:
             seconds = now - self._begun.pop(what)
             if self._bar is not None:
                 self._bar.remove_task(self._tasks.pop(what))
             elif seconds >= QUICK:
-                self._print(f"{what}: {total} images in {seconds:.1f} s")
+                self._print(f"{what}: {total} {_unit(what)} in {seconds:.1f} s")
 
     def _print(self, line: str) -> None:
         self._console.print(line, markup=False, soft_wrap=True)
+
+
+def _unit(what: str) -> str:
+    """What is counted: images, or the words of negatives."""
+    return "words" if what.endswith("words") else "images"
+
+
+def _duration(seconds: float) -> str:
+    """A duration in words, roughly.
+
+    >>> _duration(34.2), _duration(754), _duration(8000)
+    ('34 s', '13 min', '2.2 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from focoop.errors import DataError
 
 FILES = ("class_names.csv", "names.txt", "classnames.txt")
 NAMES = FILES[0]
+SYNSETS = ("LOC_synset_mapping.txt", "words.txt")
+WORDNET_ID = re.compile(r"n\d{8}")
 
 
 def named_classes(folder: Path) -> dict[str, str]:
@@ -19,14 +22,15 @@ def named_classes(folder: Path) -> dict[str, str]:
             `label,name`; in the text files a space, tab or colon may stand for the comma.
 
     Returns:
-        Label or class folder -> class name; empty where there is no such file.
+        Label or class folder -> class name; where there is no such file, the names of WordNet ids
+        by ImageNet's own list; else empty.
 
     Raises:
         DataError: the file cannot be read, there are two, or a line is not `label,name`.
     """
     there = [folder / name for name in FILES if (folder / name).is_file()]
     if not there:
-        return {}
+        return synset_names(folder)
     if len(there) > 1:
         both = " and ".join(path.name for path in there)
         raise DataError(f"{folder} holds {both}: keep one of them")
@@ -46,6 +50,36 @@ def named_classes(folder: Path) -> dict[str, str]:
                 f"{names[row[0]]!r} above: keep one of them"
             )
     return names
+
+
+def synset_names(folder: Path) -> dict[str, str]:
+    """Name class folders that are ids of WordNet, by the list that ImageNet comes with.
+
+    Args:
+        folder: Where `LOC_synset_mapping.txt` or `words.txt` may lie, lines of `n01440764 tench,
+            Tinca tinca`, beside the class folders or those of splits.
+
+    Returns:
+        Class folder -> its first name that no other has; empty where there is no such list, or no
+        such folder.
+    """
+    lists = [folder / name for name in SYNSETS if (folder / name).is_file()]
+    if not lists:
+        return {}
+    held = {path.name for path in (*folder.glob("n*"), *folder.glob("*/n*")) if path.is_dir()}
+    names: dict[str, list[str]] = {}
+    try:
+        for line in lists[0].read_text("utf-8").splitlines():
+            synset, _, words = line.strip().replace("\t", " ").partition(" ")
+            if WORDNET_ID.fullmatch(synset) and synset in held and words.strip():
+                names[synset] = [word.strip() for word in words.split(",") if word.strip()]
+    except (OSError, UnicodeDecodeError):
+        return {}
+    often = Counter(word for words in names.values() for word in words)
+    return {
+        synset: next((word for word in words if often[word] == 1), f"{words[0]} {synset}")
+        for synset, words in names.items()
+    }
 
 
 def name_of(label: str, names: Mapping[str, str]) -> str:

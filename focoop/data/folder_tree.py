@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from focoop.data.class_names import FILES
+from focoop.data.class_names import FILES, SYNSETS
 from focoop.data.formats import HIDDEN, SYSTEM, SYSTEM_FOLDERS, UNREAD, suffix, why_not
 from focoop.errors import DataError
 
@@ -55,7 +55,10 @@ def walk(root: Path) -> Files:
                 reason = _skipped(entry.name)
                 if not reason:
                     waiting.append((f"{path}/", above | {place}))
-            elif path in FILES:  # read beside the images, so not among the files left out
+            elif path in (
+                *FILES,
+                *SYNSETS,
+            ):  # read beside the images, so not among the files left out
                 continue
             else:
                 reason = why_not(here, entry.name)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from focoop.data.class_names import NAMES
+from focoop.data.class_names import NAMES, SYNSETS, WORDNET_ID
 from focoop.data.image_set import ImageSet
 from focoop.data.splits import split_of
 from focoop.errors import DataError
@@ -134,6 +134,11 @@ def code_warnings(classes: Sequence[str], source: str) -> list[str]:
         how += ", or give the CSV a column class_name"
     elif source.startswith(("file:", "hf:")):
         how = f"a file {NAMES} in a folder of the images {lines}, then encode that folder"
+    if all(WORDNET_ID.fullmatch(name) for name in codes):
+        how = (
+            f"these are ids of WordNet, and the packaged word list has no ids: put ImageNet's "
+            f"{SYNSETS[0]} (or {SYNSETS[1]}) beside the class folders, or {how}"
+        )
     return [
         f"{source}: {some} called by a number or code ({shown}). CLIP reads the name: "
         f"'a photo of a {codes[0]}.' tells it nothing. Write names: {how}"

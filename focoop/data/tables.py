@@ -403,6 +403,7 @@ def read_hub(target: str, split: str) -> ImageSet:
         raise DataError(f"hf:{target} needs an Image and a ClassLabel column; it has {kinds}")
     label = "fine_label" if "fine_label" in labels else labels[0]
     store: Store = HubRows(rows, images[0])
+    _refuse_unlabelled(target, split, rows[label], len(rows.features[label].names))
     return ImageSet(
         root=Path(name),
         files=tuple(f"{split}/{i:07d}" for i in range(len(rows))),
@@ -411,3 +412,15 @@ def read_hub(target: str, split: str) -> ImageSet:
         split=split,
         store=store,
     )
+
+
+def _refuse_unlabelled(target: str, split: str, labels: Sequence[Any], classes: int) -> None:
+    """Refuse a split of the hub without labels, before any image is encoded."""
+    wrong = [value for value in labels if value is None or not 0 <= value < classes]
+    if wrong:
+        raise DataError(
+            f"hf:{target}: {len(wrong)} of {len(labels)} images of the split {split!r} have no "
+            f"label of the {classes} classes ({wrong[0]} in its place), as hidden test sets do: "
+            "use a dataset whose test images are labelled, or save its labelled images as folders "
+            "and name them folder:PATH"
+        )

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from focoop.cli import app
 from focoop.config.loading import load
+from focoop.data import read_folder
 from focoop.data.class_names import name_of, named_classes
 from focoop.data.labels import MISSING, is_code, is_missing
 from focoop.data.sources import advice
@@ -177,3 +178,27 @@ def test_check_show_and_run_say_it(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert CliRunner().invoke(app, ["data", "show", *words]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("LOC_synset_mapping.txt", "n01440764 tench, Tinca tinca\nn02012849 crane\n"),
+        ("words.txt", "n01440764\ttench\nn02012849\tcrane\nn03126707\tcrane, lifting crane\n"),
+    ],
+)
+def test_wordnet_ids_are_named_by_imagenets_own_list(name: str, text: str, tmp_path: Path) -> None:
+    for folder in ("n01440764", "n02012849"):
+        plant(tmp_path / "x", f"train/{folder}/a.png", f"test/{folder}/b.png")
+    told = advice("folder", str(tmp_path / "x"), "domain")
+    assert len(told) == 1 and "ids of WordNet" in told[0] and "LOC_synset_mapping.txt" in told[0]
+    (tmp_path / "x" / name).write_text(text)
+    assert read_folder(tmp_path / "x", "train").classes == ("crane", "tench")
+    assert not advice("folder", str(tmp_path / "x"), "domain")
+
+
+def test_two_synsets_of_one_name_stay_two_classes(tmp_path: Path) -> None:
+    for folder in ("n02012849", "n03126707"):
+        plant(tmp_path / "x", f"{folder}/a.png")
+    (tmp_path / "x" / "words.txt").write_text("n02012849 crane\nn03126707 crane, lifting crane\n")
+    assert read_folder(tmp_path / "x", "all").classes == ("crane n02012849", "lifting crane")

@@ -201,3 +201,16 @@ def test_hub_datasets_need_their_library(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(MissingExtra, match="pip install datasets"):
         read_hub("me/pets", "train")
+
+
+@pytest.mark.parametrize("wrong", [-1, None, 7])
+def test_hub_splits_without_labels_are_refused_before_encoding(
+    wrong: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = Rows(4)
+    hidden.values = [wrong, 1, wrong, 0]  # type: ignore[list-item]
+    library = types.ModuleType("datasets")
+    library.load_dataset = lambda name, config: {"test": hidden}  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", library)
+    with pytest.raises(DataError, match=r"2 of 4 images of the split 'test' have no label"):
+        read_hub("me/pets", "test")

@@ -18,8 +18,12 @@ from focoop.clip.text.blocks import Block, TextShape
 from focoop.clip.text.layout import Bucket, Layout
 from focoop.clip.text.names import Names, group
 from focoop.errors import BackboneError, ConfigError
+from focoop.progress import tell
 
 __all__ = ["Block", "Names", "TextShape", "TextTower"]
+
+# Texts of more batches than these are told of: all words of WordNet take minutes on a CPU.
+MANY, WORDS = 8, "encoding words"
 
 
 class TextTower(nn.Module):
@@ -264,10 +268,14 @@ class TextTower(nn.Module):
         out = torch.empty(len(tokens), self.dim, device=self.device)
         bounds = [*range(0, len(tokens), batch_size), len(tokens)]
         for start, stop in pairwise(bounds):
+            if len(bounds) > MANY:
+                tell(WORDS, start, len(tokens))
             rows = order[start:stop]
             cut = tokens[rows, : int(ends[rows].max()) + 1].to(self.device)
             with torch.no_grad():
                 out[rows.to(self.device)] = self.run(self.tok(cut), ends[rows].to(self.device))
+        if len(bounds) > MANY:
+            tell(WORDS, len(tokens), len(tokens))
         return out
 
     @property
