@@ -11,7 +11,7 @@ Rows = Sequence[Mapping[str, Any]]
 LOOKS = {
     "focoop_plus": ("FOCoOp+", "#0072B2", "o", "-"),
     "fedlda": ("FedLDA", "#D55E00", "s", "--"),
-    "promptfl:class_specific=true": ("PromptFL", "#009E73", "^", "-."),
+    "promptfl": ("PromptFL", "#009E73", "^", "-."),
     "focoop": ("FOCoOp", "#CC79A7", "D", ":"),
 }
 

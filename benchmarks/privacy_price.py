@@ -3,7 +3,7 @@
 Every client clips the change of its shared tensors to length S and adds noise (`privacy.clip`,
 `privacy.noise`); epsilon is the project's, for one client's whole data set replaced, over all
 rounds of the run (docs/reliability/threat-model.md). For each epsilon the noise follows from the
-number of rounds: one or two for closed forms, `--rounds` for methods that train. S is chosen from
+number of rounds: one for closed forms, `--rounds` for methods that train. S is chosen from
 `CLIPS` on validation images at epsilon `CHOSEN_AT`, by own + all, with as many trials for every
 method; the rest is the method's preset, and class counts are sent as they are.
 
@@ -41,12 +41,11 @@ from focoop.methods import lookup
 from focoop.scenario import build_scenario, schedule_of
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "results" / "privacy"
-METHODS = "focoop_plus,fedlda,promptfl:class_specific=true,focoop"
+METHODS = "focoop_plus,fedlda,promptfl,focoop"
 EPSILONS = (1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6)
 CLIPS = (0.01, 0.1, 1.0, 10.0)
 CHOSEN_AT = 1e4
 DELTA = 1e-5
-CLOSED_ROUNDS = {"focoop_plus": 2}  # one round for all others
 LEAST = ("least_images=5", "least_freedom=16")  # the defaults, which `measured` lowers
 Row = dict[str, Any]
 
@@ -64,8 +63,7 @@ def noise_for(epsilon: float, rounds: int) -> float:
 
 def rounds_of(variant: Variant, trained: int) -> int:
     """Rounds of a method."""
-    closed = lookup(variant.name).closed_form
-    return CLOSED_ROUNDS.get(variant.name, 1) if closed else trained
+    return 1 if lookup(variant.name).closed_form else trained
 
 
 def overrides_of(variant: Variant, rounds: int, clip: float, epsilon: float | None) -> list[str]:
@@ -179,7 +177,7 @@ def main() -> None:
     parser.add_argument("--setting", default="oxford_pets", help="a name of configs/settings")
     parser.add_argument("--methods", default=METHODS)
     parser.add_argument("--epsilons", default=",".join(f"{one:g}" for one in EPSILONS))
-    parser.add_argument("--rounds", type=int, default=5, help="of methods that train")
+    parser.add_argument("--rounds", type=int, default=3, help="of methods that train")
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--validation", type=int, default=4, help="validation images per class")
     parser.add_argument("--out", type=Path, default=OUT)
