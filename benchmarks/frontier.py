@@ -39,7 +39,7 @@ from focoop.scenario import Scenario, build_scenario, schedule_of
 from focoop.seeds import numpy_generator
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
-METHODS = "fedncm,fedlda,fed3r,gda_clip,focoop_plus"
+METHODS = "fedncm,fedlda,fed3r,gda_clip,tofa,focoop_plus"
 OURS = "focoop_plus"
 # Toy numbers of images are the point here, and nobody's privacy: classes of one image are told.
 LEAST = {"least_images": 1, "least_freedom": 1}
@@ -104,7 +104,8 @@ def scenarios(
         if made is None:
             made = build_scenario(config)
         method = create(config.method.name, config.method.settings)
-        yield variant, config, replace(made, method=method)
+        task = replace(made.task, frozen=method.prepare(made.task))
+        yield variant, config, replace(made, method=method, task=task)
 
 
 def measured(config: Any, scenario: Scenario, bias: float = 0.0) -> dict[str, Any]:

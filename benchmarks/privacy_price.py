@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.frontier import CONFIGS, measured
 from benchmarks.means_attack import told_apart
 from focoop.caching import write_whole
-from focoop.config import from_dict, merge, parse_override, read_toml
+from focoop.config import RunConfig, from_dict, merge, parse_override, read_toml
 from focoop.experiments.grid import Variant, configured, parse_methods
 from focoop.federation import composed
 from focoop.federation.rounds import RoundSetup, client_round, start
@@ -46,7 +46,7 @@ EPSILONS = (1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6)
 CLIPS = (0.01, 0.1, 1.0, 10.0)
 CHOSEN_AT = 1e4
 DELTA = 1e-5
-LEAST = ("least_images=5", "least_freedom=16")  # the defaults, which `measured` lowers
+FIXED = ("data.corrupted=[]", "data.ood=[]", "data.validation_ood=[]", "federation.participation=1")
 Row = dict[str, Any]
 
 
@@ -66,11 +66,18 @@ def rounds_of(variant: Variant, trained: int) -> int:
     return 1 if lookup(variant.name).closed_form else trained
 
 
-def overrides_of(variant: Variant, rounds: int, clip: float, epsilon: float | None) -> list[str]:
+def config_of(setting: str, variant: Variant, overrides: Sequence[str]) -> RunConfig:
+    """A method's configuration in a setting, with its preset."""
+    values = read_toml(CONFIGS / "settings" / f"{setting}.toml")
+    tree = configured(values, setting, variant, CONFIGS / "methods")
+    for text in (*FIXED, *variant.overrides, *overrides):
+        tree = merge(tree, parse_override(text))
+    return from_dict(tree)
+
+
+def overrides_of(rounds: int, clip: float, epsilon: float | None) -> list[str]:
     """Settings of a run under privacy; without an epsilon there is none."""
     said = [f"federation.rounds={rounds}"]
-    if lookup(variant.name).closed_form:
-        said += [f"method.{one}" for one in LEAST]
     if epsilon is not None:
         said += [f"privacy.clip={clip}", f"privacy.noise={noise_for(epsilon, rounds)}"]
     return said
@@ -80,19 +87,15 @@ def price(
     setting: str, variant: Variant, rounds: int, clip: float, epsilon: float | None, more: list[str]
 ) -> Row:
     """Own and all of a run, in shares of one."""
-    found = measured(setting, variant, [*overrides_of(variant, rounds, clip, epsilon), *more])
+    config = config_of(setting, variant, [*overrides_of(rounds, clip, epsilon), *more])
+    found = measured(config, build_scenario(config))
     return {"own": found["accuracy_own"], "all": found["accuracy_all"]}
 
 
 def attacked(setting: str, variant: Variant, clip: float, epsilon: float | None, seed: int) -> Row:
     """How well members are told from others by the means that leave clients in the first round."""
-    tree = configured(read_toml(CONFIGS / "settings" / f"{setting}.toml"), setting, variant, None)
-    rounds = rounds_of(variant, 1)
-    said = overrides_of(variant, rounds, clip, epsilon)
-    fixed = ["data.corrupted=[]", "data.ood=[]", f"seed={seed}", f"partition.seed={21 + seed}"]
-    for text in (*said, *fixed):
-        tree = merge(tree, parse_override(text))
-    config = from_dict(tree)
+    seeds = [f"seed={seed}", f"partition.seed={21 + seed}"]
+    config = config_of(setting, variant, [*overrides_of(1, clip, epsilon), *seeds])
     scenario = build_scenario(config)
     setup = RoundSetup(scenario.method, scenario.task, schedule_of(config, scenario), config.seed)
     first = start(scenario.method, scenario.task, config.seed).shared
