@@ -62,7 +62,7 @@ GROUPS = {
     "grid-4": [name for name in PATCHED if name != "cifar100-patches"],
 }
 SEEDS = (0, 1, 2)
-TRIALS = 24
+TRIALS = 16
 # Setting -> methods that are tuned on it, validation images per class.
 TUNED = {
     "cifar100": (

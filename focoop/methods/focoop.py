@@ -69,6 +69,14 @@ if TYPE_CHECKING:
 class FOCoOpConfig(AnswerConfig, PromptSetsConfig):
     """Settings of FOCoOp, beside those that `PromptSetsConfig` has."""
 
+    global_share: float = setting(
+        0.2,
+        "rho, share of the global prompt",
+        low=0,
+        high=1,
+        grid=(0.2, 0.5, 0.8),
+        group="paper",
+    )
     ood_radius: float = setting(
         0.3, "cap on |eps^o|; 0: none", low=0, grid=(0.3, 1.0), group="engineering"
     )
