@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from focoop.config.refusals import refuse_secure_sum, refuse_untrained
 from focoop.errors import ConfigError
 from focoop.federation import COUNTS, DOWN, LEAST_PARTIES, RULES, SCHEDULES, UP
 from focoop.fields import brief, build, check, convert, fields_of, plain, setting
@@ -330,46 +331,8 @@ class RunConfig(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._settle()
-        self._refuse_untrained()
-        if not self.privacy.secure_sum:
-            return
-        if self.robust.rule != "none":
-            raise ConfigError(
-                f"robust.rule = {self.robust.rule!r} compares single updates, which "
-                "privacy.secure_sum hides: choose one of them (privacy.clip goes with both)"
-            )
-        if self.federation.payload != "fp32":
-            raise ConfigError(
-                f"federation.payload = {self.federation.payload!r} codes single updates, and "
-                "privacy.secure_sum sends numbers under masks, 8 bytes each: set it to fp32"
-            )
-        own = self.method.settings
-        if getattr(own, "goc", False) and getattr(own, "goc_pool", "mean") != "mean":
-            raise ConfigError(
-                "privacy.secure_sum hides single OOD prompts: set method.goc_pool to mean, "
-                "or method.goc to false"
-            )
-
-    def _refuse_untrained(self) -> None:
-        """Refuse classes and clients left out of training where they cannot be."""
-        kind = self.partition.kind
-        for name in ("unknown_classes", "new_classes"):
-            if getattr(self.data, name) and kind in ("domain", "given"):
-                raise ConfigError(
-                    f"data.{name} needs a partition that divides classes, and partition.kind is "
-                    f"{kind}: choose pathological, overlap, dirichlet or iid"
-                )
-        late, rounds = self.federation.late_clients, self.federation.rounds
-        if late and rounds < 2:
-            raise ConfigError(
-                f"federation.late_clients = {late} join in the last round, after the others: set "
-                f"federation.rounds to 2 or more (now {rounds})"
-            )
-        if late and self.privacy.secure_sum:
-            raise ConfigError(
-                f"federation.late_clients = {late} join in a round of their own, whose sum would "
-                "tell them: set privacy.secure_sum to false"
-            )
+        refuse_untrained(self)
+        refuse_secure_sum(self)
 
     def _settle(self) -> None:
         """Replace `auto` and -1 by what they mean for this data, so that a run folder says it."""
