@@ -12,7 +12,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 unexport VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-gpu coverage check docs format bench bench-gpu lock clean
+.PHONY: help setup demo test test-slow test-gpu coverage check docs format bench bench-gpu lock sbom clean
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -67,6 +67,9 @@ bench: $(SETUP) ## the benchmarks of a CPU, many minutes
 
 bench-gpu: $(SETUP) ## the text engine and the naive path on a GPU, four minutes
 	$(BIN)/python benchmarks/gpu.py
+
+sbom: $(SETUP) ## a bill of materials of the pinned packages (CycloneDX), in build/sbom.json
+	$(BIN)/python tools/sbom.py --out build/sbom.json
 
 lock: $(UV) ## renew requirements.lock from pyproject.toml
 	$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url \

@@ -19,7 +19,7 @@ PAPER_SHOTS = 8
 PACKAGED_CORRUPTED = ("demo:cifar100#brightness",)
 PACKAGED_OOD = ("demo:dtd_32px", "demo:sun_32px")
 TWO_THIRDS = 2 / 3
-LARGEST_SEED = 2**63 - 1  # of whole numbers in TOML
+SEEDS = 2**63 - 1  # of whole numbers in TOML
 PARTITIONS = ("dirichlet", "pathological", "overlap", "domain", "given", "iid")
 
 
@@ -49,9 +49,7 @@ class DataConfig(Section):
     )
     root: str = setting("", "folder of public datasets; empty: FOCOOP_DATA, then the cache")
     strict: bool = setting(False, "refuse images of your own that cannot be read; else skip them")
-    incomplete: bool = setting(
-        False, "use public datasets whose images or classes are not as many as is official"
-    )
+    incomplete: bool = setting(False, "use public datasets of other counts than the official ones")
     fetch: bool = setting(False, "focoop run fetches public datasets that are not here yet")
     test_share: float = setting(
         0.2, "share of each class held out as test where images have no splits", above=0, high=0.9
@@ -160,7 +158,7 @@ class PartitionConfig(Section):
     leave_out: str = setting(
         "", "domain that all clients are tested on and none holds (kind domain); empty: none"
     )
-    seed: int = setting(21, "seed of the partition, apart from the run's", low=0, high=LARGEST_SEED)
+    seed: int = setting(21, "seed of the partition, apart from the run's", low=0, high=SEEDS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -212,9 +210,7 @@ class FederationConfig(Section):
         low=0,
         high=100_000,
     )
-    large: bool = setting(
-        False, "run even where more memory than there is, or a month, is needed at least"
-    )
+    large: bool = setting(False, "run even where it takes a month, or more memory than is here")
     payload: str = setting("fp32", "how clients' changes travel up; fp32: uncoded", choices=UP)
     payload_down: str = setting("fp32", "how shared tensors travel down", choices=DOWN)
 
@@ -315,9 +311,7 @@ class MethodConfig:
 class RunConfig(Section):
     """Everything a run depends on."""
 
-    seed: int = setting(
-        0, "seed of initial prompts, batches and participation", low=0, high=LARGEST_SEED
-    )
+    seed: int = setting(0, "seed of initial prompts, batches and participation", low=0, high=SEEDS)
     name: str = setting("", "name of the run folder; empty: made of data, method and seed")
     data: DataConfig = field(default_factory=DataConfig)
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
