@@ -21,7 +21,7 @@ pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 from focoop.errors import ConfigError, MissingExtra
 from focoop.serve import KeyFile, Limits, serve
 from tests.serve.fake_model import picture
-from tests.toy_command import FAST, ROOT, call
+from tests.toy_command import FAST, ROOT, TINY, call
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,3 +164,41 @@ def test_limits_of_the_command_are_those_of_python() -> None:
     assert (options["wait"], options["max_images"]) == (1000 * limits.wait, limits.images)
     assert options["max_megapixels"] * 1e6 == limits.pixels
     assert options["max_megabytes"] * 1e6 == limits.image_bytes
+
+
+def test_the_container_asks_for_keys_and_can_write_nowhere() -> None:
+    yaml = pytest.importorskip("yaml")
+    (service,) = yaml.safe_load((ROOT / "deploy" / "serve.compose.yaml").read_text())[
+        "services"
+    ].values()
+    assert service["read_only"] and service["cap_drop"] == ["ALL"] and "tmpfs" not in service
+    assert all(text.endswith(":ro") for text in service["volumes"])
+    assert all(text.startswith("127.0.0.1:") for text in service["ports"])
+    recipe = (ROOT / "deploy" / "serve.Dockerfile").read_text()
+    assert service["build"]["dockerfile"] == "deploy/serve.Dockerfile"
+    assert recipe.index("\nUSER focoop\n") < recipe.index("ENTRYPOINT")
+    words = json.loads(re.findall(r"^CMD (\[.*\])$", recipe, flags=re.M)[-1])
+    assert words[1:3] == ["--host", "0.0.0.0"] and "--keys" in words
+    told = call("serve", *words, "--port", "0")  # its folders are not here
+    assert told.exit_code == 2 and "cannot read the keys" in told.stderr
+
+
+@pytest.mark.slow
+def test_the_demo_ends_with_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four small runs; then the page on the last, calibrated, without training again."""
+    from focoop.serve import running
+
+    served: list[tuple[Any, Any]] = []
+    monkeypatch.setattr(running, "serve", lambda models, **given: served.append((models, given)))
+    few = [word for word in TINY if "rounds" not in word]
+    options = [*few, "--set=federation.rounds=1", "--set=negatives.count=10"]
+    told = call("demo", "--out", str(tmp_path / "d"), *options)
+    assert told.exit_code == 0 and f"demo --serve --out {tmp_path / 'd'}" in told.stdout
+    assert served == []
+    stamp = (tmp_path / "d" / "focoop_plus" / "state.safetensors").stat().st_mtime_ns
+    told = call("demo", "--out", str(tmp_path / "d"), *options, "--serve", "--port", "0")
+    assert told.exit_code == 0, told.output
+    ((models, given),) = served
+    assert models == [tmp_path / "d" / "focoop_plus"] and given["runs"] == tmp_path / "d"
+    assert (models[0] / "calibration.json").is_file()
+    assert (models[0] / "state.safetensors").stat().st_mtime_ns == stamp
