@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Ridges of the text map, in means of the eigenvalues of the Gram matrix.
 RIDGES = tuple(10.0 ** (exponent / 8) for exponent in range(-16, 33))
-LEAST_VARIANCE = 1e-6  # of class means about their predictions, within classes 1
+LEAST_VARIANCE = 1 / 16  # of class means about predictions, within 1: a name is 16 images at most
 FEWEST = 3  # classes with images from which a map is learned
 # Variance of unit features within a class where nobody can tell it, as with one image a class, and
 # the share of all variance that it is at most. Five datasets have 0.45 to 0.71 (training images).
@@ -91,7 +91,8 @@ def posterior(totals: Totals, texts: Tensor, metric: Tensor) -> Posterior:
     seen = (means - centre) @ metric
     words = (texts - texts[known].mean(dim=0)) @ metric
     left_out, predicted, explained = text_map(words, seen, known)
-    off = (seen[known] - left_out).square().mean(dim=1)
+    count = float(known.sum())
+    off = (seen[known] - left_out).square().mean(dim=1) * (count / (count - 1.0))
     variance = float((off - 1.0 / images[known].clamp(min=1.0)).mean())
     kappa = 1.0 / max(variance, LEAST_VARIANCE)
     weights = images / (images + kappa)
@@ -118,8 +119,9 @@ def text_map(
         ridges: those to choose from, in means of the eigenvalues of the Gram matrix.
 
     Returns:
-        (known, D) predictions of each known class from the others, (C, D) predictions of all
-        classes from all known ones, and the share of variance that the former explain.
+        (known, D) predictions of each known class by a map that has not seen it, (C, D)
+        predictions of all classes from all known ones, and the share of variance about b that the
+        former explain.
     """
     text, middle = words[known], means[known].mean(dim=0)
     truth = means[known] - middle
@@ -140,10 +142,9 @@ def text_map(
     a = min(errors, key=lambda a: float(errors[a].min()))
     best = int(errors[a].argmin())
     fitted = vectors @ (filters[best][:, None] * inner[a])
-    leverage = (vectors.square() * filters[best]).sum(dim=1) + 1.0 / count
+    leverage = (vectors.square() * filters[best]).sum(dim=1)
     rest = (truth - a * text - fitted) / (1.0 - leverage).clamp(min=1e-9)[:, None]
     dual = vectors @ (inner[a] / (values + penalties[best])[:, None])  # (known, D)
     predicted = middle + a * words + (words @ text.T) @ dual
-    nothing = float((truth / (1.0 - 1.0 / count)).square().sum())
-    error = float(rest.square().sum())
-    return middle + truth - rest, predicted, 1.0 - error / max(nothing, 1e-12)
+    unexplained = float(rest.square().sum() / truth.square().sum().clamp(min=1e-12))
+    return middle + truth - rest, predicted, 1.0 - unexplained

@@ -8,13 +8,15 @@ answers with it under its own prior. Nothing is trained and nothing is tuned:
     Sigma = (1 - k) S + k tr(S)/D I, k = sqrt(rho)         S within classes, rho: OAS's shrinkage
     mu_c  = w_c m_c + (1 - w_c) p_c, w_c = n_c / (n_c + kappa)
     W(x)  = (x - m) Sigma^(-1/2),  B(x) = x T^(-1/2)
-    answer argmax_c s cos(W(h), W(mu_c)) + log pi_c                      s -> `score_scale`
+    answer argmax_c s cos(W(h) - u u.W(h), W(mu_c) - u u.W(mu_c)) + log pi_c   s -> `score_scale`
     score  -log sum_c pi_c exp(s cos(B(h), B(mu_c))) + a |W(h)| / r      a: `SURPRISE`
 m_c is the mean of the n_c images of class c, m that of all images, p_c what the name of c predicts
 by a map from text features to means that is learned from all other classes; kappa is the variance
 within classes over that of means about such predictions (`_posterior.py`). Where names predict
 nothing, all means shrink alike and answers are those of the images. A class known by name alone has
 its prediction as its mean. pi is the client's prior, lambda -> `open_share` (`_prior.py`).
+u = unit(m Sigma^(-1/2)) is what all images have in common: images of a domain that nobody has seen
+are off along it, and without it all of them would look like the same classes.
 The score asks two things: whether some class explains the image better than images at large do,
 whose shrunk second moment is T, and how far the image lies from all images, r the root of the mean
 square of |W| over training images.
@@ -107,16 +109,17 @@ class FOCoOpPlus(SpreadForm):
     def model(self, params: Params, task: Task) -> Text:
         """Class means (C, D) as the metric sees them; as the background's does they are a part."""
         classes, centre = params["classes"], params["centre"]
+        along = F.normalize(centre @ params["metric"], dim=0)
         parts = {name: params[name] for name in ("centre", "metric", "background")}
-        parts["known"] = has_mean(classes)
+        parts |= {"known": has_mean(classes), "along": along}
         parts["apart"] = F.normalize(classes @ params["background"], dim=-1)
-        return Text(F.normalize((classes - centre) @ params["metric"], dim=-1), parts=parts)
+        return Text(across((classes - centre) @ params["metric"], along), parts=parts)
 
     def evidence(self, text: Text, pooled: Tensor) -> Logits:
         """Cosines with class means; for the score those against the background, and lengths."""
         parts, least = text.parts, APART / self.scale
         images = (pooled - parts["centre"]) @ parts["metric"]
-        cosines = F.normalize(images, dim=-1) @ text.id.T
+        cosines = across(images, parts["along"]) @ text.id.T
         against = F.normalize(pooled @ parts["background"], dim=-1) @ parts["apart"].T
         score = {
             "against": answerable(against, parts["known"], least) + parts[PRIOR],
@@ -128,3 +131,8 @@ class FOCoOpPlus(SpreadForm):
         """How little speaks for any class against images at large, and how far the image is."""
         mass = scores.energy(logits.parts["against"], self.scale)
         return mass + SURPRISE * logits.parts["length"]
+
+
+def across(rows: Tensor, along: Tensor) -> Tensor:
+    """Unit rows (N, D) without their part along a unit vector, or zero, (D,)."""
+    return F.normalize(rows - (rows @ along)[:, None] * along, dim=-1)
