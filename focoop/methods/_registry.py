@@ -20,6 +20,7 @@ SPELLINGS = {
     "central": "centralized",
     "centralised": "centralized",
     "fedavg": "promptfl",
+    "fedbayes": "focoop_plus",
     "fedcoop": "promptfl",
     "fedprox": "promptfl",
     "gallop": "fedgallop",
