@@ -9,11 +9,12 @@ from typing import Any, Self
 
 from flwr.common.logger import log
 
+from focoop.caching import SUM, is_intact, sealed
 from focoop.runs import append, now, plain
 
 LONGEST = 300  # characters of a reason
 # Events that somebody may have to look into.
-TROUBLE = ("refused", "left out", "asked again", "ignored", "failed")
+TROUBLE = ("refused", "left out", "asked again", "ignored", "failed", "damaged")
 
 
 class Journal:
@@ -36,7 +37,7 @@ class Journal:
         facts = {key: shown(value) if type(value) is str else value for key, value in facts.items()}
         log(WARNING if event in TROUBLE else INFO, sentence({"event": event, **facts}))
         if self.path is not None:
-            line = json.dumps(plain({"time": now(), "event": event, **facts}))
+            line = json.dumps(sealed(plain({"time": now(), "event": event, **facts})))
             append(self.path, line.encode() + b"\n")
 
     def __enter__(self) -> Self:
@@ -119,8 +120,10 @@ def parsed(content: bytes) -> Iterator[dict[str, Any]]:
             event = json.loads(raw)
         except ValueError:  # torn by a crash
             continue
-        if isinstance(event, dict) and "event" in event:
-            yield event
+        if isinstance(event, dict) and SUM in event and not is_intact(event):
+            yield {"event": "damaged", "reason": "a line of the journal differs from its checksum"}
+        elif isinstance(event, dict) and "event" in event:
+            yield {key: value for key, value in event.items() if key != SUM}
 
 
 # Steps of a round as the end of "asked 3 sites ...".

@@ -18,6 +18,7 @@ from focoop.runs.files import (
     METRICS,
     NAMES,
     RESTORE,
+    ROUNDS,
     STATE,
     SUMS,
     metric_lines,
@@ -222,6 +223,9 @@ class RunReader:
         """See what is committed now."""
         self._stamp = _stamp(self.path)
         self._seen = look(self.path, self._name)
+        finished = self.manifest.get("status") == "finished"
+        if self._name and finished and self._seen.last < 0 and (self.path / ROUNDS).exists():
+            raise RunError(f"{self.path / STATE} is gone: {RESTORE}")
         last, ledger, root = self._seen.last, self._seen.ledger, self.path / CLIENTS
         if self._name:
             self.manifest["rounds"] = ledger.facts()
@@ -241,7 +245,7 @@ class RunReader:
 
     def _written_lines(self, path: Path) -> list[tuple[dict[str, Any], bytes]]:
         """The lines that the ledger names, each as it was written."""
-        entries = self._seen.ledger.entries
+        last, entries = self._seen.last, self._seen.ledger.entries
         there = {checksum(raw): raw for raw in raw_lines(path)}
         lines = []
         for entry in entries:
@@ -257,7 +261,7 @@ class RunReader:
         dropped = {entry["round"] for entry in entries if entry.get("dropped")}
         for raw in there.values():  # of a round that is not committed, or of one that was dropped
             index = round_of_line(raw)
-            if index is None or (index <= self.last_round() and index not in dropped):
+            if index is None or (index <= last and index not in dropped):
                 raise RunError(
                     f"{path} is damaged: it has a line that the run did not write; {RESTORE}"
                 )
@@ -265,7 +269,7 @@ class RunReader:
 
     def _mend(self, round_index: int) -> str:
         """What to do about a lost line of metrics."""
-        if round_index == self.last_round():
+        if round_index == self._seen.last:
             return advice(self.path, self._name)
         return f"{RESTORE}; its last state is whole: focoop evaluate {self.path}"
 

@@ -47,7 +47,7 @@ def look(run: Path, name: str) -> Snapshot:
     for _ in range(ATTEMPTS):
         raw = state_bytes(run)
         if raw is None:
-            return Snapshot(-1, Ledger(run, name))
+            return _uncommitted(run, name)
         problem = ""
         try:
             last = round_in(raw)
@@ -68,6 +68,15 @@ def look(run: Path, name: str) -> Snapshot:
         if state_bytes(run) == raw:
             raise RunError(f"{problem}; {advice(run, name)}")
     raise moved_on(run)
+
+
+def _uncommitted(run: Path, name: str) -> Snapshot:
+    """Nothing is committed: a run without a state has no line, or one that waits for its state."""
+    if name and state_bytes(run) is None:
+        ledger = Ledger.read(run, name)
+        if len(ledger.entries) > 1 or (run / BEFORE).exists():
+            raise RunError(f"{run / STATE} is gone: {advice(run, name)}")
+    return Snapshot(-1, Ledger(run, name))
 
 
 def moved_on(run: Path) -> RunError:

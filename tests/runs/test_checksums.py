@@ -114,6 +114,14 @@ def test_the_round_before_is_offered_and_ends_with_the_same_bits(
     read_all(run)
 
 
+def test_a_state_that_is_gone_is_told(run: Path) -> None:
+    (run / runs.STATE).unlink()
+    with pytest.raises(RunError, match=r"state.safetensors is gone: round 3 is whole"):
+        read_all(run)
+    with pytest.raises(RunError, match=r"state.safetensors is gone"):
+        RunFolder.open(run, writable=True)
+
+
 def test_without_a_whole_round_before_nothing_is_offered(run: Path) -> None:
     flip(run / runs.STATE, -1)
     (run / runs.BEFORE).unlink()

@@ -187,7 +187,9 @@ class Party:
         Returns:
             The store.
         """
-        return PrivateStore(self.state / order.key / f"{self.client:04d}", limit=round_index)
+        folder = self.state / order.key / f"{self.client:04d}"
+        advice = f"restore it from a copy; or remove {folder}, and this client begins anew"
+        return PrivateStore(folder, limit=round_index, with_book=True, advice=advice)
 
 
 @lru_cache(maxsize=2)

@@ -95,6 +95,7 @@ def train(message: Message, context: Context) -> Message:
     # An order for this round says that the one before is committed, and nothing later.
     store = party.store(order, round_index - 1)
     store.settle(round_index - 1)
+    store.sweep()
     given = received(message.content, schedule.down, setup.initial.shared, setup.task.device)
     release = None
     if schedule.privacy is not None:

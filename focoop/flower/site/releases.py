@@ -16,7 +16,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -25,6 +25,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from focoop.caching import SUM, checksum, is_intact, sealed, tensor_sum
 from focoop.errors import FederationError, RunError
 from focoop.federation import Privacy, SecretNormal, composed
 from focoop.flower.records import Order
@@ -122,6 +123,10 @@ class Releases:
             return None
         try:
             tensors, about = read(self.path)
+            if about.get(SUM, "") != _sum(tensors, about) and SUM in about:
+                raise ValueError("its checksum differs")
+            if about.get(SUM, "") and about["account"] not in accounts(self.state):
+                raise ValueError(f"{LEDGER} has lost the line of its release")
             shared = {n.removeprefix(SHARED): v for n, v in tensors.items() if n != COUNTS}
             counts, loss = tensors[COUNTS], float(about["loss"])
             update = ClientUpdate(self.client, shared, int(counts.sum()), counts, loss)
@@ -141,7 +146,9 @@ class Releases:
             "asked": release.asked,
             "settings": release.settings,
             "loss": str(update.loss),
+            "account": (accounts(self.state) or [""])[-1],
         }
+        about[SUM] = _sum({name: value.cpu() for name, value in tensors.items()}, about)
         write(self.path, dump(tensors, about))
 
     def _note(self, privacy: Privacy, order: Order) -> None:
@@ -155,7 +162,8 @@ class Releases:
             "noise": privacy.noise,
             "delta": privacy.delta,
         }
-        append(self.state / LEDGER, (json.dumps(line) + "\n").encode())
+        line["before"] = (accounts(self.state) or [""])[-1]
+        append(self.state / LEDGER, (json.dumps(sealed(line)) + "\n").encode())
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -224,14 +232,43 @@ def released(state: Path) -> list[float]:
     Raises:
         FederationError: The record is damaged.
     """
-    path, noises = state / LEDGER, []
+    return [float(line["noise"]) for line in _account(state)]
+
+
+def accounts(state: Path) -> list[str]:
+    """List the checksums of the lines of a site's account; lines of an earlier focoop have none.
+
+    Args:
+        state: The site's state folder.
+
+    Returns:
+        Checksums, the oldest first.
+    """
+    return [str(line[SUM]) for line in _account(state) if SUM in line]
+
+
+def _account(state: Path) -> list[dict[str, Any]]:
+    """The lines of the account; each has a checksum and names that of the line before it."""
+    path, found, before = state / LEDGER, [], ""
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    for number, line in enumerate(lines, start=1):
+    for number, raw in enumerate(lines, start=1):
         try:
-            noises.append(float(json.loads(line)["noise"]))
+            line = json.loads(raw)
+            float(line["noise"])
+            if (SUM in line or before) and not (is_intact(line) and line["before"] == before):
+                raise ValueError("its checksum differs, or a line before it is lost")
+            before = line.get(SUM, "")
+            found.append(line)
         except (ValueError, KeyError, TypeError) as error:
             raise FederationError(f"{path}, line {number}, is damaged ({error})") from error
-    return noises
+    return found
+
+
+def _sum(tensors: Params, about: Mapping[str, str]) -> str:
+    """A checksum of a release."""
+    told = {key: value for key, value in about.items() if key != SUM}
+    each = [tensor_sum(name, tensors[name]) for name in sorted(tensors)]
+    return checksum(json.dumps(told, sort_keys=True), *each)
 
 
 def spent(state: Path, delta: float) -> tuple[int, float]:

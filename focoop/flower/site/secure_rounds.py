@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
+from focoop.caching import is_intact, sealed
 from focoop.errors import FederationError
 from focoop.federation import SHARE_BYTES, pack, threshold_of
 from focoop.flower.identity import read_site, sign
@@ -71,6 +72,8 @@ class Kept:
         """
         try:
             saved = json.loads(self.path.read_text(encoding="utf-8"))
+            if not is_intact(saved):
+                return None
             if (saved["round"], saved["attempt"]) != (self.round_index, self.attempt):
                 return None
             return Masker.load(saved["masker"])
@@ -112,7 +115,7 @@ class Kept:
         about = {"round": self.round_index, "attempt": self.attempt, "masker": masker.dump()}
         draft = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(about, file)
+            json.dump(sealed(about), file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, self.path)
