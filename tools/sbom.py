@@ -79,9 +79,8 @@ def document(root: Path = ROOT) -> dict[str, Any]:
     """
     lock = (root / "requirements.lock").read_text("utf-8")
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
-    version = re.search(
-        r'__version__ = "([^"]+)"', (root / "focoop/__init__.py").read_text("utf-8")
-    )
+    source = (root / "focoop" / "__init__.py").read_text("utf-8")
+    version = re.search(r'__version__ = "([^"]+)"', source)
     own = {
         "type": "application",
         "bom-ref": "focoop",

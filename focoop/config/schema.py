@@ -147,7 +147,7 @@ class PartitionConfig(Section):
         10, "number of clients K; 0: one per domain or given client", low=0, high=100_000
     )
     alpha: float = setting(0.1, "concentration of dirichlet; smaller is more uneven", above=0)
-    classes_per_client: int = setting(20, "classes of each client for overlap", low=1, high=100_000)
+    classes_per_client: int = setting(20, "classes of a client (overlap)", low=1, high=100_000)
     shots: int = setting(
         AUTO_SHOTS,
         "training images per class and client; 0: all; -1: all of your own data (folder:, csv:, "
@@ -263,7 +263,7 @@ class PrivacyConfig(Section):
     noise: float = setting(0.0, "deviation of Gaussian noise, in units of privacy.clip", low=0)
     delta: float = setting(1e-5, "delta of the epsilon that is reported", above=0, high=0.1)
     counts: str = setting("exact", "class counts that are sent", choices=COUNTS)
-    count_step: int = setting(10, "rounded counts are multiples of this", low=1, high=1_000_000)
+    count_step: int = setting(10, "rounded counts are multiples of it", low=1, high=1_000_000)
     count_noise: float = setting(10.0, "deviation of noised counts, in images", above=0)
     secret_draw: bool = setting(
         False, "clients of a round are drawn secretly, not from the seed; tells epsilon_outside"

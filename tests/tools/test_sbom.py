@@ -35,5 +35,5 @@ def test_the_document_holds_the_whole_lock_file_and_is_repeatable() -> None:
     assert made["bomFormat"] == "CycloneDX" and made["specVersion"] == "1.5"
     assert re.fullmatch(r"urn:uuid:[0-9a-f-]{36}", made["serialNumber"])
     assert json.dumps(sbom.document()) == json.dumps(made)
-    torch = next(one for one in made["components"] if one["name"] == "torch")
-    assert torch["licenses"]
+    licensed = [one for one in made["components"] if "licenses" in one]
+    assert 2 * len(licensed) > len(made["components"])
