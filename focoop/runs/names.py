@@ -148,7 +148,8 @@ def run_name(config: RunConfig) -> str:
     Returns:
         Hexadecimal digits.
     """
-    same = replace(config, federation=replace(config.federation, rounds=1))
+    least = 2 if config.federation.late_clients else 1  # late clients need a round after another
+    same = replace(config, federation=replace(config.federation, rounds=least))
     return checksum("run", to_toml(same))
 
 
