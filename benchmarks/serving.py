@@ -190,9 +190,9 @@ def memory(run: Path, folder: Path, requests: int, seconds: float) -> None:
             assert not found["lost"] and not found["refused"]
             done += int(found["requests"])
             rows.append((done, resident(process)))
-    (first, start), (last, end), most = rows[0], rows[-1], max(held for _, held in rows)
-    print(f"memory: {start:.0f} MiB after {first} requests, {end:.0f} MiB after {last}", end="; ")
-    print(f"most {most:.0f} MiB")
+    quarters = [rows[len(rows) * part // 4] for part in range(4)] + [rows[-1]]
+    shown = ", ".join(f"{held:.0f} MiB after {count}" for count, held in quarters)
+    print(f"memory: {shown} requests; most {max(held for _, held in rows):.0f} MiB")
 
 
 def overload(run: Path, folder: Path, seconds: float) -> None:
