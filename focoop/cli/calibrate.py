@@ -37,9 +37,9 @@ def calibrate(
 ) -> None:
     """Find from which score on an image is unknown, with a promise (split conformal).
 
-    A new image of a known class is kept with probability KEEP or more, and its class is in its
-    class set with that probability. The thresholds come from images that took no part in training
-    or tests (setting data.calibration). A client with too few of them uses those of all clients.
+    A new image of a known class is kept with this probability, and its class is in its class set.
+
+    Thresholds come from images of no training and no test (data.calibration); few: from all sites'.
     """
     from focoop.api import calibrate as find
     from focoop.api import open_run

@@ -219,3 +219,30 @@ def test_three_verdicts_on_the_demo(tmp_path: Path) -> None:
         focoop.calibrate(tmp_path / "all")
     found = focoop.calibrate(tmp_path / "all", from_test=True)
     assert found.sites["3"].images == 100 and found.sites["3"].measured["images"] == 100
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+def test_a_run_made_of_features_answers_image_files(tmp_path: Path, shared_dir: Path) -> None:
+    settings = {"method.name": "fedbayes", "federation.rounds": 2, "data.corrupted": []}
+    focoop.run("demo", {**settings, "partition.shots": 8}, out=tmp_path / "run")
+    focoop.calibrate(tmp_path / "run")
+    model = focoop.load_model(tmp_path / "run", client=3)
+    pictures = shared_dir / "images"
+    own = set(model.own_classes())
+    mine = [pictures / "cifar100" / "test" / name / "000.png" for name in sorted(own)]
+    theirs = [
+        pictures / "cifar100" / "test" / name / "000.png"
+        for name in model.classes
+        if name not in own
+    ][:20]
+    textures = sorted((pictures / "dtd" / "test").glob("*/000.jpg"))[:20]
+
+    def share(files: list[Path], verdict: str) -> float:
+        answers = model.predict(files)
+        assert [answer.source for answer in answers] == list(map(str, files))
+        return sum(answer.verdict == verdict for answer in answers) / len(files)
+
+    assert share(mine, "own") >= 0.7
+    assert share(theirs, "other") >= 0.35
+    assert share(textures, "unknown") >= 0.7
