@@ -199,7 +199,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("settings", nargs="?", default=",".join(SETTINGS))
     parser.add_argument("--features", type=Path, required=True, help="folder of ready features")
-    parser.add_argument("--method", default="fedbayes")
+    parser.add_argument("--method", default="focoop_plus")
     parser.add_argument("--splits", type=int, default=SPLITS)
     parser.add_argument("--out", type=Path, help="write the tables here")
     parser.add_argument("--json", action="store_true", help="print all numbers")

@@ -224,7 +224,7 @@ def test_three_verdicts_on_the_demo(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.shared
 def test_a_run_made_of_features_answers_image_files(tmp_path: Path, shared_dir: Path) -> None:
-    settings = {"method.name": "fedbayes", "federation.rounds": 2, "data.corrupted": []}
+    settings = {"method.name": "focoop_plus", "federation.rounds": 2, "data.corrupted": []}
     focoop.run("demo", {**settings, "partition.shots": 8}, out=tmp_path / "run")
     focoop.calibrate(tmp_path / "run")
     model = focoop.load_model(tmp_path / "run", client=3)
