@@ -155,12 +155,15 @@ def _partition(run: RunFolder) -> dict[str, Any] | None:
     }
 
 
-async def events(path: Path, ended: Callable[[], bool]) -> AsyncIterator[bytes]:
+async def events(
+    path: Path, ended: Callable[[], bool], every: float = EVERY
+) -> AsyncIterator[bytes]:
     """Follow a run: an event with a snapshot at once, and whenever the folder changes.
 
     Args:
         path: The run folder.
         ended: Says whether the server stops.
+        every: Seconds between two looks.
 
     Yields:
         Server-sent events.
@@ -180,7 +183,7 @@ async def events(path: Path, ended: Callable[[], bool]) -> AsyncIterator[bytes]:
         if time.monotonic() - spoke > ALIVE:
             yield b": still here\n\n"
             spoke = time.monotonic()
-        await asyncio.sleep(EVERY)
+        await asyncio.sleep(every)
     yield _event("end", {})
 
 

@@ -40,7 +40,7 @@ def test_events_follow_a_run_until_the_server_ends(tmp_path: Path) -> None:
 
     async def follow() -> list[tuple[str, Any]]:
         seen = []
-        async for event in events(tmp_path / "a", lambda: bool(ended)):
+        async for event in events(tmp_path / "a", lambda: bool(ended), every=0.02):
             kind, data = event.decode().removesuffix("\n\n").split("\n")
             seen.append((kind, json.loads(data.removeprefix("data: "))))
             if len(seen) == 1:
