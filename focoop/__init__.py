@@ -20,6 +20,7 @@ from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
     from focoop.api import (
+        Reproduction,
         Run,
         Table,
         Tuning,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         open_run,
         partition,
         register,
+        reproduce,
         run,
         tune,
         write_report,
@@ -99,6 +101,7 @@ __all__ = [
     "Prediction",
     "Predictions",
     "Prompt",
+    "Reproduction",
     "Run",
     "RunConfig",
     "RunError",
@@ -123,6 +126,7 @@ __all__ = [
     "open_run",
     "partition",
     "register",
+    "reproduce",
     "run",
     "scores",
     "setting",

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from focoop.api.running import PreparedRun, prepare_run, refuse_without_tuned, run
     from focoop.api.settings import configure
     from focoop.api.tuning import Tuning, plan_tuning, run_tuning, tune
+    from focoop.paper import Reproduction, reproduce
     from focoop.report import write_report
 
 __all__ = [
     "PreparedRun",
+    "Reproduction",
     "Run",
     "Table",
     "Tuning",
@@ -44,6 +46,7 @@ __all__ = [
     "prepare_run",
     "refuse_without_tuned",
     "register",
+    "reproduce",
     "run",
     "run_comparison",
     "run_tuning",

@@ -24,6 +24,7 @@ from focoop.cli import (
     interruption,
     keys,
     negatives,
+    paper,
     predict,
     report,
     run,
@@ -57,6 +58,7 @@ app.command()(demo.demo)
 app.command()(compare.compare)
 app.command()(compare.tune)
 app.command()(report.report)
+app.command()(paper.paper)
 app.command()(data.features)
 app.command()(negatives.negatives)
 app.command()(serve.serve)

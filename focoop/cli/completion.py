@@ -115,7 +115,7 @@ def config_names() -> list[str]:
         for folder in CONFIGS
         for path in folder.rglob("*.toml")
     ]
-    return sorted({name for name in names if not name.startswith("methods/")})
+    return sorted({name for name in names if not re.match(r"methods/|paper/[^/]+$", name)})
 
 
 def run_folder(incomplete: str) -> list[str]:

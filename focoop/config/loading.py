@@ -6,6 +6,7 @@ with `tuned = false` is run as it stands, without the preset of its method (`gri
 """
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -208,14 +209,14 @@ def _instead(path: Path) -> str:
 def shipped_names() -> list[str]:
     """Return the names that stand for files of `configs`, such as `demo` or `settings/cifar100`.
 
-    Files of the folder `methods` are presets and no whole configurations: they are left out.
+    Presets (`methods`) and items of `paper` are no whole configurations: they are left out.
     """
     names = [
         file.relative_to(folder).as_posix().removesuffix(".toml")
         for folder in NAMED
         for file in folder.rglob("*.toml")
     ]
-    return sorted({name for name in names if not name.startswith("methods/")})
+    return sorted({name for name in names if not re.match(r"methods/|paper/[^/]+$", name)})
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from focoop.experiments import comparison, tables
     from focoop.experiments.comparison import Outcome, grouped, line, row
     from focoop.experiments.evaluation import OpenedRun, evaluate_state, open_state
-    from focoop.experiments.grid import Cell, Point, parse_seeds, plan, tuned
+    from focoop.experiments.grid import Cell, Point, parse_methods, parse_seeds, plan, tuned
     from focoop.experiments.grid import Settings as GridSettings
     from focoop.experiments.naming import (
         PartitionView,
@@ -22,9 +22,13 @@ if TYPE_CHECKING:
     from focoop.experiments.rescoring import ScoreFunction, with_score
     from focoop.experiments.running import OnRound, run_experiment
     from focoop.experiments.sweeps import (
+        COLOURS,
         Sweep,
+        draw_lines,
         long_rows,
+        new_figure,
         parse_sweep,
+        save_figure,
         sweep_points,
         write_sweep,
     )
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
     from focoop.experiments.workers import default_jobs
 
 __all__ = [
+    "COLOURS",
     "DETECTION",
     "OBJECTIVE",
     "Cell",
@@ -61,12 +66,15 @@ __all__ = [
     "comparison",
     "default_jobs",
     "describe_partition",
+    "draw_lines",
     "evaluate_state",
     "grouped",
     "line",
     "long_rows",
     "names_of",
+    "new_figure",
     "open_state",
+    "parse_methods",
     "parse_objective",
     "parse_seeds",
     "parse_sweep",
@@ -74,6 +82,7 @@ __all__ = [
     "refuse_other_data",
     "row",
     "run_experiment",
+    "save_figure",
     "studies",
     "sweep_points",
     "tables",

@@ -22,7 +22,15 @@ from focoop.runs import write
 COLUMNS = ("own", "all", "corrupted", "ausuc")  # what is drawn, beside the OOD sets
 MOST_POINTS = 1000
 # Okabe and Ito's colours, which the colour-blind tell apart.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#946c00", "#56b4e9", "#000000")
+COLOURS: tuple[str, ...] = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#946c00",
+    "#56b4e9",
+    "#000000",
+)
 DASHES, MARKERS = ("-", "--", ":"), ("o", "s", "^", "D", "v", "P", "X")
 UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
@@ -239,26 +247,57 @@ def plots(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], out: Path) -> 
     Raises:
         MissingExtra: matplotlib is not installed.
     """
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra("plots need matplotlib: pip install 'focoop[plot]'") from error
     paths = []
     for title, panel in _panels(rows, keys).items():
         for column in dict.fromkeys(entry["column"] for entry in panel):
-            figure = Figure(figsize=(4.8, 3.4), layout="constrained")
-            _draw(figure.subplots(), [e for e in panel if e["column"] == column], keys[0])
+            figure = new_figure(4.8, 3.4)
+            draw_lines(figure.subplots(), [e for e in panel if e["column"] == column], keys[0])
             figure.suptitle(title, fontsize=10)
             figure.axes[0].set_ylabel(f"{column}, %")
-            stem = safe(f"sweep {title} {column}")
-            for kind in ("svg", "pdf"):
-                paths.append(out / f"{stem}.{kind}")
-                stream = io.BytesIO()
-                # Without a date and with fixed identifiers equal results give equal files.
-                with rc_context({"svg.hashsalt": "focoop", "text.parse_math": False}):
-                    figure.savefig(stream, format=kind, metadata=UNDATED[kind])
-                write(paths[-1], stream.getvalue())
+            paths += save_figure(figure, out / safe(f"sweep {title} {column}"))
+    return paths
+
+
+def new_figure(width: float, height: float) -> Any:
+    """Return an empty figure of matplotlib.
+
+    Args:
+        width: Inches.
+        height: Inches.
+
+    Returns:
+        The figure.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtra("plots need matplotlib: pip install 'focoop[plot]'") from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def save_figure(figure: Any, stem: Path) -> list[Path]:
+    """Write a figure as SVG and PDF; equal figures give equal files.
+
+    Args:
+        figure: A figure of matplotlib.
+        stem: The files' path without the ending.
+
+    Returns:
+        The files.
+    """
+    from matplotlib import rc_context
+
+    paths = []
+    for kind in ("svg", "pdf"):
+        paths.append(stem.with_name(f"{stem.name}.{kind}"))
+        stream = io.BytesIO()
+        # Without a date and with fixed identifiers equal results give equal files.
+        with rc_context({"svg.hashsalt": "focoop", "text.parse_math": False}):
+            figure.savefig(stream, format=kind, metadata=UNDATED[kind])
+        write(paths[-1], stream.getvalue())
     return paths
 
 
@@ -274,8 +313,17 @@ def _panels(
     return panels
 
 
-def _draw(axes: Any, rows: Sequence[Mapping[str, Any]], key: str) -> None:
-    """Lines of one column over the values of one setting."""
+def draw_lines(axes: Any, rows: Sequence[Mapping[str, Any]], key: str) -> dict[str, float]:
+    """Draw a line per method over the values of one setting, with the deviation as a band.
+
+    Args:
+        axes: Axes of matplotlib.
+        rows: Rows of one column, as `long_rows` has them.
+        key: The setting.
+
+    Returns:
+        Where each value of the setting stands on the axis.
+    """
     values = list(dict.fromkeys(entry[key] for entry in rows))
     numbers = [_number(value) for value in values]
     numeric = all(number is not None for number in numbers)
@@ -304,6 +352,7 @@ def _draw(axes: Any, rows: Sequence[Mapping[str, Any]], key: str) -> None:
     axes.set_xlabel(key)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
+    return {value: float(place[value] or 0.0) for value in values}
 
 
 def _number(text: str) -> float | None:

@@ -1,0 +1,147 @@
+"""The command `paper`: tables and figures of the paper, ours beside the published values."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from focoop.cli import completion, interruption
+from focoop.cli.compare import Jobs
+from focoop.cli.display import PROSE, Column, Sheet
+from focoop.cli.fetch import Features
+from focoop.cli.screen import Device, Overrides, Weights, messages, out, with_weights
+from focoop.errors import DataError
+
+if TYPE_CHECKING:
+    from focoop.paper import Choices, Item, Progress, Reproduction
+
+
+def paper(
+    items: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ITEM]...", help="T1, T2, ..., F5, ablation, or all; none: list them."
+        ),
+    ] = None,
+    backbone: Annotated[
+        str, typer.Option(help="mini, or openclip:ViT-B-16:openai as in the paper.")
+    ] = "mini",
+    seeds: Annotated[str, typer.Option(help="How many seeds, or which: 0,1,2.")] = "3",
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="Only these methods or variants, as promptfl,focoop:bos=false.",
+            autocompletion=completion.method_list,
+        ),
+    ] = None,
+    packaged: Annotated[
+        bool, typer.Option("--packaged", help="Use the packaged images: nothing to download.")
+    ] = False,
+    folder: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder of runs, tables and figures.")
+    ] = Path("runs/paper"),
+    items_folder: Annotated[
+        Path | None,
+        typer.Option("--items", metavar="DIR", help="Items of your own, as configs/paper."),
+    ] = None,
+    presets: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of tuned settings.")
+    ] = None,
+    jobs: Jobs = None,
+    features: Features = None,
+    device: Device = None,
+    overrides: Overrides = None,
+    weights: Weights = None,
+    no_run: Annotated[bool, typer.Option("--no-run", help="Only write what is finished.")] = False,
+) -> None:
+    """Make tables and figures of the FOCoOp paper, the published numbers beside ours."""
+    from focoop.api import reproduce
+    from focoop.experiments import default_jobs
+    from focoop.paper import make_choices, read_items
+
+    given: dict[str, Any] = {
+        "backbone": backbone,
+        "seeds": seeds,
+        "methods": methods or (),
+        "overrides": with_weights(overrides, weights),
+        "out": folder,
+        "packaged": packaged,
+        "presets": presets,
+        "device": device,
+    }
+    if not items:
+        _list(read_items(items_folder), make_choices(**given))
+        return
+    try:
+        made = reproduce(
+            items,
+            **given,
+            folder=items_folder,
+            jobs=default_jobs([device or "cpu"]) if jobs is None else jobs,
+            on_progress=_tell,
+            run=not no_run,
+        )
+    except KeyboardInterrupt:
+        messages().print("stopped: the same command goes on where it stopped")
+        interruption.told()
+        raise
+    _report(made)
+
+
+def _list(items: "Sequence[Item]", choices: "Choices") -> None:
+    """All items, what each needs and whether it is here."""
+    from focoop.paper import survey
+
+    rows = []
+    for one in survey(items, choices):
+        names = ", ".join([one.item.name, *one.item.also])
+        here = f"no: {', '.join(one.lacks)}" if one.lacks else "yes"
+        rows.append([names, one.item.title, f"{one.finished}/{one.runs}", here])
+    columns = [Column("item"), Column("what", prose=PROSE), Column("runs", right=True)]
+    out().print(Sheet([*columns, Column("data and weights here", prose=PROSE)], rows))
+    messages().print(
+        "make one: focoop paper T1; with the packaged images: focoop paper T1 --packaged"
+    )
+
+
+def _tell(progress: "Progress") -> None:
+    """One line for each run that ends."""
+    from focoop.experiments import line
+
+    if progress.outcome.status not in ("finished", "failed"):
+        return
+    rest = progress.seconds_left
+    left = "" if rest is None or not rest else f"; about {_duration(rest)} left"
+    text = f"{progress.item} [{progress.done}/{progress.total}] {line(progress.outcome)}{left}"
+    messages().print(text, soft_wrap=True)
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _report(made: "Sequence[Reproduction]") -> None:
+    """What was written and what was not; the exit code is 1 where a run failed or all lack data."""
+    for one in made:
+        told = f"{one.item.name}: {one.item.title}"
+        for part, reason in one.lacking.items():
+            messages().print(f"{told}\n  not run: {part}\n{_indented(reason)}")
+        for folder, reason in one.failures.items():
+            messages().print(f"failed: {folder}\n{reason}")
+        if one.left:
+            messages().print(f"{one.item.name}: {one.left} runs are left")
+        for path in one.files:
+            out().print(str(path), soft_wrap=True)
+    if not any(one.files for one in made):
+        lacking = next((text for one in made for text in one.lacking.values()), "")
+        raise DataError(f"nothing could be made: {lacking or 'no run is finished'}")
+    if any(one.failures for one in made):
+        raise typer.Exit(1)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {one}" for one in text.splitlines())

@@ -1,0 +1,186 @@
+"""Figures of an item: bars, lines over a sweep, or a map of similarities, as SVG and PDF."""
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from focoop.experiments import (
+    COLOURS,
+    OpenedRun,
+    draw_lines,
+    new_figure,
+    open_state,
+    save_figure,
+)
+from focoop.paper.items import Item
+from focoop.paper.numbers import Entry
+from focoop.runs import RunFolder
+
+Array = np.ndarray[Any, Any]
+ACROSS = 4  # panels side by side
+IMAGES = 100  # of a class, in a map of similarities
+OURS, THEIRS = COLOURS[0], COLOURS[1]
+NAMED = 30  # rows of a map whose names are readable
+
+
+def draw(item: Item, part: str, found: Sequence[Entry], stem: Path) -> list[Path]:
+    """Draw one part of an item, where it has a number of ours.
+
+    Args:
+        item: The item; its `figure` says how.
+        part: The part's name.
+        found: The part's numbers.
+        stem: The files' path without the ending.
+
+    Returns:
+        The figures; none where there is nothing to draw.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    there = [one for one in found if one.ours is not None]
+    if not there or item.figure not in ("bars", "lines"):
+        return []
+    columns = list(dict.fromkeys(one.column for one in there))
+    across = min(ACROSS, len(columns))
+    down = math.ceil(len(columns) / across)
+    methods = len(dict.fromkeys(one.method for one in there))
+    tall = 3.2 if item.figure == "lines" else 1.1 + 0.26 * methods
+    figure = new_figure(3.4 * across + 0.6, tall * down + 0.4)
+    panels = np.ravel(np.asarray(figure.subplots(down, across, squeeze=False)))
+    for axes, column in zip(panels, columns, strict=False):
+        members = [one for one in there if one.column == column]
+        (_lines if item.figure == "lines" else _bars)(axes, members)
+    for axes in panels[len(columns) :]:
+        axes.set_axis_off()
+    figure.suptitle(f"{item.name}, {part}", fontsize=10)
+    return save_figure(figure, stem)
+
+
+def _bars(axes: Any, members: Sequence[Entry]) -> None:
+    """A bar per method, the deviation as a whisker, the paper's value as a mark."""
+    places = list(range(len(members)))
+    means = [one.ours.mean for one in members if one.ours is not None]
+    spreads = [(one.ours.spread or 0.0) for one in members if one.ours is not None]
+    axes.barh(places, means, xerr=spreads, color=OURS, height=0.6, label="ours")
+    theirs = [(one.published, at) for at, one in enumerate(members) if one.published is not None]
+    if theirs:
+        x, y = zip(*theirs, strict=True)
+        axes.plot(x, y, "D", color=THEIRS, markersize=5, label="paper")
+    axes.set_yticks(places, [one.method for one in members])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 105)
+    axes.set_xlabel(f"{members[0].column}, %")
+    axes.grid(axis="x", alpha=0.3)
+    axes.legend(fontsize=7, loc="lower right")
+
+
+def _lines(axes: Any, members: Sequence[Entry]) -> None:
+    """A line per method over the swept setting; the paper's values are hollow marks."""
+    key = members[0].key
+    rows = [
+        {key: one.point, "method": one.method, "mean": one.ours.mean, "std": one.ours.spread}
+        for one in members
+        if one.ours is not None
+    ]
+    places = draw_lines(axes, rows, key)
+    order = list(dict.fromkeys(one.method for one in members))
+    for one in members:
+        if one.published is not None:
+            colour = COLOURS[order.index(one.method) % len(COLOURS)]
+            axes.plot(
+                [places[one.point]],
+                [one.published],
+                "D",
+                markerfacecolor="none",
+                markeredgecolor=colour,
+            )
+    axes.set_ylabel(f"{members[0].column}, %")
+
+
+def similarity(folder: Path) -> tuple[Array, list[str], list[str]]:
+    """Return the mean cosine of images of each class with every prompt of a run.
+
+    Args:
+        folder: The run's folder.
+
+    Returns:
+        (C, C + U) means over up to `IMAGES` test images of a class and over the clients' models;
+        the classes; the prompts.
+    """
+    state = open_state(RunFolder.open(folder), test_only=False)
+    images = state.scenario.sets.test.images
+    labels = images.labels.cpu()
+    classes = list(state.scenario.task.classes)
+    chosen = [torch.nonzero(labels == number).flatten()[:IMAGES] for number in range(len(classes))]
+    means = torch.stack(
+        [F.normalize(images.pooled[rows].float(), dim=-1).mean(0) for rows in chosen]
+    )
+    clients = len(state.scenario.sets.test.index)
+    total = torch.stack([_cosines(state, client, means) for client in range(clients)]).mean(0)
+    ood = total.shape[1] - len(classes)
+    return total.numpy(), classes, [*classes, *(f"OOD {number + 1}" for number in range(ood))]
+
+
+def _cosines(state: OpenedRun, client: int, means: torch.Tensor) -> torch.Tensor:
+    """Cosines (C, C + U) of mean image features with a client's class and OOD prompts."""
+    with torch.no_grad():
+        text = state.scenario.method.encode(state.params(client), state.scenario.task)
+        prompts = text.id if text.ood is None else torch.cat([text.id, text.ood])
+    return means @ F.normalize(prompts.float().cpu(), dim=-1).T
+
+
+def draw_map(item: Item, part: str, folder: Path, stem: Path) -> list[Path]:
+    """Draw the similarities of a finished run.
+
+    Args:
+        item: The item.
+        part: The part's name.
+        folder: The run's folder.
+        stem: The files' path without the ending.
+
+    Returns:
+        The figures.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    values, classes, prompts = similarity(folder)
+    figure = new_figure(2.5 + 0.2 * min(len(prompts), NAMED), 1.8 + 0.2 * min(len(classes), NAMED))
+    axes = figure.subplots()
+    image = axes.imshow(values, cmap="cividis", aspect="auto")
+    axes.axvline(len(classes) - 0.5, color="white", linewidth=2)
+    if len(prompts) <= NAMED:
+        axes.set_xticks(range(len(prompts)), prompts, rotation=90, fontsize=7)
+    if len(classes) <= NAMED:
+        axes.set_yticks(range(len(classes)), classes, fontsize=7)
+    axes.set_xlabel("prompts: classes | OOD")
+    axes.set_ylabel("images of a class")
+    figure.colorbar(image, label="mean cosine")
+    figure.suptitle(f"{item.name}, {part}", fontsize=10)
+    return save_figure(figure, stem)
+
+
+def map_csv(folder: Path) -> str:
+    """Return the similarities of a finished run, a line per class.
+
+    Args:
+        folder: The run's folder.
+
+    Returns:
+        CSV with a head.
+    """
+    values, classes, prompts = similarity(folder)
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["images of", *prompts])
+    for name, row in zip(classes, values.tolist(), strict=True):
+        writer.writerow([name, *(f"{value:.6f}" for value in row)])
+    return stream.getvalue()

@@ -1,0 +1,127 @@
+"""Our numbers beside the paper's: means over seeds for every block, method and column."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from focoop.experiments import DETECTION, Outcome, tables
+from focoop.paper.items import Item, paper_name
+from focoop.paper.planning import Planned
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One number of an item.
+
+    Attributes:
+        part: The paper's heading of the block.
+        key: The swept setting; empty: none.
+        point: Its value; empty: none.
+        label: Our name of the method.
+        method: The paper's.
+        column: The paper's name of the column.
+        ours: Mean and deviation over seeds in percent; None: nothing is finished.
+        runs: How many runs are finished, such as `3` or `1 of 3`.
+        published: The paper's value; None: it has none.
+    """
+
+    part: str
+    key: str
+    point: str
+    label: str
+    method: str
+    column: str
+    ours: tables.Stat | None
+    runs: str
+    published: float | None
+
+
+def measured(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of an evaluation in percent, by the names that items use.
+
+    Args:
+        summary: The evaluation.
+
+    Returns:
+        Those of the tables, `corrupted TYPE` for each type, and `fpr95`, `fpr95_oodpos` and `auroc`
+        as means over the OOD sets.
+    """
+    values = tables.columns(summary)
+    for kind, value in summary.get("corrupted_by_type", {}).items():
+        values[f"corrupted {kind}"] = 100 * value
+    for metric in DETECTION:
+        found = [value for name, value in values.items() if name.startswith(f"{metric} ")]
+        if found:
+            values[metric] = sum(found) / len(found)
+    return values
+
+
+def entries(
+    item: Item, plans: Sequence[Planned], outcomes: Mapping[str, Outcome], methods: Sequence[str]
+) -> list[Entry]:
+    """Put our means beside the paper's values.
+
+    Args:
+        item: The item.
+        plans: Its runs.
+        outcomes: What became of them, by folder.
+        methods: Our names of the rows.
+
+    Returns:
+        One entry per block, point, method and column.
+    """
+    published = item.published()
+    found: list[Entry] = []
+    for plan in plans:
+        groups: dict[tuple[tuple[tuple[str, str], ...], str], list[Outcome]] = {}
+        for cell in plan.cells:
+            outcome = outcomes.get(str(cell.folder), Outcome(cell))
+            groups.setdefault((cell.point, cell.label), []).append(outcome)
+        points = list(dict.fromkeys(point for point, _ in groups)) or [()]
+        for point in points:
+            key, value = point[0] if point else ("", "")
+            for label in methods:
+                stats, runs = _over_seeds(groups.get((point, label), []))
+                found += [
+                    Entry(
+                        plan.part.name,
+                        key,
+                        value,
+                        label,
+                        paper_name(label),
+                        column,
+                        stats.get(ours),
+                        runs,
+                        published.get((plan.part.name, value, paper_name(label), column)),
+                    )
+                    for column, ours in item.columns.items()
+                ]
+    return [*found, *_averages(item, found, published)]
+
+
+def _over_seeds(outcomes: Sequence[Outcome]) -> tuple[dict[str, tables.Stat], str]:
+    done = [measured(o.summary or {}) for o in outcomes if o.status == "finished"]
+    names = dict.fromkeys(name for values in done for name in values)
+    stats = {name: tables.stat([v[name] for v in done if name in v]) for name in names}
+    count = f"{len(done)}" if len(done) == len(outcomes) else f"{len(done)} of {len(outcomes)}"
+    return stats, count
+
+
+def _averages(
+    item: Item, found: Sequence[Entry], published: Mapping[tuple[str, str, str, str], float]
+) -> list[Entry]:
+    """Means over parts, where every part has a number."""
+    result = []
+    by_place = {(entry.part, entry.label, entry.column): entry for entry in found}
+    for average in item.averages:
+        for label in dict.fromkeys(entry.label for entry in found):
+            for column in item.columns:
+                members = [by_place[part, label, column].ours for part in average.parts]
+                means = [stat.mean for stat in members if stat is not None]
+                whole = len(means) == len(average.parts)
+                ours = tables.Stat(sum(means) / len(means), None, len(means)) if whole else None
+                theirs = published.get((average.name, "", paper_name(label), column))
+                result.append(
+                    Entry(average.name, "", "", label, paper_name(label), column, ours, "", theirs)
+                )
+    return result

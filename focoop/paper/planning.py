@@ -1,0 +1,168 @@
+"""The runs of an item of the paper, and what they lack to begin."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import util
+from pathlib import Path
+
+from focoop.config import Override, RunConfig, shipped
+from focoop.data import ready_features
+from focoop.errors import ConfigError, FocoopError
+from focoop.experiments import Cell, parse_sweep, plan, sweep_points
+from focoop.methods import lookup
+from focoop.paper.items import Item, Part
+from focoop.scenario import datasets_of, require_data
+
+RUNS = "runs"  # the folder of all runs below the output folder
+MINI = "mini"  # the backbone that the methods' tuned settings were chosen with
+# CoOp's optimiser, for backbones that nothing was tuned with.
+COOP: Mapping[str, float | str] = {
+    "federation.lr": 0.002,
+    "federation.lr_schedule": "cosine",
+    "federation.momentum": 0.9,
+    "federation.weight_decay": 0.0005,
+}
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the user decides for all items.
+
+    Attributes:
+        out: The folder of runs, tables and figures.
+        backbone: Name of the backbone.
+        seeds: The seeds.
+        overrides: Settings above all others but those of a sweep.
+        methods: Methods in place of the items' own; empty: the items' own.
+        packaged: Whether packaged images stand in for the public datasets.
+        presets: A folder of tuned settings; None: those that come with focoop, with `mini` alone.
+    """
+
+    out: Path
+    backbone: str = MINI
+    seeds: tuple[int, ...] = (0, 1, 2)
+    overrides: tuple[Override, ...] = ()
+    methods: tuple[str, ...] = ()
+    packaged: bool = False
+    presets: Path | None = None
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The runs of one part of an item.
+
+    Attributes:
+        part: The part.
+        cells: Its runs; none where `lacks` says why.
+        lacks: What is missing, as text for the user; empty: all is here.
+        short: The same in a few words: names of datasets and weights.
+    """
+
+    part: Part
+    cells: tuple[Cell, ...]
+    lacks: str = ""
+    short: str = ""
+
+
+def plan_item(item: Item, choices: Choices, *, ask: bool = True) -> list[Planned]:
+    """Plan the runs of an item, part by part.
+
+    Args:
+        item: The item.
+        choices: What the user decided.
+        ask: Whether to ask the hub for weights that are not here; else they are called missing.
+
+    Returns:
+        One plan per part.
+
+    Raises:
+        ConfigError: A setting, a method or a value cannot be used.
+    """
+    return [_planned(item, part, choices, ask) for part in item.parts]
+
+
+def _planned(item: Item, part: Part, choices: Choices, ask: bool) -> Planned:
+    if choices.packaged and not part.packaged:
+        return Planned(part, (), "no packaged images stand in for it", "packaged images")
+    methods = choices.methods or item.methods
+    try:
+        cells = [cell for method in methods for cell in _cells(item, part, method, choices)]
+    except ConfigError as error:
+        raise ConfigError(f"{item.name}, {part.name}: {error}") from error
+    lacks, short = _lacking([cell.config for cell in cells], ask)
+    return Planned(part, tuple(cells), lacks, short)
+
+
+def _cells(item: Item, part: Part, method: str, choices: Choices) -> list[Cell]:
+    """The runs of one method; one that reads patch features gets them."""
+    backbone = item.backbone or choices.backbone
+    file = item.folder / f"{part.setting}.toml"
+    suffix = "-packaged" if choices.packaged else ""
+    settings: list[Override] = [dict(part.set), dict(part.packaged) if choices.packaged else {}]
+    settings.append({"backbone.name": backbone})
+    presets = choices.presets or (shipped("methods") if backbone == MINI else None)
+    if presets is None:
+        settings.append(dict(COOP))
+
+    def planned(*more: Override) -> list[Cell]:
+        return plan(
+            [file if file.is_file() else Path(part.setting)],
+            method,
+            choices.seeds,
+            choices.out / RUNS / f"{part.runs}{suffix}",
+            presets=presets,
+            overrides=[*settings, *more, *choices.overrides],
+            points=sweep_points([parse_sweep(part.sweep)] if part.sweep else []),
+        )
+
+    cells = planned()
+    if any(lookup(cell.config.method.name).patch_kind for cell in cells):
+        # Packaged corrupted images have no patch features.
+        corrupted: Override = {"data.corrupted": []} if choices.packaged else {}
+        cells = planned({"data.with_patches": True}, corrupted)
+    return cells
+
+
+def _lacking(configs: Sequence[RunConfig], ask: bool) -> tuple[str, str]:
+    """What runs lack, in full and in short."""
+    told: dict[str, str] = {}
+    for config in {_of_data(config): config for config in configs}.values():
+        told |= _lacks_weights(config, ask) | _lacks_data(config)
+    return "\n".join(dict.fromkeys(told.values())), ", ".join(told)
+
+
+def _of_data(config: RunConfig) -> tuple[object, ...]:
+    return (*datasets_of(config), config.data.root, config.backbone.name, config.backbone.weights)
+
+
+def _lacks_data(config: RunConfig) -> dict[str, str]:
+    try:
+        require_data(config)
+    except FocoopError as error:
+        absent = list(ready_features.lacking(datasets_of(config), config.data.root or None))
+        return dict.fromkeys(absent or ["data"], str(error))
+    return {}
+
+
+def _lacks_weights(config: RunConfig, ask: bool) -> dict[str, str]:
+    """The weights of an open_clip backbone that are neither here nor, if we ask it, on the hub."""
+    name = config.backbone.name
+    if not name.startswith("openclip:"):
+        return {}
+    if util.find_spec("open_clip") is None:
+        return {name: f"{name} needs open_clip: pip install 'focoop[openclip]'"}
+    model, _, tag = name.partition(":")[2].replace("/", "-").partition(":")
+    given = Path(config.backbone.weights) if config.backbone.weights else None
+    from focoop.clip import resolve_tag, weights  # they import open_clip
+
+    try:
+        source = resolve_tag(model, tag, given)
+        if given is not None:
+            weights.check_local(given, source)
+        elif weights.find_cached(source) is None:
+            if not ask:
+                return {f"{name} (fetched on first use)": f"{name} is not here yet"}
+            weights.reach(source)
+    except FocoopError as error:
+        return {name: str(error)}
+    return {}

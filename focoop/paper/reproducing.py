@@ -1,0 +1,369 @@
+"""Make tables and figures of the paper: run what is missing, write what is there."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from focoop.config import Override, override_tree
+from focoop.errors import ConfigError, MissingExtra
+from focoop.experiments import Cell, Outcome, comparison, parse_methods, parse_seeds
+from focoop.methods import available
+from focoop.paper.figures import draw, draw_map, map_csv
+from focoop.paper.items import Item, choose_items, paper_name, read_items
+from focoop.paper.numbers import Entry, entries
+from focoop.paper.planning import MINI, Choices, Planned, plan_item
+from focoop.paper.writing import Remarks, csv_text, latex, markdown
+from focoop.runs import plain, write
+
+OUT = Path("runs/paper")
+UNTOLD = ("device", "weights", "root")  # of a machine, not of a result
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the runs are, whenever one starts, commits a round, finishes or fails.
+
+    Attributes:
+        item: The item that is made.
+        outcome: The run that changed.
+        done: Runs that are finished or failed, of all items.
+        total: All runs.
+        seconds_left: About how long the rest takes; None: not known yet.
+    """
+
+    item: str
+    outcome: Outcome
+    done: int
+    total: int
+    seconds_left: float | None
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """One table or figure of the paper, made by us.
+
+    Attributes:
+        item: What was made.
+        entries: Every number, ours beside the paper's.
+        files: What was written; nothing where no run is finished.
+        lacking: Why parts could not run, by their names.
+        failures: Why runs failed, by their folders.
+        left: Runs that are not finished.
+    """
+
+    item: Item
+    entries: Sequence[Entry]
+    files: Sequence[Path]
+    lacking: Mapping[str, str]
+    failures: Mapping[str, str]
+    left: int
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """What an item needs, and whether it is here.
+
+    Attributes:
+        item: The item.
+        runs: Its runs.
+        finished: Those that are finished.
+        lacks: Names of datasets and weights that are not here.
+    """
+
+    item: Item
+    runs: int
+    finished: int
+    lacks: tuple[str, ...]
+
+
+def reproduce(
+    items: str | Iterable[str] = "all",
+    *,
+    backbone: str = MINI,
+    seeds: int | str | Sequence[int] = 3,
+    methods: str | Sequence[str] = (),
+    overrides: Mapping[str, Any] | Sequence[str] | None = None,
+    out: str | Path = OUT,
+    packaged: bool = False,
+    presets: str | Path | None = None,
+    folder: str | Path | None = None,
+    jobs: int = 0,
+    device: str | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    run: bool = True,
+) -> list[Reproduction]:
+    """Make tables and figures of the paper, with the paper's numbers beside ours.
+
+    Runs are kept below `out`; the same call again runs only what is not finished. A part whose
+    data or weights are missing is left out and named, and the others run.
+
+    Args:
+        items: Names such as `"T1"` or `"F5"`, or `"all"`.
+        backbone: `"mini"`, or `"openclip:ViT-B-16:openai"` as in the paper.
+        seeds: How many seeds, 0 to n - 1, or which ones.
+        methods: Methods or variants in place of the items' own, such as `"focoop:bos=false"`.
+        overrides: Settings that go above all others, as in `focoop.run`.
+        out: The folder of runs, tables and figures.
+        packaged: Whether packaged images stand in for public datasets, where some do.
+        presets: A folder of tuned settings; by default those that come with focoop for `mini`, and
+            CoOp's optimiser for other backbones.
+        folder: A folder of items; by default the one that comes with focoop.
+        jobs: Runs at a time, each in a process of its own; 0: one after the other in this process.
+        device: A torch device, such as `"cuda"`; by default the settings'.
+        on_progress: Called whenever a run starts, commits a round, finishes or fails.
+        run: Whether to run anything; else the outputs hold what is finished.
+
+    Returns:
+        One per item, in the order of the paper.
+
+    Raises:
+        ConfigError: An item, a setting, a method or a seed cannot be read.
+        RunError: A folder holds a run of other settings.
+    """
+    known = read_items(None if folder is None else Path(folder))
+    wanted = choose_items([items] if isinstance(items, str) else list(items), known)
+    choices = make_choices(
+        backbone=backbone,
+        seeds=seeds,
+        methods=methods,
+        overrides=overrides,
+        out=out,
+        packaged=packaged,
+        presets=presets,
+        device=device,
+    )
+    plans = {item.name: plan_item(item, choices, ask=run) for item in wanted}
+    ready = {name: _ready(parts) for name, parts in plans.items()}
+    comparison.refuse_changed([cell for cells in ready.values() for cell in cells])
+    clock = _Clock(ready, on_progress or (lambda progress: None))
+    made = []
+    for item in wanted:
+        cells = ready[item.name]
+        if run and cells:
+            found = comparison.run(cells, clock.watch(item.name), jobs=jobs)
+        else:
+            found = [comparison.found(cell) for cell in cells]
+        made.append(_write(item, plans[item.name], found, choices))
+    return made
+
+
+def survey(items: Iterable[Item], choices: Choices) -> list[Surveyed]:
+    """Say what items need and whether it is here; nothing is run and no network is asked.
+
+    Args:
+        items: The items.
+        choices: What the user decided.
+
+    Returns:
+        One per item.
+    """
+    told = []
+    for item in items:
+        plans = plan_item(item, choices, ask=False)
+        cells = [cell for one in plans for cell in one.cells]
+        done = sum(comparison.found(cell).status == "finished" for cell in cells)
+        lacks = dict.fromkeys(name for one in plans for name in one.short.split(", ") if name)
+        told.append(Surveyed(item, len(cells), done, tuple(lacks)))
+    return told
+
+
+def make_choices(
+    *,
+    backbone: str,
+    seeds: int | str | Sequence[int],
+    methods: str | Sequence[str],
+    overrides: Mapping[str, Any] | Sequence[str] | None,
+    out: str | Path,
+    packaged: bool,
+    presets: str | Path | None,
+    device: str | None,
+) -> Choices:
+    """Return the arguments of `reproduce` as choices.
+
+    Args:
+        backbone: As in `reproduce`.
+        seeds: As in `reproduce`; text is a number of seeds, or a list with commas.
+        methods: As in `reproduce`.
+        overrides: As in `reproduce`.
+        out: As in `reproduce`.
+        packaged: As in `reproduce`.
+        presets: As in `reproduce`.
+        device: As in `reproduce`.
+
+    Returns:
+        The choices.
+    """
+    given: list[Override] = [overrides] if isinstance(overrides, Mapping) else [*(overrides or ())]
+    if device:
+        given.append({"backbone.device": device})
+    return Choices(
+        out=Path(out),
+        backbone=backbone,
+        seeds=_seeds(seeds),
+        overrides=tuple(given),
+        methods=_labels(methods),
+        packaged=packaged,
+        presets=None if presets is None else Path(presets),
+    )
+
+
+def _labels(methods: str | Sequence[str]) -> tuple[str, ...]:
+    """Names of methods and variants, as a grid calls them; of `all` those that there are."""
+    text = methods if isinstance(methods, str) else ",".join(methods)
+    if not text.strip():
+        return ()
+    variants = parse_methods(text)
+    return tuple(available()) if variants is None else tuple(one.label for one in variants)
+
+
+def _seeds(given: int | str | Sequence[int]) -> tuple[int, ...]:
+    if isinstance(given, str):
+        if not given.strip().isdecimal():
+            return parse_seeds(given)
+        given = int(given)
+    if isinstance(given, int):
+        if given < 1:
+            raise ConfigError(f"seeds = {given} is not allowed: the least is 1")
+        return tuple(range(given))
+    return parse_seeds(",".join(map(str, given)))
+
+
+def _ready(plans: Sequence[Planned]) -> list[Cell]:
+    """The runs of all parts that lack nothing, and what is finished of the others."""
+    cells = []
+    for one in plans:
+        cells += [
+            cell
+            for cell in one.cells
+            if not one.lacks or comparison.found(cell).status == "finished"
+        ]
+    return cells
+
+
+class _Clock:
+    """Counts the runs of all items, each once, and estimates how long the rest takes."""
+
+    def __init__(
+        self, ready: Mapping[str, Sequence[Cell]], tell: Callable[[Progress], None]
+    ) -> None:
+        cells = {str(cell.folder): cell for cells in ready.values() for cell in cells}
+        self.left = {
+            name for name, cell in cells.items() if comparison.found(cell).status != "finished"
+        }
+        self.total, self.tell = len(cells), tell
+        self.began, self.ended = time.monotonic(), 0
+
+    def watch(self, item: str) -> Callable[[Outcome], None]:
+        """Return what a grid of runs tells its changes to."""
+
+        def changed(outcome: Outcome) -> None:
+            name = str(outcome.cell.folder)
+            if outcome.status in ("finished", "failed") and name in self.left:
+                self.left.discard(name)
+                self.ended += 1
+            passed = time.monotonic() - self.began
+            rest = passed / self.ended * len(self.left) if self.ended else None
+            done = self.total - len(self.left)
+            self.tell(Progress(item, outcome, done, self.total, rest))
+
+        return changed
+
+
+def _write(
+    item: Item, plans: Sequence[Planned], found: Sequence[Outcome], choices: Choices
+) -> Reproduction:
+    """Write the files of an item, where it has a number."""
+    outcomes = {str(outcome.cell.folder): outcome for outcome in found}
+    numbers = entries(item, plans, outcomes, choices.methods or item.methods)
+    failed = [outcome for outcome in found if outcome.status == "failed"]
+    told = [_failure(outcome, choices.out) for outcome in failed]
+    lacking = [f"{one.part.name}: missing: {one.short}" for one in plans if one.lacks]
+    remarks = Remarks(_made_with(item, choices), _notes(item, found), lacking, told)
+    files: list[Path] = []
+    if any(one.ours is not None for one in numbers):
+        texts = {
+            "md": markdown(item, numbers, remarks),
+            "tex": latex(item, numbers, remarks),
+            "csv": csv_text(item, numbers),
+        }
+        for kind, text in texts.items():
+            files.append(choices.out / f"{item.name}.{kind}")
+            write(files[-1], text.encode())
+        with suppress(MissingExtra):  # the tables are there; figures need the extra `plot`
+            files += _figures(item, plans, numbers, outcomes, choices.out)
+    return Reproduction(
+        item=item,
+        entries=numbers,
+        files=files,
+        lacking={one.part.name: one.lacks for one in plans if one.lacks},
+        failures={str(outcome.cell.folder): outcome.error for outcome in failed},
+        left=sum(outcome.status != "finished" for outcome in found),
+    )
+
+
+def _figures(
+    item: Item,
+    plans: Sequence[Planned],
+    numbers: Sequence[Entry],
+    outcomes: Mapping[str, Outcome],
+    out: Path,
+) -> list[Path]:
+    """Draw every part, and a map of the first finished run of each."""
+    files = []
+    names = dict.fromkeys(one.part for one in numbers)
+    for part in names:
+        stem = out / (item.name if len(names) == 1 else f"{item.name}-{_slug(part)}")
+        members = [one for one in numbers if one.part == part]
+        files += draw(item, part, members, stem)
+    for one in plans if item.figure == "map" else ():
+        stem = out / f"{item.name}-{_slug(one.part.name)}"
+        for cell in one.cells:
+            if str(cell.folder) in outcomes and outcomes[str(cell.folder)].status == "finished":
+                files += draw_map(item, one.part.name, cell.folder, stem)
+                files.append(stem.with_name(f"{stem.name}.csv"))
+                write(files[-1], map_csv(cell.folder).encode())
+                break
+    return files
+
+
+def _slug(name: str) -> str:
+    return "-".join("".join(c if c.isalnum() or c in "=." else " " for c in name).split())
+
+
+def _made_with(item: Item, choices: Choices) -> str:
+    """Backbone, seeds, data and what the user changed, in one or two sentences."""
+    data = ", packaged images" if choices.packaged else ""
+    seeds = ", ".join(map(str, choices.seeds))
+    told = f"Backbone {item.backbone or choices.backbone}, seeds {seeds}{data}."
+    changed = [text for over in choices.overrides for text in _told(override_tree(over))]
+    return f"{told} Changed: {', '.join(changed)}." if changed else told
+
+
+def _notes(item: Item, found: Sequence[Outcome]) -> list[str]:
+    """The item's notes, and one where methods may have been measured on other images."""
+    patches = [o.cell.label for o in found if o.cell.config.data.with_patches]
+    if not patches:
+        return list(item.notes)
+    names = ", ".join(map(paper_name, dict.fromkeys(patches)))
+    note = f"{names}: over the images with patch features; ready features may have fewer of them."
+    return [*item.notes, note]
+
+
+def _told(tree: Mapping[str, Any]) -> list[str]:
+    texts = []
+    for section, values in tree.items():
+        pairs = values.items() if isinstance(values, Mapping) else [("", values)]
+        for name, value in pairs:
+            if name not in UNTOLD:
+                shown = plain(getattr(value, "raw", value))
+                texts.append(f"{section}.{name}".rstrip(".") + f"={shown}")
+    return texts
+
+
+def _failure(outcome: Outcome, out: Path) -> str:
+    folder = outcome.cell.folder
+    where = folder.relative_to(out) if folder.is_relative_to(out) else folder
+    return f"{where}: {(outcome.error.strip() or 'unknown error').splitlines()[-1]}"

@@ -1,0 +1,233 @@
+"""An item's numbers as Markdown, LaTeX and CSV, the paper's value behind each of ours."""
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from focoop.experiments import tables
+from focoop.paper.items import Item
+from focoop.paper.numbers import Entry
+
+WIDE = 8  # columns; with more, methods and columns change places
+LOWER = ("fpr95", "fpr95_oodpos", "alarm")
+
+
+@dataclass(frozen=True)
+class Remarks:
+    """What stands below the tables of an item.
+
+    Attributes:
+        made_with: Backbone, seeds and data, one sentence.
+        notes: Notes of the item, and those on this making of it.
+        lacking: Parts that could not run, and why.
+        failed: Runs that failed, and why.
+    """
+
+    made_with: str
+    notes: Sequence[str] = ()
+    lacking: Sequence[str] = ()
+    failed: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """A block ready to write: heads, and a line of entries for each row."""
+
+    heads: list[str]
+    rows: list[tuple[list[str], list[Entry | None]]]
+
+
+def csv_text(item: Item, found: Sequence[Entry]) -> str:
+    """Return one line per number.
+
+    Args:
+        item: The item.
+        found: Its numbers.
+
+    Returns:
+        CSV with a head; percent with all digits, empty where there is no number.
+    """
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(
+        ("item", "part", "swept", "point", "method", "label", "column")
+        + ("ours", "std", "runs", "paper")
+    )
+    for one in found:
+        mean, spread = ("", "") if one.ours is None else (one.ours.mean, one.ours.spread)
+        place = (item.name, one.part, one.key, one.point, one.method, one.label, one.column)
+        theirs = "" if one.published is None else one.published
+        writer.writerow((*place, mean, "" if spread is None else spread, one.runs, theirs))
+    return stream.getvalue()
+
+
+def markdown(item: Item, found: Sequence[Entry], remarks: Remarks) -> str:
+    """Return the tables of an item with its notes.
+
+    Args:
+        item: The item.
+        found: Its numbers.
+        remarks: What stands below them.
+
+    Returns:
+        Markdown.
+    """
+    text = [f"# {item.name}: {item.title}", f"{item.paper} of the paper. {remarks.made_with}"]
+    for part, members in _parts(found).items():
+        best = _best(item, members)
+        grid = _grid(members, wide=len(item.columns) > WIDE)
+        left = len(grid.heads) - (len(grid.rows[0][1]) if grid.rows else 0)
+        lines = [grid.heads, ["---"] * left + ["---:"] * (len(grid.heads) - left)]
+        for head, cells in grid.rows:
+            lines.append([*head, *(_cell(cell, best) for cell in cells)])
+        text.append(f"## {part}")
+        text.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+    text.append(
+        "Percent: ours, mean ± sample deviation over seeds, and in brackets the paper's value; "
+        "bold: best of ours in a column; -: no run or no value."
+    )
+    for title, listed in (
+        ("Notes", remarks.notes),
+        ("Not run", remarks.lacking),
+        ("Failed", remarks.failed),
+    ):
+        if listed:
+            text += [f"## {title}", "\n".join(f"- {_one_line(note)}" for note in listed)]
+    return "\n\n".join(text) + "\n"
+
+
+def latex(item: Item, found: Sequence[Entry], remarks: Remarks) -> str:
+    """Return a table environment for each block; a document needs booktabs and graphicx.
+
+    Args:
+        item: The item.
+        found: Its numbers.
+        remarks: What the caption says beside the titles.
+
+    Returns:
+        LaTeX.
+    """
+    blocks = ["% needs \\usepackage{booktabs} and \\usepackage{graphicx}"]
+    for part, members in _parts(found).items():
+        best = _best(item, members)
+        grid = _grid(members, wide=len(item.columns) > WIDE)
+        left = len(grid.heads) - (len(grid.rows[0][1]) if grid.rows else 0)
+        rows = [
+            " & ".join([*map(escaped, head), *(_latex_cell(cell, best) for cell in cells)])
+            for head, cells in grid.rows
+        ]
+        caption = f"{item.title}: {part}. Ours, and in brackets the paper's. {remarks.made_with}"
+        blocks.append(
+            "\n".join(
+                [
+                    r"\begin{table}",
+                    r"\centering",
+                    f"\\caption{{{escaped(caption)}}}",
+                    r"\resizebox{\linewidth}{!}{%",
+                    f"\\begin{{tabular}}{{{'l' * left}{'r' * (len(grid.heads) - left)}}}",
+                    r"\toprule",
+                    " & ".join(map(escaped, grid.heads)) + r" \\",
+                    r"\midrule",
+                    *(f"{row} \\\\" for row in rows),
+                    r"\bottomrule",
+                    r"\end{tabular}}",
+                    r"\end{table}",
+                ]
+            )
+        )
+    return "\n\n".join(blocks) + "\n"
+
+
+def escaped(text: str) -> str:
+    """Return text with all of LaTeX's own signs escaped.
+
+    Args:
+        text: The text.
+
+    Returns:
+        LaTeX.
+    """
+    plain = tables.escaped(text.replace("\\", "/"))
+    signs = {"±": r"$\pm$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    for sign, command in signs.items():
+        plain = plain.replace(sign, command)
+    return plain
+
+
+def _parts(found: Sequence[Entry]) -> dict[str, list[Entry]]:
+    parts: dict[str, list[Entry]] = {}
+    for one in found:
+        parts.setdefault(one.part, []).append(one)
+    return parts
+
+
+def _grid(members: Sequence[Entry], *, wide: bool) -> _Grid:
+    """Rows of a block: (point,) method -> columns; of a wide one column -> methods."""
+    columns = list(dict.fromkeys(one.column for one in members))
+    methods = list(dict.fromkeys(one.method for one in members))
+    keys = [key for key in dict.fromkeys(one.key for one in members) if key]
+    at = {(one.point, one.method, one.column): one for one in members}
+    points = list(dict.fromkeys(one.point for one in members))
+    if wide and not keys:
+        rows = [([name], [at.get(("", method, name)) for method in methods]) for name in columns]
+        return _Grid(["", *methods], rows)
+    lines = [
+        (
+            [*([point] if keys else []), method],
+            [at.get((point, method, name)) for name in columns],
+        )
+        for point in points
+        for method in methods
+    ]
+    return _Grid([*keys, "method", *columns], lines)
+
+
+def _best(item: Item, members: Sequence[Entry]) -> dict[tuple[str, str], str]:
+    """The best of our means of each point and column, as it is shown."""
+    groups: dict[tuple[str, str], list[float]] = {}
+    for one in members:
+        if one.ours is not None:
+            groups.setdefault((one.point, one.column), []).append(one.ours.mean)
+    return {
+        place: f"{(min if lower_is_better(item, place[1]) else max)(means):.1f}"
+        for place, means in groups.items()
+        if len(means) > 1
+    }
+
+
+def lower_is_better(item: Item, column: str) -> bool:
+    """Say whether less of a column is better.
+
+    Args:
+        item: The item.
+        column: The paper's name of the column.
+
+    Returns:
+        Whether it is.
+    """
+    return item.columns.get(column, "").split(" ")[0] in LOWER
+
+
+def _is_best(one: Entry, best: dict[tuple[str, str], str]) -> bool:
+    return one.ours is not None and f"{one.ours.mean:.1f}" == best.get((one.point, one.column))
+
+
+def _cell(one: Entry | None, best: dict[tuple[str, str], str]) -> str:
+    if one is None:
+        return "-"
+    ours = "-" if one.ours is None else str(one.ours)
+    ours = f"**{ours}**" if _is_best(one, best) else ours
+    return ours if one.published is None else f"{ours} ({one.published:.2f})"
+
+
+def _latex_cell(one: Entry | None, best: dict[tuple[str, str], str]) -> str:
+    if one is None:
+        return "--"
+    ours = "--" if one.ours is None else tables.latex_number(one.ours, bold=_is_best(one, best))
+    return ours if one.published is None else f"{ours} ({one.published:.2f})"
+
+
+def _one_line(text: str) -> str:
+    return re.sub(r"\s*\n\s*", " ", text.strip())
