@@ -14,6 +14,8 @@ from focoop.federation import Owned
 from focoop.predict import (
     CALIBRATION,
     FILE,
+    GLOBAL,
+    ONNX,
     Calibration,
     Client,
     Model,
@@ -130,7 +132,11 @@ def calibrate(
 
 
 def export(
-    path: str | Path, out: str | Path, *, client: Client | Sequence[Client] = "global"
+    path: str | Path,
+    out: str | Path,
+    *,
+    client: Client | Sequence[Client] = "global",
+    onnx: bool = False,
 ) -> Path:
     """Write the model of a run into a folder of its own: `model.safetensors` and its card.
 
@@ -138,6 +144,7 @@ def export(
         path: The run folder, or an exported model.
         out: The folder, absent or empty, or one that holds an exported model.
         client: Number or name of a client, `global`, several of these, or `all`.
+        onnx: Write `model.onnx` too, from pixels to the verdict, for the first of these clients.
 
     Returns:
         The folder.
@@ -147,9 +154,16 @@ def export(
     """
     model = load_model(path)
     if client == "all" and "all" not in model.clients:
-        return model.save(out)
-    single = client is None or isinstance(client, int | str)
-    return model.save(out, [client] if single else list(client))  # type: ignore[arg-type,list-item]
+        folder = model.save(out)
+    else:
+        single = client is None or isinstance(client, int | str)
+        folder = model.save(out, [client] if single else list(client))  # type: ignore[arg-type,list-item]
+    stale = folder / ONNX
+    stale.unlink(missing_ok=True)  # of a model that is no longer there
+    if onnx:
+        saved = load_model(folder, device="cpu")
+        saved.to_onnx(stale, client=GLOBAL if saved.keys[0] is None else saved.keys[0])
+    return folder
 
 
 def _given(model: Model, client: int | None, images: str | FeatureSet) -> Owned:

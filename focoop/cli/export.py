@@ -19,6 +19,12 @@ def export(
             help="A client's number or name, global or all; may be given again; default global.",
         ),
     ] = None,
+    onnx: Annotated[
+        bool,
+        typer.Option(
+            "--onnx", help="Write model.onnx too, from pixels to the verdict of the first client."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a model that needs neither the run nor a text tower: model.safetensors and its card."""
@@ -26,7 +32,7 @@ def export(
     from focoop.api import load_model
 
     chosen = client or ["global"]
-    write(folder, target, client="all" if chosen == ["all"] else chosen)
+    write(folder, target, client="all" if chosen == ["all"] else chosen, onnx=onnx)
     model = load_model(target)
     if model.calibration is None:
         messages().print(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -206,10 +207,9 @@ def neglabel(
     count = ood_cos.shape[-1]
     if not 1 <= groups <= count:
         raise ConfigError(f"cannot form {groups} groups of {count} OOD prompts; use 1 to {count}")
-    order = torch.randperm(count, generator=torch_generator(seed, "neglabel"))
     size = count // groups
-    negatives = joint[:, classes:][:, order[: groups * size].to(joint.device)]
-    grouped = negatives.reshape(len(joint), groups, size).logsumexp(-1)
+    negatives = joint[:, classes:][:, _drawn_order(count, seed)[: groups * size].to(joint.device)]
+    grouped = negatives.unflatten(1, (groups, size)).logsumexp(-1)
     odds = grouped - joint[:, :classes].logsumexp(-1, keepdim=True)
     return F.logsigmoid(odds).logsumexp(-1) - F.logsigmoid(-odds).logsumexp(-1)
 
@@ -246,10 +246,10 @@ def gl_mcm(
     if not 0.0 <= weight < float("inf"):
         raise ConfigError(f"weight must be 0 or more and finite, got {weight}; try 1.0")
     whole = mcm(id_cos, temperature)
-    local = [
-        _surprise(_logits(patch_cos[first : first + _CHUNK], 1.0 / temperature)).amin(-1)
-        for first in range(0, len(patch_cos), _CHUNK)
-    ]
+    pieces = [patch_cos]
+    if not torch.compiler.is_exporting():  # a graph is for any number of images: no loop over them
+        pieces = list(patch_cos.split(_CHUNK))
+    local = [_surprise(_logits(piece, 1.0 / temperature)).amin(-1) for piece in pieces]
     return -torch.expm1(-whole) - weight * torch.expm1(-torch.cat([whole[:0], *local]))
 
 
@@ -401,12 +401,18 @@ def _logits(cosines: Tensor, scale: float) -> Tensor:
 
 def _joint(id_cos: Tensor, ood_cos: Tensor, scale: float) -> Tensor:
     """Logits of ID then OOD entries (N,C+U)."""
-    if ood_cos.ndim != 2 or len(ood_cos) != len(id_cos):
+    if ood_cos.ndim != 2 or ood_cos.shape[0] != id_cos.shape[0]:
         raise ValueError(f"cosines {tuple(id_cos.shape)}, {tuple(ood_cos.shape)} do not fit")
     if not ood_cos.shape[1]:
         raise MethodError("this score needs OOD prompts, got none; use mcm, msp or energy")
     _positive("scale", scale)
     return torch.cat([_logits(id_cos, scale), _logits(ood_cos, scale)], dim=-1)
+
+
+@cache
+def _drawn_order(count: int, seed: int) -> Tensor:
+    """The order (count,) in which OOD prompts form groups."""
+    return torch.randperm(count, generator=torch_generator(seed, "neglabel"))
 
 
 def _positive(name: str, value: float) -> float:

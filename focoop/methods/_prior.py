@@ -23,7 +23,7 @@ POOLED = "pooled"  # the part of `Logits` that holds class cosines of the whole 
 NEVER = -1e4
 
 
-def log_prior(counts: Tensor, open_share: float, dtype: torch.dtype) -> Tensor:
+def log_prior(counts: Tensor, open_share: float | Tensor, dtype: torch.dtype) -> Tensor:
     """Log of a client's prior over classes, up to a constant.
 
     Args:
@@ -39,7 +39,7 @@ def log_prior(counts: Tensor, open_share: float, dtype: torch.dtype) -> Tensor:
     total = held.sum()
     prior = (1.0 - open_share) * held / total.clamp(min=1.0) + open_share / len(counts)
     prior = torch.where(total > 0, prior, torch.ones_like(prior))
-    return (prior / prior.amax()).log().clamp(min=NEVER)
+    return (prior / prior.amax(dim=-1, keepdim=True)).log().clamp(min=NEVER)
 
 
 def prior_part(params: Params, open_share: float, task: Task) -> Params:

@@ -1,7 +1,7 @@
 """Ask a trained model about images: own class, another client's class, or unknown.
 
 `Model` answers; `conformal.py` gives its thresholds a guarantee from calibration images;
-`model_file.py` writes and reads exported models.
+`model_file.py` writes and reads exported models, `onnx_file.py` writes them as ONNX graphs.
 
 May import: errors, seeds, fields, caching, progress, data, clip, features, methods, federation,
 config, scenario, runs.
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from focoop.predict.heat_map import overlay
     from focoop.predict.model import Client, Facts, Model
     from focoop.predict.model_file import CARD, FILE, read_model
+    from focoop.predict.onnx_file import ONNX, OPSET
     from focoop.predict.prediction import (
         COLUMNS,
         VERDICTS,
@@ -35,6 +36,8 @@ __all__ = [
     "COLUMNS",
     "FILE",
     "GLOBAL",
+    "ONNX",
+    "OPSET",
     "VERDICTS",
     "Calibration",
     "ClassProbability",

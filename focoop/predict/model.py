@@ -368,6 +368,23 @@ class Model:
 
         return write_model(self, Path(folder), clients)
 
+    def to_onnx(self, path: str | Path, *, client: Client = None, pixels: bool = True) -> Path:
+        """Write one client's model as an ONNX file, from pixels to the verdict.
+
+        The file is checked with onnxruntime; one that does not answer as this model is not kept.
+
+        Args:
+            path: The file.
+            client: The client that is asked; None: the usual one.
+            pixels: Whether the image tower is part of the file; otherwise it takes features.
+
+        Returns:
+            The file.
+        """
+        from focoop.predict.onnx_file import write_onnx
+
+        return write_onnx(self, Path(path), client, pixels=pixels)
+
     def judge(self, client: int | None) -> Judge:
         """Return what turns evidence into answers for a client.
 

@@ -104,24 +104,35 @@ def evidence(
     with torch.no_grad():
         found = method.logits(side.text, pooled, patches)
         score = method.score(found, task).double()
-        plain = _without_prior(method, side, found, pooled, patches)
+        plain = plain_similarities(method, side, found, pooled, patches)
         shifted = found.id
         if open_share is not None:
             shifted = plain + expectation(method, task, side, open_share)
     return Evidence(plain, shifted, found.ood, score)
 
 
-def _without_prior(
+def plain_similarities(
     method: Method, side: Side, found: Logits, pooled: Tensor, patches: Tensor | None
 ) -> Tensor:
-    """Similarities (N, C) before the client's prior, where the model has one."""
+    """Return similarities before the client's prior, where the model has one.
+
+    Args:
+        method: The method.
+        side: The client's model.
+        found: Its logits of the images.
+        pooled: Image features (N, D).
+        patches: Patch features (N, P, D), or None.
+
+    Returns:
+        Similarities (N, C).
+    """
     if PRIOR not in side.text.parts:
         return found.id
     parts = {**side.text.parts, PRIOR: torch.zeros_like(side.text.parts[PRIOR])}
     return method.logits(replace(side.text, parts=parts), pooled, patches).id
 
 
-def expectation(method: Method, task: Task, side: Side, open_share: float) -> Tensor:
+def expectation(method: Method, task: Task, side: Side, open_share: float | Tensor) -> Tensor:
     """Return what is added to similarities at a position of the dial.
 
     A method with a prior weighs its client's classes by their training images. Others get the same

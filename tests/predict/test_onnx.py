@@ -1,0 +1,139 @@
+"""ONNX files answer as the models they were made of."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import focoop
+from focoop.errors import MethodError, MissingExtra, RunError
+from focoop.methods import available
+from focoop.predict import VERDICTS, Model, onnx_file
+from tests.helpers import toy_backbone
+from tests.predict.test_model import calibrated, images, model_of
+
+onnxruntime = pytest.importorskip("onnxruntime")
+# fedotp stops its transport when all images have converged: a loop that images decide.
+REFUSED = {"fedotp"}
+
+
+def toy_model(name: str, threshold: float = 0.1) -> Model:
+    model = model_of(name, calibrated(threshold, 0.5))
+    model.__dict__["backbone"] = toy_backbone(dim=16)  # the width of the toy's features
+    return model
+
+
+def answers_of(path: Path, **given: np.ndarray) -> dict[str, np.ndarray]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, given), strict=True))
+
+
+def same(model: Model, found: dict[str, np.ndarray], wanted: focoop.Predictions) -> float:
+    """Compare all outputs; returns the largest difference of scores, beyond 1 a relative one."""
+    names = model.classes
+    assert [names[place] for place in found["label"]] == [answer.top[0].label for answer in wanted]
+    assert [VERDICTS[place] for place in found["verdict"]] == [a.verdict for a in wanted]
+    best = found["probabilities"].max(axis=1)
+    np.testing.assert_allclose(best, [a.probability for a in wanted], atol=1e-4)
+    if "p_value" in found:
+        np.testing.assert_allclose(found["p_value"], [a.p_value for a in wanted], atol=1e-9)
+    if "class_set" in found:
+        sets = [{names[place] for place in np.flatnonzero(row)} for row in found["class_set"]]
+        assert sets == [set(a.class_set or ()) for a in wanted]
+    scores = np.array([answer.score for answer in wanted])
+    return float((np.abs(found["score"] - scores) / np.maximum(1.0, np.abs(scores))).max())
+
+
+def test_a_file_of_features_answers_as_its_model_at_every_position_of_the_dial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = images("focoop_plus")
+    middle = float(np.median([a.score for a in model_of("focoop_plus").decide(asked, client=0)]))
+    model = toy_model("focoop_plus", middle)
+    path = model.to_onnx(tmp_path / "new" / "model.onnx", client=0, pixels=False)
+    assert [part.name for part in path.parent.iterdir()] == ["model.onnx"]
+    features = asked.pooled.numpy()
+    assert same(model, answers_of(path, features=features), model.decide(asked, client=0)) < 1e-5
+    for share in (0.0, 0.2, 1.0):
+        found = answers_of(path, features=features, open_share=np.array(share, np.float32))
+        assert same(model, found, model.decide(asked, client=0, open_share=share)) < 1e-5
+    session = onnxruntime.InferenceSession(str(path))
+    facts = json.loads(session.get_modelmeta().custom_metadata_map["focoop"])
+    assert facts["classes"] == list(model.classes) and facts["threshold"] == middle
+    before = path.read_bytes()
+    monkeypatch.setattr(onnx_file, "FAR", -1.0)
+    with pytest.raises(RunError, match="not kept"):
+        onnx_file._check(
+            onnxruntime,
+            path,
+            model,
+            model.side(0),
+            onnx_file._sample(model, onnx_file.Graph(model, model.side(0), pixels=False)),
+        )
+    assert path.read_bytes() == before
+
+
+def test_without_the_packages_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
+    with pytest.raises(MissingExtra, match=r"focoop\[export\]"):
+        toy_model("zeroshot").to_onnx(tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(available()))
+def test_every_method_from_pixels_to_verdicts(name: str, tmp_path: Path) -> None:
+    model, path = toy_model(name), tmp_path / "model.onnx"
+    if name in REFUSED:
+        with pytest.raises(MethodError, match="cannot be written as an ONNX graph"):
+            model.to_onnx(path, client=0)
+        assert not list(tmp_path.iterdir())
+        return
+    model.to_onnx(path, client=1)
+    pixels = torch.randn(9, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    kind = "grid" if model.method.patch_kind else None
+    encoded = model.backbone.encode_images(pixels, patches=kind)
+    wanted = model.decide(encoded, client=1, open_share=0.4)
+    found = answers_of(path, pixels=pixels.numpy(), open_share=np.array(0.4, np.float32))
+    assert same(model, found, wanted) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.timeout(900)
+def test_a_run_its_export_and_its_onnx_file_agree(tmp_path: Path) -> None:
+    shared = Path(__file__).parents[3] / "shared" / "images"
+    files = sorted((shared / "cifar100").rglob("*.png"))[::7][:60]
+    files += sorted((shared / "dtd").rglob("*.jpg"))[:40]
+    assert len(files) == 100
+    settings = {"method.name": "focoop_plus", "federation.rounds": 1, "data.corrupted": []}
+    focoop.run("demo", {**settings, "partition.shots": 8}, out=tmp_path / "run")
+    focoop.calibrate(tmp_path / "run")
+    out = focoop.export(tmp_path / "run", tmp_path / "model", client=3, onnx=True)
+    own, saved = focoop.load_model(tmp_path / "run", client=3), focoop.load_model(out)
+    # The decision, of 10,000 images.
+    stored = load_file(shared.parent / "features" / "cifar100.safetensors")["pooled"]
+    pooled = torch.nn.functional.normalize(stored[::3].float(), dim=-1)
+    assert len(pooled) == 10_000
+    wanted = own.decide(pooled)
+    again = saved.decide(pooled)
+    assert [a.top[0].label for a in wanted] == [a.top[0].label for a in again]
+    assert max(abs(a.score - b.score) for a, b in zip(wanted, again, strict=True)) < 1e-5
+    decision = saved.to_onnx(tmp_path / "decision.onnx", pixels=False)
+    assert same(own, answers_of(decision, features=pooled.numpy()), wanted) < 1e-5
+    # The whole path, of 100 image files.
+    from focoop.data import read_rgb
+
+    pixels = torch.stack([own.backbone.prepare(read_rgb(file)) for file in files])
+    parts = [answers_of(out / "model.onnx", pixels=one.numpy()) for one in pixels.split(20)]
+    found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    predicted = own.predict(files)
+    assert len({answer.verdict for answer in predicted}) == 3
+    difference = same(own, found, predicted)
+    assert difference < 1e-5, difference
