@@ -209,7 +209,7 @@ def neglabel(
         raise ConfigError(f"cannot form {groups} groups of {count} OOD prompts; use 1 to {count}")
     size = count // groups
     negatives = joint[:, classes:][:, _drawn_order(count, seed)[: groups * size].to(joint.device)]
-    grouped = negatives.unflatten(1, (groups, size)).logsumexp(-1)
+    grouped = negatives.reshape(-1, groups, size).logsumexp(-1)
     odds = grouped - joint[:, :classes].logsumexp(-1, keepdim=True)
     return F.logsigmoid(odds).logsumexp(-1) - F.logsigmoid(-odds).logsumexp(-1)
 
@@ -248,7 +248,7 @@ def gl_mcm(
     whole = mcm(id_cos, temperature)
     pieces = [patch_cos]
     if not torch.compiler.is_exporting():  # a graph is for any number of images: no loop over them
-        pieces = list(patch_cos.split(_CHUNK))
+        pieces = list(torch.split(patch_cos, _CHUNK))
     local = [_surprise(_logits(piece, 1.0 / temperature)).amin(-1) for piece in pieces]
     return -torch.expm1(-whole) - weight * torch.expm1(-torch.cat([whole[:0], *local]))
 

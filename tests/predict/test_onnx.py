@@ -48,6 +48,20 @@ def same(model: Model, found: dict[str, np.ndarray], wanted: focoop.Predictions)
     return float((np.abs(found["score"] - scores) / np.maximum(1.0, np.abs(scores))).max())
 
 
+def test_the_graph_answers_as_the_model_at_every_position_of_the_dial() -> None:
+    model = toy_model("focoop_plus")
+    pixels = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    encoded = model.backbone.encode_images(pixels)
+    for client in (0, "global"):
+        graph = onnx_file.Graph(model, model.side(client), pixels=True)
+        for share in (0.0, 0.3, 1.0):
+            parts = [part.numpy() for part in graph(pixels, torch.tensor(share))]
+            found = dict(zip(onnx_file.OUTPUTS, parts, strict=False))
+            wanted = model.decide(encoded, client=client, open_share=share)
+            assert same(model, found, wanted) < 1e-6
+
+
+@pytest.mark.slow
 def test_a_file_of_features_answers_as_its_model_at_every_position_of_the_dial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
