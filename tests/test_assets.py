@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from focoop import assets
-from focoop.assets import packaged
 from focoop.caching import checksum
 from focoop.clip import mini
 from focoop.errors import BackboneError, DataError
@@ -20,7 +19,7 @@ def test_every_packaged_file_has_its_checksum_pinned() -> None:
 
 
 def test_a_changed_bit_of_the_weights_or_of_a_list_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     names = ("mini/image_head.safetensors", "mini/manifest.json", "bpe_merges.npy")
     for name in names:
@@ -28,12 +27,10 @@ def test_a_changed_bit_of_the_weights_or_of_a_list_is_named(
         raw[len(raw) // 2] ^= 8
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(raw)
-    monkeypatch.setattr(packaged, "ASSETS", tmp_path.resolve())
     for name in names:
         with pytest.raises(DataError, match=f"{name} is damaged: .*install focoop again"):
-            assets.asset(name, tmp_path)
-    monkeypatch.setattr(mini, "ASSETS", tmp_path.resolve())
+            assets.asset(name, tmp_path, sums=assets.SUMS)
     with pytest.raises(BackboneError, match="image_head.*checksum differs; install focoop again"):
-        mini.read(tmp_path, names[0])
+        mini.read(tmp_path, names[0], sums=assets.SUMS)
     with pytest.raises(DataError, match="cannot be read .*install focoop again"):
         assets.asset("class_names.json", tmp_path)  # it is missing there

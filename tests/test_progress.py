@@ -159,8 +159,7 @@ def test_words_are_told_with_an_estimate(monkeypatch: pytest.MonkeyPatch) -> Non
     assert torch.equal(found, backbone.encode_texts([f"word {k}" for k in range(40)], batch_size=4))
     lines = console(terminal=False)
     monkeypatch.setattr("focoop.cli.screen.time", SlowClock())
-    monkeypatch.setattr("focoop.cli.screen.PAUSE", 1.0)
-    work = ImageWork(lines)
+    work = ImageWork(lines, pause=1.0)
     for done in (0, 10, 40):
         work("encoding words", done, 40)
     assert "encoding words: 10 of 40 words, about 6 s left" in shown(lines)

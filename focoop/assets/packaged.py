@@ -1,5 +1,6 @@
 """Read packaged files, compared with their pinned checksums."""
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -31,12 +32,14 @@ SUMS = {
 }
 
 
-def asset(name: str, folder: Path = ASSETS) -> bytes:
+def asset(name: str, folder: Path = ASSETS, *, sums: Mapping[str, str] | None = None) -> bytes:
     """Read a packaged file.
 
     Args:
         name: Its name below the folder, such as `wordnet/words.json`.
-        folder: The folder of packaged files; checksums of another folder are not known.
+        folder: The folder of packaged files.
+        sums: Checksums of the folder's files; by default those of the packaged files, and none for
+            another folder.
 
     Returns:
         Its bytes, as they were packaged.
@@ -50,7 +53,8 @@ def asset(name: str, folder: Path = ASSETS) -> bytes:
         raise DataError(
             f"packaged file {folder / name} cannot be read ({error}): {AGAIN}"
         ) from error
-    if folder.resolve() == ASSETS and checksum(raw) != SUMS[name]:
+    known = SUMS if sums is None and folder.resolve() == ASSETS else sums
+    if known is not None and checksum(raw) != known[name]:
         raise DataError(f"packaged file {folder / name} is damaged: its checksum differs; {AGAIN}")
     return raw
 

@@ -46,21 +46,22 @@ class Output(io.TextIOWrapper):
         os.dup2(nowhere, self.fileno())
         os.close(nowhere)
         reason = "it was closed" if error.errno == errno.EPIPE else error.strerror
-        log = logging.getLogger("focoop")  # of the run, where one goes on
-        log.warning("%s takes no more (%s): the work goes on", self.name, reason)
+        log = logging.getLogger("focoop")
+        if log.hasHandlers():  # a run goes on and keeps a log
+            log.warning("%s takes no more (%s): the work goes on", self.name, reason)
 
 
 def open_outputs() -> None:
     """Put such streams in the places of standard output and standard error.
 
-    Characters that the stream's encoding lacks, as of file names in other encodings, are written as
-    escapes.
+    Streams that a program put there itself, such as a notebook or a test, stay. Characters that
+    the stream's encoding lacks, as of file names in other encodings, are written as escapes.
     """
     for name in ("stdout", "stderr"):
         stream: Any = getattr(sys, name)
         if stream is None:  # closed by whoever started the command
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
-        elif isinstance(stream, io.TextIOWrapper) and not isinstance(stream, Output):
+        elif stream is getattr(sys, f"__{name}__") and isinstance(stream, io.TextIOWrapper):
             encoding, at_once = stream.encoding, stream.line_buffering
             setattr(
                 sys,

@@ -260,8 +260,10 @@ class ImageWork:
     Work that is complete when it is first told of was done before, and is not shown.
     """
 
-    def __init__(self, console: Console, bar: Progress | None = None) -> None:
-        self._console, self._bar = console, bar
+    def __init__(
+        self, console: Console, bar: Progress | None = None, *, pause: float = PAUSE
+    ) -> None:
+        self._console, self._bar, self._pause = console, bar, pause
         self._begun: dict[str, float] = {}
         self._told: dict[str, float] = {}
         self._first: dict[str, int] = {}
@@ -279,7 +281,7 @@ class ImageWork:
                 self._tasks[what] = self._bar.add_task(what, total=total, shown=_unit(what))
         if self._bar is not None:
             self._bar.update(self._tasks[what], completed=done)
-        elif done < total and now - self._told[what] >= PAUSE:
+        elif done < total and now - self._told[what] >= self._pause:
             self._told[what] = now
             pace = (now - self._begun[what]) / max(1, done - self._first[what])
             left = f", about {_duration(pace * (total - done))} left"

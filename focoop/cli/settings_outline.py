@@ -88,8 +88,8 @@ def _config(module: str, name: str = "") -> tuple[str, ast.ClassDef] | None:
         named = _assigned(node, "Config")
         if inside:
             return module, inside[0]
-        if isinstance(named, ast.Name) and named.id in classes:
-            return module, classes[named.id]
+        if isinstance(named, ast.Name):
+            return _settings_class(module, named.id)
         for base in node.bases:
             origin = _origin(module, ast.unparse(base))
             if origin is not None and (inherited := _config(origin, ast.unparse(base))):

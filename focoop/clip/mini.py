@@ -1,7 +1,7 @@
 """The embedded backbone: EfficientNet-Lite0 with a linear head, and our own small text tower."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -159,12 +159,13 @@ def fingerprint(assets: Path, among: Sequence[str] = ()) -> str:
     return sha256("\n".join(parts).encode()).hexdigest()
 
 
-def read(assets: Path, name: str) -> dict[str, Tensor]:
+def read(assets: Path, name: str, *, sums: Mapping[str, str] | None = None) -> dict[str, Tensor]:
     """Read the weights of a packaged file in float32, after a comparison with its hash.
 
     Args:
         assets: The folder of the packaged files.
         name: The file's name there.
+        sums: Checksums of the folder's files, as `assets.asset` takes them.
 
     Returns:
         Tensors by name.
@@ -173,9 +174,10 @@ def read(assets: Path, name: str) -> dict[str, Tensor]:
         BackboneError: The file is missing or damaged.
     """
     try:
-        raw = asset(name, assets)
+        raw = asset(name, assets, sums=sums)
         if (
             assets.resolve() != ASSETS
+            and sums is None
             and sha256(raw).hexdigest() != _listed(assets)[name]["sha256"]
         ):
             raise damaged(f"the hash of {name} differs")

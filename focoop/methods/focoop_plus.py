@@ -134,5 +134,13 @@ class FOCoOpPlus(SpreadForm):
 
 
 def across(rows: Tensor, along: Tensor) -> Tensor:
-    """Unit rows (N, D) without their part along a unit vector, or zero, (D,)."""
+    """Return unit rows without their part along a direction.
+
+    Args:
+        rows: (N, D).
+        along: (D,) a unit vector, or zero: nothing is taken out.
+
+    Returns:
+        (N, D) rows of length 1.
+    """
     return F.normalize(rows - (rows @ along)[:, None] * along, dim=-1)
