@@ -23,6 +23,7 @@ from focoop.cli import (
     info,
     interruption,
     keys,
+    model,
     negatives,
     paper,
     predict,
@@ -49,6 +50,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.add_typer(site.app, name="site")
 app.add_typer(federation.app, name="federation")
+app.add_typer(model.app, name="model")
 app.command()(run.run)
 app.command()(run.evaluate)
 app.command()(calibrate.calibrate)

@@ -12,6 +12,7 @@ from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
     from focoop.methods._answers import Answering
+    from focoop.methods._posterior import text_map
     from focoop.methods._prior import PRIOR, log_prior
     from focoop.methods._registry import SPELLINGS, available, create, lookup
     from focoop.methods.base import (
@@ -54,6 +55,7 @@ __all__ = [
     "first_context",
     "log_prior",
     "lookup",
+    "text_map",
     "weighted_mean",
 ]
 

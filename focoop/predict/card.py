@@ -39,6 +39,7 @@ def card(model: Model, keys: Sequence[int | None]) -> str:
         "",
         *_models(model, keys),
         *_origin(model),
+        *_changes(origin.get("changes", [])),
         *_results(origin.get("metrics", {})),
         *_classes(model),
         *_use(model),
@@ -103,6 +104,15 @@ def _origin(model: Model) -> list[str]:
         *[f"    - `{name}`: `{value}`" for name, value in hashes.items()],
         "",
     ]
+
+
+def _changes(changes: Sequence[str]) -> list[str]:
+    """What was changed by hand after training, which results and data hashes know nothing of."""
+    if not changes:
+        return []
+    told = [f"- {_cell(change)}" for change in changes]
+    note = "Results below are of the model before. Added or dropped classes end a calibration."
+    return ["## Changed after training", "", *told, "", note, ""]
 
 
 def _results(metrics: dict[str, Any]) -> list[str]:

@@ -135,6 +135,7 @@ def _origin(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
         "round": folder.last_round(),
         "seed": config.seed,
         "data": config.data.id,
+        "template": config.data.template,
         "data_hashes": dict(folder.manifest.get("data_hashes", {})),
         "metrics": metrics[-1] if metrics else {},
         "versions": folder.manifest.get("versions", {}),

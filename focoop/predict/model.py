@@ -13,7 +13,7 @@ import torch
 
 from focoop.clip import Backbone, ImageFeatures
 from focoop.errors import BackboneError, ConfigError, DataError, RunError, nearest
-from focoop.features import patch_kind_of
+from focoop.features import FeatureSet, patch_kind_of
 from focoop.methods import Method, Task
 from focoop.predict.calibration import GLOBAL, Calibration
 from focoop.predict.deciding import Judge
@@ -219,7 +219,7 @@ class Model:
         Raises:
             DataError: It is no class of the model.
         """
-        place = self._class(label)
+        place = self.place(label)
         numbers = self.facts.holders[place] if self.facts.holders else ()
         return tuple(self.clients[number] for number in numbers)
 
@@ -368,6 +368,69 @@ class Model:
 
         return write_model(self, Path(folder), clients)
 
+    def with_class(self, name: str, images: Any = None, *, client: Client = None) -> Model:
+        """Return a model with one more class, known by its name or by images; nothing is trained.
+
+        Args:
+            name: The new class.
+            images: Images of it, as in `encode`; None: its name alone.
+            client: A client that holds it; None: nobody does.
+
+        Returns:
+            The new model. It is not calibrated, as all scores may change.
+        """
+        from focoop.predict.editing import add_class
+
+        return add_class(self, name, images, client)
+
+    def without_class(self, name: str) -> Model:
+        """Return a model without a class; nothing is trained.
+
+        Args:
+            name: The class.
+
+        Returns:
+            The new model. It is not calibrated, as all scores may change.
+        """
+        from focoop.predict.editing import drop_class
+
+        return drop_class(self, name)
+
+    def renamed(self, name: str, new: str) -> Model:
+        """Return a model in which a class has another name; all else stays, thresholds too.
+
+        Args:
+            name: The class.
+            new: Its new name.
+
+        Returns:
+            The new model.
+        """
+        from focoop.predict.editing import rename_class
+
+        return rename_class(self, name, new)
+
+    def with_client(
+        self,
+        name: str,
+        classes: Sequence[str] | Mapping[str, int] = (),
+        *,
+        images: str | FeatureSet | None = None,
+    ) -> Model:
+        """Return a model with one more client: the global model, and what this client expects.
+
+        Args:
+            name: The new client.
+            classes: The classes that it holds, perhaps with their numbers of images.
+            images: Its labelled images instead (`folder:PATH`, or features): they are counted.
+
+        Returns:
+            The new model. Other clients are calibrated as before, the new one is not.
+        """
+        from focoop.predict.editing import add_client
+
+        return add_client(self, name, classes, images)
+
     def to_onnx(self, path: str | Path, *, client: Client = None, pixels: bool = True) -> Path:
         """Write one client's model as an ONNX file, from pixels to the verdict.
 
@@ -409,7 +472,18 @@ class Model:
         """The global model where there is one, else the first client."""
         return None if None in self.keys else self.keys[0]
 
-    def _class(self, label: str) -> int:
+    def place(self, label: str) -> int:
+        """Return the number of a class.
+
+        Args:
+            label: Its name.
+
+        Returns:
+            Its place among `classes`.
+
+        Raises:
+            DataError: There is no such class.
+        """
         if label not in self.classes:
             raise DataError(f"there is no class {label!r}{nearest(label, self.classes)}")
         return self.classes.index(label)
@@ -460,5 +534,5 @@ class Model:
 
     def _map(self, features: ImageFeatures, side: Side, label: str) -> NDArray[np.float32]:
         assert features.patches is not None
-        place = self._class(label)
+        place = self.place(label)
         return patch_similarities(self.method, side, features, place, self.task.device)

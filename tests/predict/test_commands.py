@@ -246,3 +246,16 @@ def test_a_run_made_of_features_answers_image_files(tmp_path: Path, shared_dir: 
     assert share(mine, "own") >= 0.7
     assert share(theirs, "other") >= 0.35
     assert share(textures, "unknown") >= 0.7
+
+
+def test_models_are_changed_by_commands(run: Path, tmp_path: Path) -> None:
+    first, second, third = (str(tmp_path / name) for name in ("first", "second", "third"))
+    done = call("model", "drop-class", str(run), CLASSES[0], "--out", first)
+    assert done.exit_code == 0 and "not calibrated" in done.stderr, done.stderr
+    done = call("model", "rename-class", first, CLASSES[1], "ferry", "--out", second)
+    assert done.exit_code == 0 and "ferry" in focoop.load_model(second).classes
+    done = call("model", "add-client", second, "west", "--class", "ferry", "--out", third)
+    assert done.exit_code == 0 and focoop.load_model(third).own_classes("west") == ("ferry",)
+    assert "client west added" in (tmp_path / "third" / "README.md").read_text()
+    again = call("model", "rename-class", first, "ferry", "x", "--out", second)
+    assert again.exit_code == 6 and "nothing is overwritten" in again.stderr

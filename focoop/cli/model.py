@@ -1,0 +1,111 @@
+"""`focoop model`: add, drop or rename a class of a model, or add a client, without training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from focoop.cli.screen import messages, out
+from focoop.errors import RunError
+
+if TYPE_CHECKING:
+    from focoop.predict import Model
+
+app = typer.Typer(
+    help="Change a model without training: add, drop or rename a class, add a client.",
+    no_args_is_help=True,
+)
+
+Source = Annotated[Path, typer.Argument(metavar="MODEL", help="Exported model, or run folder.")]
+Target = Annotated[
+    Path, typer.Option("--out", metavar="DIR", help="Folder of the new model; absent or empty.")
+]
+
+
+@app.command("add-class")
+def add_class(
+    source: Source,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The new class.")],
+    target: Target,
+    images: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--images",
+            metavar="FILES",
+            help="Images of it: a file, a folder or a pattern; may be given again. "
+            "Without: its name alone.",
+        ),
+    ] = None,
+    client: Annotated[
+        str | None, typer.Option("--client", metavar="K", help="A client that holds it.")
+    ] = None,
+) -> None:
+    """Add a class by its name alone, or by a few images."""
+    from focoop.cli.predict import found_files
+
+    model = _opened(source, target)
+    files = found_files(images, []) if images else None
+    _written(model.with_class(name, files, client=client), target)
+
+
+@app.command("drop-class")
+def drop_class(
+    source: Source,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The class.")],
+    target: Target,
+) -> None:
+    """Drop a class."""
+    _written(_opened(source, target).without_class(name), target)
+
+
+@app.command("rename-class")
+def rename_class(
+    source: Source,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The class.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Its new name.")],
+    target: Target,
+) -> None:
+    """Rename a class; thresholds stay as they are."""
+    _written(_opened(source, target).renamed(name, new), target)
+
+
+@app.command("add-client")
+def add_client(
+    source: Source,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The new client.")],
+    target: Target,
+    classes: Annotated[
+        list[str] | None,
+        typer.Option("--class", metavar="NAME", help="A class it holds; may be given again."),
+    ] = None,
+    images: Annotated[
+        str | None,
+        typer.Option(
+            "--images", metavar="DATA", help="Its labelled images (folder:PATH), to be counted."
+        ),
+    ] = None,
+) -> None:
+    """Add a client that took no part: the global model, and what this client expects to see."""
+    model = _opened(source, target)
+    _written(model.with_client(name, classes or (), images=images), target)
+    messages().print(f"note: {name} is not calibrated, so that it never answers unknown")
+
+
+def _opened(source: Path, target: Path) -> Model:
+    from focoop.api import load_model
+
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise RunError(f"{target} is there already: choose another folder, nothing is overwritten")
+    return load_model(source)
+
+
+def _written(model: Model, target: Path) -> None:
+    model.save(target)
+    if model.calibration is None:
+        messages().print(
+            "note: the new model is not calibrated and never answers unknown: other classes make "
+            "other scores, so that the old thresholds promise nothing"
+        )
+    out().print(f"{target}: {len(model.classes)} classes, answers for {', '.join(model.sides[:8])}")
