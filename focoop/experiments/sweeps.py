@@ -21,7 +21,7 @@ from focoop.runs import write
 
 COLUMNS = ("own", "all", "corrupted", "ausuc")  # what is drawn, beside the OOD sets
 MOST_POINTS = 1000
-# Okabe and Ito's colours, which the colour-blind tell apart.
+# Okabe and Ito's colours, which the colour-blind tell apart, and a dark magenta.
 COLOURS: tuple[str, ...] = (
     "#0072b2",
     "#d55e00",
@@ -30,8 +30,9 @@ COLOURS: tuple[str, ...] = (
     "#946c00",
     "#56b4e9",
     "#000000",
+    "#7a0177",
 )
-DASHES, MARKERS = ("-", "--", ":"), ("o", "s", "^", "D", "v", "P", "X")
+DASHES, MARKERS = ("-", "--", ":"), ("o", "s", "^", "D", "v", "P", "X", "*")
 UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 

@@ -30,12 +30,12 @@ OURS, THEIRS = COLOURS[0], COLOURS[1]
 NAMED = 30  # rows of a map whose names are readable
 
 
-def draw(item: Item, part: str, found: Sequence[Entry], stem: Path) -> list[Path]:
+def draw(item: Item, title: str, found: Sequence[Entry], stem: Path) -> list[Path]:
     """Draw one part of an item, where it has a number of ours.
 
     Args:
         item: The item; its `figure` says how.
-        part: The part's name.
+        title: What stands above the figure.
         found: The part's numbers.
         stem: The files' path without the ending.
 
@@ -52,15 +52,21 @@ def draw(item: Item, part: str, found: Sequence[Entry], stem: Path) -> list[Path
     across = min(ACROSS, len(columns))
     down = math.ceil(len(columns) / across)
     methods = len(dict.fromkeys(one.method for one in there))
-    tall = 3.2 if item.figure == "lines" else 1.1 + 0.26 * methods
-    figure = new_figure(3.4 * across + 0.6, tall * down + 0.4)
+    tall = 3.0 if item.figure == "lines" else 0.9 + 0.24 * methods
+    figure = new_figure(3.4 * across + 0.6, tall * down + 0.9)
     panels = np.ravel(np.asarray(figure.subplots(down, across, squeeze=False)))
     for axes, column in zip(panels, columns, strict=False):
         members = [one for one in there if one.column == column]
         (_lines if item.figure == "lines" else _bars)(axes, members)
     for axes in panels[len(columns) :]:
         axes.set_axis_off()
-    figure.suptitle(f"{item.name}, {part}", fontsize=10)
+    handles: dict[str, Any] = {}
+    for axes in panels[: len(columns)]:
+        handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+        if axes.get_legend() is not None:
+            axes.get_legend().remove()  # one for all panels, where it hides nothing
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize=8)
+    figure.suptitle(title, fontsize=10)
     return save_figure(figure, stem)
 
 
@@ -79,7 +85,6 @@ def _bars(axes: Any, members: Sequence[Entry]) -> None:
     axes.set_xlim(0, 105)
     axes.set_xlabel(f"{members[0].column}, %")
     axes.grid(axis="x", alpha=0.3)
-    axes.legend(fontsize=7, loc="lower right")
 
 
 def _lines(axes: Any, members: Sequence[Entry]) -> None:
@@ -101,6 +106,7 @@ def _lines(axes: Any, members: Sequence[Entry]) -> None:
                 "D",
                 markerfacecolor="none",
                 markeredgecolor=colour,
+                label="paper (hollow)",
             )
     axes.set_ylabel(f"{members[0].column}, %")
 
@@ -137,12 +143,11 @@ def _cosines(state: OpenedRun, client: int, means: torch.Tensor) -> torch.Tensor
     return means @ F.normalize(prompts.float().cpu(), dim=-1).T
 
 
-def draw_map(item: Item, part: str, folder: Path, stem: Path) -> list[Path]:
+def draw_map(title: str, folder: Path, stem: Path) -> list[Path]:
     """Draw the similarities of a finished run.
 
     Args:
-        item: The item.
-        part: The part's name.
+        title: What stands above the figure.
         folder: The run's folder.
         stem: The files' path without the ending.
 
@@ -164,7 +169,7 @@ def draw_map(item: Item, part: str, folder: Path, stem: Path) -> list[Path]:
     axes.set_xlabel("prompts: classes | OOD")
     axes.set_ylabel("images of a class")
     figure.colorbar(image, label="mean cosine")
-    figure.suptitle(f"{item.name}, {part}", fontsize=10)
+    figure.suptitle(title, fontsize=10)
     return save_figure(figure, stem)
 
 

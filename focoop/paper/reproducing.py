@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -267,7 +267,7 @@ class _Clock:
             passed = time.monotonic() - self.began
             rest = passed / self.ended * len(self.left) if self.ended else None
             done = self.total - len(self.left)
-            self.tell(Progress(item, outcome, done, self.total, rest))
+            self.tell(Progress(item, replace(outcome), done, self.total, rest))
 
         return changed
 
@@ -293,7 +293,7 @@ def _write(
             files.append(choices.out / f"{item.name}.{kind}")
             write(files[-1], text.encode())
         with suppress(MissingExtra):  # the tables are there; figures need the extra `plot`
-            files += _figures(item, plans, numbers, outcomes, choices.out)
+            files += _figures(item, plans, numbers, outcomes, choices)
     return Reproduction(
         item=item,
         entries=numbers,
@@ -309,20 +309,24 @@ def _figures(
     plans: Sequence[Planned],
     numbers: Sequence[Entry],
     outcomes: Mapping[str, Outcome],
-    out: Path,
+    choices: Choices,
 ) -> list[Path]:
     """Draw every part, and a map of the first finished run of each."""
-    files = []
+    files, out = [], choices.out
+    with_what = ", ".join(
+        [item.backbone or choices.backbone, *(["packaged images"] if choices.packaged else [])]
+    )
     names = dict.fromkeys(one.part for one in numbers)
     for part in names:
         stem = out / (item.name if len(names) == 1 else f"{item.name}-{_slug(part)}")
         members = [one for one in numbers if one.part == part]
-        files += draw(item, part, members, stem)
+        files += draw(item, f"{item.name}: {part} ({with_what})", members, stem)
     for one in plans if item.figure == "map" else ():
         stem = out / f"{item.name}-{_slug(one.part.name)}"
         for cell in one.cells:
             if str(cell.folder) in outcomes and outcomes[str(cell.folder)].status == "finished":
-                files += draw_map(item, one.part.name, cell.folder, stem)
+                title = f"{item.name}: {one.part.name} ({with_what})"
+                files += draw_map(title, cell.folder, stem)
                 files.append(stem.with_name(f"{stem.name}.csv"))
                 write(files[-1], map_csv(cell.folder).encode())
                 break

@@ -1,0 +1,207 @@
+"""The paper's tables and figures on a toy scale: numbers, files, what is missing, resuming."""
+
+import csv
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import focoop
+from focoop.errors import ConfigError, RunError
+from focoop.paper import Progress
+from tests.paper.toy_items import write_items
+from tests.toy_command import call
+
+QUICK = ("fedncm",)
+TIMEOUT = 240
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_items(tmp_path_factory.mktemp("paper"), QUICK)
+
+
+@pytest.fixture(scope="module")
+def made(toy: Path) -> tuple[dict[str, focoop.Reproduction], list[Progress], Path]:
+    out, told = toy.parent / "out", list[Progress]()
+    found = focoop.reproduce(["T1", "F5"], seeds=2, folder=toy, out=out, on_progress=told.append)
+    return {one.item.name: one for one in found}, told, out
+
+
+Made = tuple[dict[str, focoop.Reproduction], list[Progress], Path]
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_the_numbers_are_the_run_folders(made: Made) -> None:
+    _, _, out = made
+    found = {(r["part"], r["column"]): r for r in rows(out / "T1.csv")}
+    for part, runs in (("toy, K=2", "toy"), ("toy, K=3", "toy-k3")):
+        folders = sorted((out / "runs" / runs / "toy" / "fedncm").glob("seed*"))
+        values = [100 * focoop.open_run(folder).summary["accuracy_own"] for folder in folders]
+        assert len(values) == 2
+        assert float(found[part, "ACC"]["ours"]) == pytest.approx(statistics.mean(values))
+        assert float(found[part, "ACC"]["std"]) == pytest.approx(statistics.stdev(values))
+        assert found[part, "ACC"]["runs"] == "2"
+    both = [float(found[part, "ACC"]["ours"]) for part in ("toy, K=2", "toy, K=3")]
+    assert float(found["both", "ACC"]["ours"]) == pytest.approx(statistics.mean(both))
+    assert found["not here", "ACC"]["ours"] == ""
+
+
+def test_the_published_values_stand_beside_ours(made: Made) -> None:
+    _, _, out = made
+    found = {(r["part"], r["column"]): r["paper"] for r in rows(out / "T1.csv")}
+    assert found["toy, K=2", "ACC"] == "61.25" and found["both", "ACC"] == "50.0"
+    assert found["toy, K=2", "FPR95"] == "", "a value of another method is not taken"
+    text = (out / "T1.md").read_text()
+    assert re.search(r"\| fedncm \| [\d.]+ ± [\d.]+ \(61\.25\) \| [\d.]+ ± [\d.]+ \|", text)
+    latex = (out / "T1.tex").read_text()
+    assert r"\toprule" in latex and "(61.25)" in latex and "toy, K=2" in latex
+    swept = {r["point"]: r for r in rows(out / "F5.csv")}
+    assert swept["2"]["paper"] == "33.3" and swept["1"]["paper"] == ""
+    assert swept["1"]["swept"] == "partition.shots"
+
+
+def test_what_lacks_data_is_named_and_the_rest_runs(made: Made) -> None:
+    found, _, out = made
+    assert set(found["T1"].lacking) == {"not here"}
+    assert "focoop data fetch" in found["T1"].lacking["not here"]
+    assert "not here: missing: cifar100" in (out / "T1.md").read_text()
+    assert found["T1"].left == 0 and not found["T1"].failures
+    assert not found["F5"].lacking
+    assert not (out / "runs" / "absent").exists()
+
+
+def test_progress_counts_all_items_and_estimates_the_rest(made: Made) -> None:
+    _, told, _ = made
+    ended = [one for one in told if one.outcome.status == "finished"]
+    assert [one.done for one in ended] == list(range(1, 9)) and {one.total for one in told} == {8}
+    assert [one.item for one in ended] == ["T1"] * 4 + ["F5"] * 4
+    assert all(one.seconds_left is not None and one.seconds_left >= 0 for one in ended)
+    assert ended[-1].seconds_left == 0
+
+
+def test_figures_are_drawn_and_equal_when_made_again(made: Made, toy: Path) -> None:
+    _, _, out = made
+    before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    drawn = {"T1-toy-K=2", "T1-toy-K=3", "T1-both", "F5"}
+    assert {f"{name}.{kind}" for name in drawn for kind in ("svg", "pdf")} <= set(before)
+    assert b"partition.shots" in before["F5.svg"]
+    changes: list[Progress] = []
+    focoop.reproduce(["T1"], seeds=2, folder=toy, out=out, on_progress=changes.append)
+    assert all(one.outcome.status == "finished" for one in changes), "nothing runs again"
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+
+
+def test_the_command_lists_and_makes(made: Made, toy: Path) -> None:
+    _, _, out = made
+    listed = call("paper", f"--items={toy}", f"--out={out}", "--seeds=2")
+    assert listed.exit_code == 0
+    assert re.search(r"T1, T7 +Toy table +4/6 +no: cifar100", listed.stdout)
+    assert re.search(r"F5 +Toy sweep +4/4 +yes", listed.stdout)
+    again = call("paper", "t7", f"--items={toy}", f"--out={out}", "--seeds=0,1", "--no-run")
+    assert again.exit_code == 0 and str(out / "T1.md") in again.stdout
+    assert "not run: not here" in again.stderr
+    other = call("paper", "F5", f"--items={toy}", f"--out={out}", "--set=federation.rounds=7")
+    assert other.exit_code != 0 and "other settings" in other.stderr
+
+
+def test_bad_requests_are_refused(toy: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no item 'T2'"):
+        focoop.reproduce("T2", folder=toy, out=tmp_path)
+    with pytest.raises(ConfigError, match="the least is 1"):
+        focoop.reproduce("T1", folder=toy, out=tmp_path, seeds=0)
+    with pytest.raises(ConfigError, match="no folder"):
+        focoop.reproduce("T1", folder=tmp_path / "none", out=tmp_path)
+    with pytest.raises(ConfigError, match=r"F5, toy: .*focop"):
+        focoop.reproduce("F5", folder=toy, out=tmp_path, methods=["focop"])
+    nothing = call("paper", "F5", f"--items={toy}", f"--out={tmp_path}", "--no-run")
+    assert nothing.exit_code != 0 and "no run is finished" in nothing.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def command(items: Path, out: Path) -> list[str]:
+    return [
+        *(sys.executable, "-m", "focoop", "paper", "all", f"--items={items}", f"--out={out}"),
+        *("--seeds=2", "--jobs=0"),
+    ]
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle_and_resumed_equals_unkilled(tmp_path: Path) -> None:
+    items = write_items(tmp_path / "data", ("promptfl", "focoop"), rounds=3)
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    subprocess.run(command(items, whole), check=True, capture_output=True, timeout=TIMEOUT)
+    killed = 0
+    for wanted in (1, 5):  # within the first runs of the table, and further on
+        with subprocess.Popen(
+            command(items, cut), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
+            end = time.monotonic() + TIMEOUT
+            while process.poll() is None and time.monotonic() < end:
+                if len(list(cut.glob("runs/*/*/*/seed*/metrics.jsonl"))) >= wanted:
+                    process.kill()
+                    break
+                time.sleep(0.02)
+            process.kill()
+            killed += process.wait(timeout=30) != 0
+    assert killed == 2 and contents(cut) != contents(whole)
+    done = subprocess.run(command(items, cut), check=True, capture_output=True, timeout=TIMEOUT)
+    assert b"F6-toy.svg" in done.stdout or (cut / "F6-toy.svg").exists()
+    assert contents(cut) == contents(whole)
+    assert {"T1.md", "T1.tex", "T1.csv", "F5.svg", "F6-toy.csv"} <= set(contents(whole))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex is installed")
+def test_the_latex_compiles(made: Made, tmp_path: Path) -> None:
+    _, _, out = made
+    body = "\n".join((out / name).read_text() for name in ("T1.tex", "F5.tex"))
+    (tmp_path / "a.tex").write_text(
+        "\\documentclass{article}\n\\usepackage{booktabs,graphicx}\n\\begin{document}\n"
+        f"{body}\\end{{document}}\n"
+    )
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "a.tex"],
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
+    assert (tmp_path / "a.pdf").stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_a_map_has_the_cosines_of_images_and_prompts(tmp_path: Path) -> None:
+    items = write_items(tmp_path, QUICK)
+    focoop.reproduce("F6", seeds=1, folder=items, out=tmp_path / "out")
+    run = focoop.open_run(tmp_path / "out" / "runs" / "toy-map" / "toy" / "focoop" / "seed0")
+    images = run.images("test")
+    with (tmp_path / "out" / "F6-toy.csv").open(newline="") as stream:
+        head, *lines = list(csv.reader(stream))
+    assert head[1:5] == list(run.class_names) and len(head) == 1 + 4 + 3
+    for number, line in enumerate(lines):
+        some = images.pooled[images.labels == number].numpy()
+        for at, name in ((number, "id"), (5, "ood")):
+            expected = 0.0
+            for client in (0, 1):
+                prompts = run.text_features(client)[name]
+                row = prompts[at if name == "id" else at - 4]
+                cosines = some @ row / (row @ row) ** 0.5
+                expected += float((cosines / (some * some).sum(1) ** 0.5).mean()) / 2
+            assert float(line[1 + at]) == pytest.approx(expected, abs=2e-5)
+    with pytest.raises(RunError, match="other settings"):
+        other = {"negatives.count": 4}
+        focoop.reproduce("F6", overrides=other, seeds=1, folder=items, out=tmp_path / "out")
