@@ -25,6 +25,15 @@ def export(
             "--onnx", help="Write model.onnx too, from pixels to the verdict of the first client."
         ),
     ] = False,
+    push: Annotated[
+        str | None,
+        typer.Option(
+            "--push", metavar="REPO", help="Send it to this repository of the Hugging Face hub too."
+        ),
+    ] = None,
+    public: Annotated[
+        bool, typer.Option("--public", help="With --push: a new repository is public.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a model that needs neither the run nor a text tower: model.safetensors and its card."""
@@ -39,6 +48,10 @@ def export(
             f"note: the run is not calibrated, so that the model never answers unknown: focoop "
             f"calibrate {folder}, then export it again"
         )
+    if push:
+        from focoop.predict import push as send
+
+        messages().print(f"sent: {send(target, push, public=public)}", soft_wrap=True)
     size = sum(path.stat().st_size for path in target.iterdir())
     if as_json:
         return print_json({"folder": str(target), "answers_for": list(model.sides), "bytes": size})

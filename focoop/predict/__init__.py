@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from focoop.predict.conformal import Sketch, least_images, pooled
     from focoop.predict.from_run import CALIBRATION, calibration_of, model_of_run
     from focoop.predict.heat_map import overlay
+    from focoop.predict.hub import push
     from focoop.predict.model import Client, Facts, Model
     from focoop.predict.model_file import CARD, FILE, read_model
     from focoop.predict.onnx_file import ONNX, OPSET
@@ -58,6 +59,7 @@ __all__ = [
     "model_of_run",
     "overlay",
     "pooled",
+    "push",
     "read_model",
 ]
 

@@ -25,7 +25,7 @@ from focoop.predict.side import Side, folded_task
 if TYPE_CHECKING:
     from torch import Tensor
 
-FILE, CARD = "model.safetensors", "README.md"
+FILE, CARD, CONFIG = "model.safetensors", "README.md", "config.json"
 FORMAT = 1
 
 
@@ -54,6 +54,7 @@ def write_model(model: Model, folder: Path, clients: Sequence[Client] | None = N
     content = save(kept, _metadata(model, keys))
     try:
         write_whole(folder / CARD, card(model, keys).encode())
+        write_whole(folder / CONFIG, _config(model, keys).encode())
         write_whole(folder / FILE, content)
     except OSError as error:
         raise RunError(f"cannot write a model to {folder}: {error}") from error
@@ -144,6 +145,23 @@ def _metadata(model: Model, keys: Sequence[int | None]) -> dict[str, str]:
     }
     # One entry: safetensors writes several in any order, and equal models have equal bytes.
     return {"focoop": json.dumps(tree, ensure_ascii=False)}
+
+
+def _config(model: Model, keys: Sequence[int | None]) -> str:
+    """What the hub and its tools look for; focoop reads the tensors' file alone."""
+    facts = model.facts
+    names = [GLOBAL if key is None else facts.clients[key] for key in keys]
+    tree = {
+        "model_type": "focoop",
+        "format": FORMAT,
+        "method": facts.method,
+        "backbone": facts.backbone,
+        "image_fingerprint": facts.image_fingerprint,
+        "answers_for": names,
+        "id2label": {str(place): name for place, name in enumerate(facts.classes)},
+        "label2id": {name: place for place, name in enumerate(facts.classes)},
+    }
+    return json.dumps(tree, indent=2, ensure_ascii=False) + "\n"
 
 
 def _facts(tree: Mapping[str, Any]) -> Facts:
