@@ -127,9 +127,9 @@ def _duration(seconds: float) -> str:
 def _report(made: "Sequence[Reproduction]") -> None:
     """What was written and what was not; the exit code is 1 where a run failed or all lack data."""
     for one in made:
-        told = f"{one.item.name}: {one.item.title}"
-        for part, reason in one.lacking.items():
-            messages().print(f"{told}\n  not run: {part}\n{_indented(reason)}")
+        for reason in dict.fromkeys(one.lacking.values()):
+            parts = [part for part, why in one.lacking.items() if why == reason]
+            messages().print(f"{one.item.name}, not run: {'; '.join(parts)}\n{_indented(reason)}")
         for folder, reason in one.failures.items():
             messages().print(f"failed: {folder}\n{reason}")
         if one.left:

@@ -1,7 +1,7 @@
 """Our numbers beside the paper's: means over seeds for every block, method and column."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from focoop.experiments import DETECTION, Outcome, tables
@@ -97,6 +97,26 @@ def entries(
                     for column, ours in item.columns.items()
                 ]
     return [*found, *_averages(item, found, published)]
+
+
+def blocks(item: Item, found: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """Divide an item's numbers into tables and figures.
+
+    Args:
+        item: The item.
+        found: Its numbers.
+
+    Returns:
+        Heading -> numbers: one block per part. Parts of a single column without a sweep are the
+        columns of one block, called as the item's only column is.
+    """
+    parts: dict[str, list[Entry]] = {}
+    for one in found:
+        parts.setdefault(one.part, []).append(one)
+    if len(parts) < 2 or len(item.columns) > 1 or any(one.key for one in found):
+        return parts
+    (name,) = item.columns
+    return {name: [replace(one, part=name, column=one.part) for one in found]}
 
 
 def _over_seeds(outcomes: Sequence[Outcome]) -> tuple[dict[str, tables.Stat], str]:

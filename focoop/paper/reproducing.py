@@ -13,7 +13,7 @@ from focoop.experiments import Cell, Outcome, comparison, parse_methods, parse_s
 from focoop.methods import available
 from focoop.paper.figures import draw, draw_map, map_csv
 from focoop.paper.items import Item, choose_items, paper_name, read_items
-from focoop.paper.numbers import Entry, entries
+from focoop.paper.numbers import Entry, blocks, entries
 from focoop.paper.planning import MINI, Choices, Planned, plan_item
 from focoop.paper.writing import Remarks, csv_text, latex, markdown
 from focoop.runs import plain, write
@@ -316,10 +316,9 @@ def _figures(
     with_what = ", ".join(
         [item.backbone or choices.backbone, *(["packaged images"] if choices.packaged else [])]
     )
-    names = dict.fromkeys(one.part for one in numbers)
-    for part in names:
-        stem = out / (item.name if len(names) == 1 else f"{item.name}-{_slug(part)}")
-        members = [one for one in numbers if one.part == part]
+    parts = blocks(item, numbers)
+    for part, members in parts.items():
+        stem = out / (item.name if len(parts) == 1 else f"{item.name}-{_slug(part)}")
         files += draw(item, f"{item.name}: {part} ({with_what})", members, stem)
     for one in plans if item.figure == "map" else ():
         stem = out / f"{item.name}-{_slug(one.part.name)}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from focoop.experiments import tables
 from focoop.paper.items import Item
-from focoop.paper.numbers import Entry
+from focoop.paper.numbers import Entry, blocks
 
 WIDE = 8  # columns; with more, methods and columns change places
 LOWER = ("fpr95", "fpr95_oodpos", "alarm")
@@ -75,9 +75,9 @@ def markdown(item: Item, found: Sequence[Entry], remarks: Remarks) -> str:
         Markdown.
     """
     text = [f"# {item.name}: {item.title}", f"{item.paper} of the paper. {remarks.made_with}"]
-    for part, members in _parts(found).items():
+    for part, members in blocks(item, found).items():
         best = _best(item, members)
-        grid = _grid(members, wide=len(item.columns) > WIDE)
+        grid = _grid(members)
         left = len(grid.heads) - (len(grid.rows[0][1]) if grid.rows else 0)
         lines = [grid.heads, ["---"] * left + ["---:"] * (len(grid.heads) - left)]
         for head, cells in grid.rows:
@@ -86,7 +86,7 @@ def markdown(item: Item, found: Sequence[Entry], remarks: Remarks) -> str:
         text.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
     text.append(
         "Percent: ours, mean ± sample deviation over seeds, and in brackets the paper's value; "
-        "bold: best of ours in a column; -: no run or no value."
+        "bold: best of ours; -: no run or no value."
     )
     for title, listed in (
         ("Notes", remarks.notes),
@@ -109,17 +109,17 @@ def latex(item: Item, found: Sequence[Entry], remarks: Remarks) -> str:
     Returns:
         LaTeX.
     """
-    blocks = ["% needs \\usepackage{booktabs} and \\usepackage{graphicx}"]
-    for part, members in _parts(found).items():
+    texts = ["% needs \\usepackage{booktabs} and \\usepackage{graphicx}"]
+    for part, members in blocks(item, found).items():
         best = _best(item, members)
-        grid = _grid(members, wide=len(item.columns) > WIDE)
+        grid = _grid(members)
         left = len(grid.heads) - (len(grid.rows[0][1]) if grid.rows else 0)
         rows = [
             " & ".join([*map(escaped, head), *(_latex_cell(cell, best) for cell in cells)])
             for head, cells in grid.rows
         ]
         caption = f"{item.title}: {part}. Ours, and in brackets the paper's. {remarks.made_with}"
-        blocks.append(
+        texts.append(
             "\n".join(
                 [
                     r"\begin{table}",
@@ -137,7 +137,7 @@ def latex(item: Item, found: Sequence[Entry], remarks: Remarks) -> str:
                 ]
             )
         )
-    return "\n\n".join(blocks) + "\n"
+    return "\n\n".join(texts) + "\n"
 
 
 def escaped(text: str) -> str:
@@ -156,21 +156,14 @@ def escaped(text: str) -> str:
     return plain
 
 
-def _parts(found: Sequence[Entry]) -> dict[str, list[Entry]]:
-    parts: dict[str, list[Entry]] = {}
-    for one in found:
-        parts.setdefault(one.part, []).append(one)
-    return parts
-
-
-def _grid(members: Sequence[Entry], *, wide: bool) -> _Grid:
+def _grid(members: Sequence[Entry]) -> _Grid:
     """Rows of a block: (point,) method -> columns; of a wide one column -> methods."""
     columns = list(dict.fromkeys(one.column for one in members))
     methods = list(dict.fromkeys(one.method for one in members))
     keys = [key for key in dict.fromkeys(one.key for one in members) if key]
     at = {(one.point, one.method, one.column): one for one in members}
     points = list(dict.fromkeys(one.point for one in members))
-    if wide and not keys:
+    if len(columns) > WIDE and not keys:
         rows = [([name], [at.get(("", method, name)) for method in methods]) for name in columns]
         return _Grid(["", *methods], rows)
     lines = [
@@ -202,12 +195,13 @@ def lower_is_better(item: Item, column: str) -> bool:
 
     Args:
         item: The item.
-        column: The paper's name of the column.
+        column: The paper's name of the column, or a part's name where there is one column alone.
 
     Returns:
         Whether it is.
     """
-    return item.columns.get(column, "").split(" ")[0] in LOWER
+    ours = item.columns.get(column) or next(iter(item.columns.values()))
+    return ours.split(" ")[0] in LOWER
 
 
 def _is_best(one: Entry, best: dict[tuple[str, str], str]) -> bool:

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from focoop.errors import ConfigError
+from focoop.experiments import Outcome
 from focoop.paper import Choices, Item, choose_items, plan_item, read_item, read_items
 from focoop.paper.items import paper_name
-from focoop.paper.numbers import measured
+from focoop.paper.numbers import entries, measured
+from focoop.paper.writing import Remarks, latex, markdown
 
 ITEMS = read_items()
 # Numbers per table: rows of methods x columns, counted in the paper.
@@ -123,6 +125,25 @@ def test_contradictions_of_the_paper_are_notes() -> None:
     for (part, point, method, column), value in t13.items():
         if method == "PromptFolio":
             assert t13[part, point, "FedPGP", column] == value
+
+
+def test_parts_of_a_single_column_are_one_table() -> None:
+    """Table 4 has a row per method and a column per domain; here, being wide, the other way."""
+    item = next(one for one in ITEMS if one.name == "T4")
+    plans = plan_item(item, Choices(Path("out"), seeds=(0,)), ask=False)
+    summary = {"accuracy_own": 0.5}
+    outcomes = {
+        str(cell.folder): Outcome(cell, "finished", summary=summary)
+        for plan in plans
+        for cell in plan.cells
+    }
+    found = entries(item, plans, outcomes, item.methods)
+    text = markdown(item, found, Remarks("Made."))
+    names = [paper_name(label) for label in item.methods]
+    assert f"|  | {' | '.join(names)} |" in text and text.count("\n| ---") == 1
+    assert "| DomainNet real | **50.0** (96.77) |" in text
+    assert text.count("| Office average |") == 1 and "(98.16) |" in text
+    assert latex(item, found, Remarks("Made.")).count(r"\toprule") == 1
 
 
 def test_items_are_chosen_by_any_of_their_names() -> None:

@@ -109,7 +109,7 @@ def test_the_command_lists_and_makes(made: Made, toy: Path) -> None:
     assert re.search(r"F5 +Toy sweep +4/4 +yes", listed.stdout)
     again = call("paper", "t7", f"--items={toy}", f"--out={out}", "--seeds=0,1", "--no-run")
     assert again.exit_code == 0 and str(out / "T1.md") in again.stdout
-    assert "not run: not here" in again.stderr
+    assert "T1, not run: not here" in again.stderr
     other = call("paper", "F5", f"--items={toy}", f"--out={out}", "--set=federation.rounds=7")
     assert other.exit_code != 0 and "other settings" in other.stderr
 
