@@ -83,7 +83,7 @@ def calibrate(
     with too few images gets the pool's threshold; a warning says so.
 
     Args:
-        path: The run folder.
+        path: The run folder; or an exported model, which then keeps the thresholds of `images`.
         keep: Share of images of known classes to keep.
         client: Number or name of the client to calibrate alone, or `global`; None: all.
         images: Labelled images of this client in the place of those set aside: a dataset as the
@@ -101,10 +101,12 @@ def calibrate(
         DataError: There are no calibration images.
         RunError: Nothing is committed, or the data is not what the run was trained on.
     """
+    if images is not None and client is None:
+        raise ConfigError("say whose images these are: --client K, or --client global")
+    if (Path(path) / FILE).is_file():
+        return _calibrate_export(Path(path), keep, client, images, device)
     folder = RunFolder.open(path)
     if images is not None:
-        if client is None:
-            raise ConfigError("say whose images these are: --client K, or --client global")
         model = model_of_run(folder, None, device)
         key = model.key(client)
         owned = _given(model, key, images)
@@ -128,6 +130,27 @@ def calibrate(
     if before is not None and before.keep == keep:
         found = replace(found, sites={**before.sites, **found.sites})
     write(folder.path / CALIBRATION, found.to_json().encode())
+    return found
+
+
+def _calibrate_export(
+    path: Path, keep: float, client: Client, images: str | FeatureSet | None, device: str | None
+) -> Calibration:
+    """Calibrate a client of an exported model, such as one whose classes were changed."""
+    if images is None:
+        raise DataError(
+            f"{path} is an exported model and has no images: give labelled images that took no "
+            "part in training (--images folder:PATH --client K)"
+        )
+    model = read_model(path, None, device)
+    key = model.key(client)
+    found = find_thresholds(model, _given(model, key, images), keep, clients=[key])
+    before = model.calibration
+    if before is not None and before.keep == keep:
+        found = replace(found, sites={**before.sites, **found.sites})
+    model.calibration = found
+    model.save(path)
+    (path / ONNX).unlink(missing_ok=True)  # its thresholds are those of before
     return found
 
 

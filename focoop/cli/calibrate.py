@@ -42,13 +42,14 @@ def calibrate(
     Thresholds come from images of no training and no test (data.calibration); few: from all sites'.
     """
     from focoop.api import calibrate as find
-    from focoop.api import open_run
+    from focoop.api import load_model, open_run
 
     with image_work(messages()):
         found = find(
             folder, keep=keep, client=client, images=images, from_test=from_test, device=device
         )
-    names = open_run(folder).client_names
+    exported = (folder / "model.safetensors").is_file()
+    names = load_model(folder).clients if exported else open_run(folder).client_names
     if as_json:
         return print_json(
             {

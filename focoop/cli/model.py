@@ -106,6 +106,7 @@ def _written(model: Model, target: Path) -> None:
     if model.calibration is None:
         messages().print(
             "note: the new model is not calibrated and never answers unknown: other classes make "
-            "other scores, so that the old thresholds promise nothing"
+            "other scores, so that the old thresholds promise nothing (focoop calibrate "
+            f"{target} --images folder:PATH --client K)"
         )
     out().print(f"{target}: {len(model.classes)} classes, answers for {', '.join(model.sides[:8])}")

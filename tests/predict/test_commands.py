@@ -259,3 +259,14 @@ def test_models_are_changed_by_commands(run: Path, tmp_path: Path) -> None:
     assert "client west added" in (tmp_path / "third" / "README.md").read_text()
     again = call("model", "rename-class", first, "ferry", "x", "--out", second)
     assert again.exit_code == 6 and "nothing is overwritten" in again.stderr
+
+
+def test_a_changed_model_is_calibrated_on_images_of_its_own(run: Path, tmp_path: Path) -> None:
+    changed = focoop.load_model(run).without_class(CLASSES[0]).save(tmp_path / "model")
+    with pytest.raises(DataError, match="--images"):
+        focoop.calibrate(changed)
+    kept = images("more", 10).drop_classes([CLASSES[0]])
+    found = focoop.calibrate(changed, keep=0.9, client=1, images=kept)
+    again = focoop.load_model(changed, client=1)
+    assert again.calibration is not None and again.calibration.sites["1"] is not None
+    assert again.decide(kept.pooled)[0].threshold == found.sites["1"].threshold

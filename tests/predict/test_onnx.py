@@ -151,3 +151,20 @@ def test_a_run_its_export_and_its_onnx_file_agree(tmp_path: Path) -> None:
     assert len({answer.verdict for answer in predicted}) == 3
     difference = same(own, found, predicted)
     assert difference < 1e-5, difference
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "name"), [("ViT", "promptfl"), ("ViT", "fedlocoop"), ("ResNet", "promptfl")]
+)
+def test_towers_of_open_clip_take_bytes(family: str, name: str, tmp_path: Path) -> None:
+    clip = pytest.importorskip("tests.clip.test_openclip")
+    backbone = clip.backbone(clip.tiny(embed_dim=16, **clip.FAMILIES[family]))
+    model = model_of(name)
+    model.__dict__["backbone"] = backbone
+    path = model.to_onnx(tmp_path / "model.onnx", client=0)
+    side = backbone.image_size
+    pixels = torch.randint(0, 256, (4, 3, side, side), dtype=torch.uint8)
+    encoded = backbone.encode_images(pixels, patches="lf_b" if name == "fedlocoop" else None)
+    found = answers_of(path, pixels=pixels.numpy())
+    assert same(model, found, model.decide(encoded, client=0)) < 1e-4
