@@ -22,7 +22,7 @@ from focoop.clip import LabelledFeatures, Names
 from focoop.federation.client import LocalSettings, distance
 from focoop.federation.client_batch import ClientBatch, Step, part
 from focoop.federation.cuda_graphs import Graphs, branches
-from focoop.methods import UNREAD, Method, Params, Prompt, State, Task
+from focoop.methods import Method, Params, Prompt, State, Task, unread_text
 from focoop.threads import one_core
 
 # At most, that draw clients' noise beside a GPU.
@@ -71,7 +71,7 @@ class SgdStep:
         def client_loss(p: Params, f: Params, x: Params, noise: Params) -> Tensor:
             p = {**p, **common}
             batch = LabelledFeatures(x["pooled"], x.get("patches"), x["labels"])
-            text = self.method.text(p, f, self.task) if self.method.reads_text else UNREAD
+            text = self.method.text(p, f, self.task) if self.method.reads_text else unread_text()
             return self.method.loss(p, text, batch, self.task, noise)
 
         noise = part(inputs, "noise")

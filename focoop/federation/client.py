@@ -12,7 +12,7 @@ import torch
 from focoop.clip import LabelledFeatures
 from focoop.errors import ConfigError, MethodError
 from focoop.federation.sgd import SGD
-from focoop.methods import UNREAD, ClientUpdate, Method, Params, State, Task
+from focoop.methods import ClientUpdate, Method, Params, State, Task, unread_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,7 +76,7 @@ def train(
         noise = method.noise(len(index), task, generator)
         noise = {name: value.to(task.device) for name, value in noise.items()}
         batch = data.rows(index, task.device)
-        text = method.encode(leaves, task) if method.reads_text else UNREAD
+        text = method.encode(leaves, task) if method.reads_text else unread_text()
         loss = method.loss(leaves, text, batch, task, noise)
         losses.append(loss.detach())
         if settings.prox > 0:

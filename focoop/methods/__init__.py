@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from focoop.methods._prior import PRIOR, log_prior
     from focoop.methods._registry import SPELLINGS, available, create, lookup
     from focoop.methods.base import (
-        UNREAD,
         Batch,
         ClientUpdate,
         Logits,
@@ -30,13 +29,13 @@ if TYPE_CHECKING:
         class_weighted_mean,
         cosines,
         first_context,
+        unread_text,
         weighted_mean,
     )
 
 __all__ = [
     "PRIOR",
     "SPELLINGS",
-    "UNREAD",
     "Answering",
     "Batch",
     "ClientUpdate",
@@ -56,6 +55,7 @@ __all__ = [
     "log_prior",
     "lookup",
     "text_map",
+    "unread_text",
     "weighted_mean",
 ]
 

@@ -223,7 +223,7 @@ class Method(ABC):
 
         Args:
             params: Shared and private tensors.
-            text: The text side of the model; `UNREAD` where the method does not read it.
+            text: The text side of the model; `unread_text()` where the method does not read it.
             batch: Images with labels.
             task: The task.
             noise: What `noise` drew for this step.
@@ -378,8 +378,9 @@ class Method(ABC):
         return self.text(params, features, task)
 
 
-# What a method that makes its own text side is given.
-UNREAD = Text(torch.empty(0, 0))
+def unread_text() -> Text:
+    """Return the empty text side that a method which makes its own is given."""
+    return Text(torch.empty(0, 0))
 
 
 def draw_context(shape: Sequence[int], task: Task, generator: torch.Generator) -> Tensor:

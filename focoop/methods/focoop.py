@@ -225,7 +225,7 @@ class FOCoOp(Answering):
         Eps^g moves the global prompts, by rho the fused ones; then eps^o given it the OOD prompts.
 
         Args:
-            text: The text side, or `UNREAD`.
+            text: The text side, or `unread_text()`.
             params: Shared and private tensors.
             batch: Images with labels.
             task: The task.

@@ -294,7 +294,9 @@ def _describe(onnx: ModuleType, path: Path, model: Model, graph: Graph) -> None:
     onnx.checker.check_model(str(path))
 
 
-def _check(runtime: ModuleType, path: Path, model: Model, side: Side, sample: Sample) -> None:
+def _check(
+    runtime: ModuleType, path: Path, model: Model, side: Side, sample: Sample, far: float = FAR
+) -> None:
     """Compare the file's answers with the model's, for another number of images than traced."""
     options = runtime.SessionOptions()
     options.log_severity_level = 3
@@ -313,7 +315,7 @@ def _check(runtime: ModuleType, path: Path, model: Model, side: Side, sample: Sa
             expected = [chances[name] for name in model.classes]
             apart = np.abs(found["probabilities"][place] - expected).max()
             score = abs(float(found["score"][place]) - answer.score) / max(1.0, abs(answer.score))
-            if not (apart <= FAR and score <= FAR):
+            if not (apart <= far and score <= far):
                 raise RunError(
                     f"the ONNX file does not answer as the model does (probabilities differ by "
                     f"{apart:.2g}, scores by {score:.2g}), so that it was not kept: please report "

@@ -9,7 +9,7 @@ from typing import Any
 
 from focoop.config import RunConfig, to_dict
 from focoop.errors import RunError
-from focoop.runs import CONFIG, RunFolder, list_runs
+from focoop.runs import CONFIG, RunFolder, survey_runs
 
 GRID_FOLDER = re.compile(r"seed(\d+)")  # runs of `focoop compare` are in OUT/SETTING/LABEL/seedN
 SHOWN_CHANGES = 3  # settings that a label names
@@ -88,7 +88,7 @@ def collect_runs(paths: Iterable[str | Path]) -> Collection:
     Raises:
         RunError: There is no such folder, or no run with a result.
     """
-    folders, unused = _folders(paths), {}
+    folders, unused = _folders(paths)
     usable: list[tuple[RunFolder, list[dict[str, Any]]]] = []
     for folder in folders:
         try:
@@ -111,18 +111,23 @@ def collect_runs(paths: Iterable[str | Path]) -> Collection:
     return Collection(records, unused)
 
 
-def _folders(paths: Iterable[str | Path]) -> list[RunFolder]:
-    """All runs at or below the given folders, each once, in the order given."""
+def _folders(paths: Iterable[str | Path]) -> tuple[list[RunFolder], dict[str, str]]:
+    """All runs at or below the given folders, each once, and why others cannot be read."""
     runs: dict[str, RunFolder] = {}
+    unused: dict[str, str] = {}
     for path in map(Path, paths):
         if not path.is_dir():
             raise RunError(f"there is no folder {path}: name a run folder, or a folder with runs")
-        below = [RunFolder.open(path)] if (path / CONFIG).is_file() else list_runs(path)
-        if not below:
+        if (path / CONFIG).is_file():
+            below, damaged = [RunFolder.open(path)], []
+        else:
+            below, damaged = survey_runs(path)
+        unused |= {str(run.path): run.reason for run in damaged}
+        if not below and not damaged:
             raise RunError(f"no run is in {path} or below")
         for folder in sorted(below, key=lambda folder: folder.path):
             runs.setdefault(os.path.realpath(folder.path), folder)
-    return list(runs.values())
+    return list(runs.values()), unused
 
 
 def _rounds(folder: RunFolder) -> list[Mapping[str, Any]]:

@@ -32,7 +32,7 @@ def set_aside(
         training images only where a share was asked for; one of each class stays.
 
     >>> kept, aside = set_aside([[0, 1]], [[0, 1, 2, 3]], np.zeros(4, int), 0.75, seed=0)
-    >>> len(kept[0]), len(aside[0]), sorted({*kept[0], *aside[0]})
+    >>> len(kept[0]), len(aside[0]), sorted(map(int, {*kept[0], *aside[0]}))
     (1, 3, [0, 1, 2, 3])
     """
     automatic = share == AUTO_CALIBRATION

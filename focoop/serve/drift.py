@@ -99,7 +99,7 @@ def band(
     >>> band(1000, 0.05)
     (29, 74)
     >>> band(1000, 0.05, 200)
-    (12, 117)
+    (11, 121)
     """
     below, low, high = 0.0, 0, images
     for count in range(images + 1):

@@ -160,8 +160,9 @@ def test_what_is_here_is_found(tmp_path: Path, wanted: Callable[..., RunConfig])
     states = {name: one.state for name, one in of_this_run(settings).items()}
     assert states.pop(f"folder:{tmp_path / 'sea'}") == doctor.FAIL
     assert states.pop("cifar100") == doctor.NOTE  # empty files
+    assert states.pop("backbone") == doctor.FAIL  # an empty file of weights
     assert set(states.values()) == {doctor.OK}
-    assert len(states) == 4
+    assert len(states) == 3
     assert missing_datasets(settings) == []
     assert by_topic(doctor.examine())["datasets"].found.startswith("cifar100 incomplete")
 

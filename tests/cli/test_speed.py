@@ -16,7 +16,9 @@ from focoop import lazy
 load, told = lazy._Deferral.load, []
 def watched(self):
     if not told:
-        lines = [one for one in traceback.extract_stack() if "lazy.py" not in one.filename]
+        files = ("lazy.py", "<string>", "<frozen")
+        stack = traceback.extract_stack()
+        lines = [one for one in stack if not any(name in one.filename for name in files)]
         told.extend(f"{one.filename}:{one.lineno} {one.line}" for one in lines[-1:])
     load(self)
 lazy._Deferral.load = watched

@@ -51,8 +51,8 @@ def refusal(policy: dict[str, Any], *overrides: str, base: Path = Path()) -> str
 
 def test_the_defaults_allow_the_default_run_and_no_folder_of_the_site() -> None:
     assert refusal({}) == ""
-    assert refusal({}, "federation.epochs=1000000") == (
-        "federation.epochs = 1000000, and 50 is the most"
+    assert refusal({}, "federation.epochs=10000") == (
+        "federation.epochs = 10000, and 50 is the most"
     )
     for key in ("data.ood", "data.validation_ood"):
         for spec in ("folder:/home", "file:/etc/x.safetensors", "csv:/srv/list.csv", "clients:."):
@@ -268,8 +268,7 @@ def test_a_policy_that_changes_in_the_run_holds_from_the_next_message(tmp_path: 
         (["privacy.clip=1.0"], "[privacy]\nnoise_at_least = 1.0", "privacy.noise = 0"),
         (["method.name=focoop_plus", "method.least_images=2"], "", "method.least_images = 2"),
         (["data.ood=['folder:/home/records']"], "", "data.ood names files of this site"),
-        (["federation.epochs=1000000"], "", "federation.epochs = 1000000"),
-        (["method.context_tokens=10000000"], "", "method.context_tokens = 10000000"),
+        (["federation.epochs=10000"], "", "federation.epochs = 10000"),
     ],
 )
 @pytest.mark.parametrize("step", ["query.hello", "train", "evaluate"])
@@ -281,7 +280,7 @@ def test_what_a_hostile_coordinator_asks_is_refused_before_an_image_is_read(
     told: str,
     step: str,
 ) -> None:
-    """Privacy off, means of two images, a folder of the site, a million epochs, too many tokens."""
+    """Privacy off, means of two images, a folder of the site, ten thousand epochs."""
     identify()
     monkeypatch.setattr(
         "focoop.flower.site.client.build_scenario", None

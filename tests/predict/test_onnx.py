@@ -63,7 +63,7 @@ def test_the_graph_answers_as_the_model_at_every_position_of_the_dial() -> None:
 
 @pytest.mark.slow
 def test_a_file_of_features_answers_as_its_model_at_every_position_of_the_dial(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     asked = images("focoop_plus")
     middle = float(np.median([a.score for a in model_of("focoop_plus").decide(asked, client=0)]))
@@ -79,7 +79,6 @@ def test_a_file_of_features_answers_as_its_model_at_every_position_of_the_dial(
     facts = json.loads(session.get_modelmeta().custom_metadata_map["focoop"])
     assert facts["classes"] == list(model.classes) and facts["threshold"] == middle
     before = path.read_bytes()
-    monkeypatch.setattr(onnx_file, "FAR", -1.0)
     with pytest.raises(RunError, match="not kept"):
         onnx_file._check(
             onnxruntime,
@@ -87,6 +86,7 @@ def test_a_file_of_features_answers_as_its_model_at_every_position_of_the_dial(
             model,
             model.side(0),
             onnx_file._sample(model, onnx_file.Graph(model, model.side(0), pixels=False)),
+            far=-1.0,
         )
     assert path.read_bytes() == before
 

@@ -16,6 +16,7 @@ from focoop.experiments import tables
 from focoop.report import collect_runs
 from focoop.report.detection import GRID, precision_curve, roc_curve
 from focoop.report.drawings import frontier, learning_curves
+from focoop.runs import RunFolder
 from tests.toy_setting import write_setting
 
 QUICK = {"federation.evaluate_every": 1, "negatives.count": 4, "method.context_tokens": 2}
@@ -99,8 +100,7 @@ def test_every_run_is_linked(grid: Path, page: str) -> None:
 def test_unfinished_runs_stand_apart_and_empty_ones_are_named(grid: Path, tmp_path: Path) -> None:
     shutil.copytree(grid / "toy", tmp_path / "toy")
     (tmp_path / "toy/promptfl/seed1/metrics.jsonl").unlink()
-    manifest = tmp_path / "toy/focoop/seed1/manifest.json"
-    manifest.write_text(manifest.read_text().replace('"finished"', '"interrupted"'))
+    RunFolder.open(tmp_path / "toy/focoop/seed1", writable=True).finish("interrupted")
     collection = collect_runs([tmp_path])
     labels = collection.by_setting()["toy"]
     assert {label: len(records) for label, records in labels.items()} == {
@@ -111,13 +111,13 @@ def test_unfinished_runs_stand_apart_and_empty_ones_are_named(grid: Path, tmp_pa
     assert [Path(path).name for path in collection.unused] == ["seed1"]
 
 
-def test_loose_runs_are_named_by_what_differs(grid: Path, tmp_path: Path) -> None:
-    for seed in (0, 1):
-        shutil.copytree(grid / f"toy/focoop/seed{seed}", tmp_path / f"x{seed}")
-    config = tmp_path / "x1/config.toml"
-    config.write_text(re.sub(r"(?m)^alpha = 0\.\d+$", "alpha = 0.9", config.read_text()))
-    labels = sorted(record.label for record in collect_runs([tmp_path]).records)
-    assert all(label.startswith("focoop (") and "alpha=" in label for label in labels)
+def test_loose_runs_are_named_by_what_differs(tmp_path: Path) -> None:
+    setting = write_setting(tmp_path / "data")
+    for share in (0.1, 0.9):
+        settings = {"method.name": "fedncm", "method.open_share": share}
+        focoop.run(setting, settings, out=tmp_path / f"runs/{share}")
+    labels = sorted(record.label for record in collect_runs([tmp_path / "runs"]).records)
+    assert labels == ["fedncm (open_share=0.1)", "fedncm (open_share=0.9)"]
 
 
 @pytest.mark.parametrize("name", ["nowhere", "empty"])
