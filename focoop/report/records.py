@@ -118,10 +118,8 @@ def _folders(paths: Iterable[str | Path]) -> tuple[list[RunFolder], dict[str, st
     for path in map(Path, paths):
         if not path.is_dir():
             raise RunError(f"there is no folder {path}: name a run folder, or a folder with runs")
-        if (path / CONFIG).is_file():
-            below, damaged = [RunFolder.open(path)], []
-        else:
-            below, damaged = survey_runs(path)
+        single = (path / CONFIG).is_file()
+        below, damaged = ([RunFolder.open(path)], []) if single else survey_runs(path)
         unused |= {str(run.path): run.reason for run in damaged}
         if not below and not damaged:
             raise RunError(f"no run is in {path} or below")
