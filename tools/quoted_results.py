@@ -231,14 +231,15 @@ def write_pages(docs: Path, cells: Cells) -> list[Path]:
     """Rewrite every page that quotes a number.
 
     Args:
-        docs: The folder of pages.
+        docs: The folder of pages; a README.md beside it is one too.
         cells: All runs.
 
     Returns:
         The pages that changed.
     """
     changed = []
-    for path in sorted(docs.rglob("*.md")):
+    readme = docs.parent / "README.md"
+    for path in [*([readme] if readme.is_file() else []), *sorted(docs.rglob("*.md"))]:
         before = path.read_text(encoding="utf-8")
         after, lacking = rewritten(before, cells)
         for mark in lacking:
