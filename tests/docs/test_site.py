@@ -72,6 +72,7 @@ def test_make_builds_it_and_so_does_the_check() -> None:
     assert re.search(r"^check:.* docs\b", makefile, flags=re.M)
 
 
+@pytest.mark.slow
 def test_a_browser_loads_nothing_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
     assert len(pages) > 30
     assert sum(len(page.loads) for page in pages.values()) > 100
@@ -98,6 +99,7 @@ def broken(path: Path, site: Path, pages: dict[Path, Page]) -> Iterator[str]:
             yield link
 
 
+@pytest.mark.slow
 def test_no_link_and_no_anchor_is_broken(site: Path, pages: dict[Path, Page]) -> None:
     wrong = {
         (path.relative_to(site).as_posix(), link)
@@ -108,6 +110,7 @@ def test_no_link_and_no_anchor_is_broken(site: Path, pages: dict[Path, Page]) ->
     assert wrong == set()
 
 
+@pytest.mark.slow
 def test_a_broken_link_would_be_noticed(tmp_path: Path) -> None:
     path = tmp_path / "index.html"
     path.write_text('<a href="gone.html">x</a><a href="#gone">y</a><p id="here"><a href="#here">z')
@@ -127,6 +130,7 @@ def cells(text: str) -> list[list[str]]:
     return plain
 
 
+@pytest.mark.slow
 def test_the_settings_page_has_every_setting_with_its_default(site: Path) -> None:
     text = (site / "reference" / "settings.html").read_text(encoding="utf-8")
     common, _, rest = text.partition('<h2 id="method">')
@@ -149,6 +153,7 @@ def test_the_settings_page_has_every_setting_with_its_default(site: Path) -> Non
         assert {row[0] for row in cells(part[1])} == keys
 
 
+@pytest.mark.slow
 def test_the_page_of_commands_has_every_option_of_their_helps(site: Path) -> None:
     text = (site / "reference" / "cli.html").read_text(encoding="utf-8")
     parts = dict(re.findall(r'<h2 id="focoop-([\w-]+)">(.*?)(?=<h2|</article>)', text, flags=re.S))
@@ -164,6 +169,7 @@ def test_the_page_of_commands_has_every_option_of_their_helps(site: Path) -> Non
     assert found > 100
 
 
+@pytest.mark.slow
 def test_doctests_of_docstrings_are_shown_as_code(site: Path) -> None:
     text = (site / "reference" / "python-functional.html").read_text(encoding="utf-8")
     assert "&gt;&gt;&gt; " in text and "<blockquote" not in text
@@ -171,6 +177,7 @@ def test_doctests_of_docstrings_are_shown_as_code(site: Path) -> None:
         assert f">{name}</span>" in text or f">{name}<" in text, name
 
 
+@pytest.mark.slow
 def test_the_reference_has_every_public_name(site: Path) -> None:
     """Modules of functions have a page; every other name of `focoop` stands under its own."""
     texts = [path.read_text(encoding="utf-8") for path in site.glob("reference/python*.html")]

@@ -68,6 +68,7 @@ def test_the_long_table_holds_the_runs_numbers(table: tuple[focoop.Table, Path])
     assert {entry["setting"] for entry in found.sweep} == {"toy"}
 
 
+@pytest.mark.slow
 def test_files_of_a_sweep(table: tuple[focoop.Table, Path]) -> None:
     found, out = table
     latex = (out / "sweep.tex").read_text()

@@ -116,6 +116,7 @@ def image_config(tmp_path: Path, *overrides: str) -> RunConfig:
     return toy_config(tmp_path, *settings, ood, "federation.evaluate_every=0", *overrides)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cache")
 def test_sites_with_folders_of_images_give_the_simulators_bits(tmp_path: Path) -> None:
     """Images are encoded apart and held out apart, as they would be where all are in one place."""

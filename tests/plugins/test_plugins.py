@@ -237,6 +237,7 @@ def test_settings_from_a_network_choose_no_file(here: Path) -> None:
         run_config({"method.name": "./mine.py"})
 
 
+@pytest.mark.slow
 def test_a_score_is_chosen_on_the_command_line(here: Path, setting: Path) -> None:
     (here / "widest.py").write_text(SCORE)
     run = focoop.run(setting, {"method.name": "zeroshot", **QUICK}, out="run")
