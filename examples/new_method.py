@@ -77,6 +77,7 @@ table = focoop.compare(
     },
     ["zeroshot", "promptfl:start=a photo of a,class_specific=true", "stride"],
     seeds=1,
+    use_tuned=False,  # the settings below are all there is
     overrides={
         "backbone.logit_scale": 10.0,
         "federation.rounds": 3,

@@ -316,7 +316,11 @@ def test_images_in_their_official_layouts_serve_a_published_setting(
     split = {part: [("banded/1.jpg", 0, "banded"), ("woven/2.jpg", 1, "woven")] for part in PARTS}
     trees.coop(root / "dtd" / "split_zhou_DescribableTextures.json", split)
     out = ["--out", str(tmp_path / "run"), "--json"]
-    few = ["--set=partition.shots=1", '--set=data.corrupted=["cifar100#brightness@5"]']
+    few = [
+        "--set=data.incomplete=true",
+        "--set=partition.shots=1",
+        '--set=data.corrupted=["cifar100#brightness@5"]',
+    ]
     done = call("run", "settings/cifar100", "--set=method.name=zeroshot", *few, *out)
     assert done.exit_code == 0, done.output
     found = json.loads((tmp_path / "run" / "manifest.json").read_text("utf-8"))["data_sources"]
