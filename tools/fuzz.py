@@ -360,12 +360,14 @@ class Ground:
 
         from focoop.cli import app
 
-        before = Path.cwd()
+        before, variables = Path.cwd(), dict(os.environ)  # options may set variables
         os.chdir(self.folder)
         try:
             result = CliRunner().invoke(app, list(arguments))
         finally:
             os.chdir(before)
+            os.environ.clear()
+            os.environ.update(variables)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         if "Traceback" in result.output:

@@ -110,8 +110,7 @@ def test_demo_resumes_what_is_unfinished_and_repeats_what_is_finished() -> None:
     assert [row["folder"] for row in first] == [
         f"runs/demo/{method}" for method in ("zeroshot", "promptfl", "focoop", "focoop_plus")
     ]
-    manifest = Path("runs/demo/focoop/manifest.json")
-    manifest.write_text(manifest.read_text().replace('"finished"', '"interrupted"'))
+    runs.RunFolder.open("runs/demo/focoop", writable=True).finish("interrupted")
     resumed = call("demo", *settings, "--json")
     assert json.loads(resumed.stdout) == first
     assert "runs/demo/zeroshot is finished" in resumed.stderr

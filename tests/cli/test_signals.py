@@ -60,9 +60,11 @@ def stop(words: list[str], folder: Path, number: signal.Signals, delay: float) -
     assert "Traceback" not in errors + output, said
     if process.returncode == 0 and "Exception" not in errors:
         return  # the signal came while it ended
+    if process.returncode == -number:
+        return  # Python itself was ending, and the shell tells the same code
     assert process.returncode == CODES[number], said
-    last = f"{output}\n{errors}"
-    assert last.count("interrupted") + last.count("stopped") == 1, said
+    lines = f"{output}\n{errors}".splitlines()
+    assert sum(line.startswith(("interrupted", "stopped")) for line in lines) == 1, said
     assert told[-1:] and len(told[-1]) < 400, said
     assert not group(process.pid), said
 

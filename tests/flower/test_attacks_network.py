@@ -6,11 +6,13 @@ with TLS between them; the dishonest ones do what they like with their own softw
 in docs/reliability/threat-model.md.
 """
 
+import json
 import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -19,9 +21,11 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from safetensors.torch import load
 from torch import Tensor
 
 from focoop.config.loading import RunConfig
+from focoop.features.storage import write_file
 from focoop.federation.updates.differential_privacy import ORDERS, WHOLE_ORDERS, clip_change
 from focoop.flower import in_process
 from focoop.flower.deploy.keys import make_site_key
@@ -175,15 +179,15 @@ def orders_against(fed: Besieged) -> Iterator[tuple[RunConfig, dict[str, Any], s
     plus = (*QUIET, "method.name=focoop_plus")
     least = "policy: method.least_images = 2, and 5 is the least"
     yield study(*plus, "method.least_images=2"), {}, least
-    yield study(*plus), {"method.least-images": 1}, cannot
+    yield study(*plus), {"method.least-images": 1}, least.replace("= 2", "= 1")
     files = "names files of this site, which its policy does not open"
     yield study(*QUIET, f"data.ood=['folder:{home}']"), {}, f"policy: data.ood {files}"
     yield study(*QUIET), {"config": str(home / "own.toml")}, f"policy: config {files}"
     yield study(*QUIET), {"sites": 10**9}, cannot  # lists as long would take all its memory
-    tokens = "policy: method.context_tokens = 10000000, and 77 is the most"
-    yield study(*QUIET, "method.name=focoop", "method.context_tokens=10000000"), {}, tokens
-    epochs = "policy: federation.epochs = 1000000, and 50 is the most"
-    yield study(*QUIET, "federation.epochs=1000000"), {}, epochs
+    # What no configuration of this version may hold: contexts that would fill the memory.
+    yield study(*QUIET, "method.name=focoop"), {"method.context-tokens": 10**7}, cannot
+    epochs = "policy: federation.epochs = 10000, and 50 is the most"
+    yield study(*QUIET, "federation.epochs=10000"), {}, epochs
 
 
 def test_row_5_a_site_keeps_to_its_policy_and_says_so(fed: Besieged) -> None:
@@ -201,8 +205,8 @@ def test_row_5_a_site_keeps_to_its_policy_and_says_so(fed: Besieged) -> None:
         assert len(fed.noted("ghent", "sent")) == sent
     command = [sys.executable, "-m", "focoop", "site", "status", "--state", str(fed.state("ghent"))]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert "refused: round 1: policy: federation.epochs = 1000000" in shown.stdout, shown
-    assert refused[-3:] == ["policy: federation.epochs = 1000000, and 50 is the most"] * 3
+    assert "refused: round 1: policy: federation.epochs = 10000" in shown.stdout, shown
+    assert refused[-3:] == ["policy: federation.epochs = 10000, and 50 is the most"] * 3
 
 
 # --- row 6: who takes part -----------------------------------------------------------------------
@@ -381,10 +385,27 @@ def test_row_7_a_sum_of_two_and_keys_of_nobody_get_no_share(fed: Besieged) -> No
 # --- rows 4 and 8: what a site may send, and what may leave one ----------------------------------
 
 
+def renamed(features: bytes, old: str, new: str) -> bytes:
+    """A feature file with another name of a class, its checksums right."""
+    tensors, metadata = load(features), dict(features_metadata(features))
+    metadata["classes"] = metadata["classes"].replace(old, new)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "x.safetensors"
+        write_file(path, tensors, metadata)
+        return path.read_bytes()
+
+
+def features_metadata(features: bytes) -> dict[str, str]:
+    """The texts in the head of a safetensors file."""
+    length = int.from_bytes(features[:8], "little")
+    found: dict[str, str] = json.loads(features[8 : 8 + length])["__metadata__"]
+    return found
+
+
 def test_row_8_no_name_of_a_file_or_a_class_reaches_the_coordinator(fed: Besieged) -> None:
     whole, received = fed.data["ghent"].read_bytes(), fed.first(study())
     kinds = (HELLO, TRAIN, EVALUATE)
-    for content in (b"torn", whole.replace(b"beaver", b"tumour")):
+    for content in (b"torn", renamed(whole, "beaver", "tumour")):
         messages = [(kind, order(study(), 1, key(), received)) for kind in kinds]
         with fed.other_images("ghent", content):
             found = fed.study.ask_all("ghent", messages)

@@ -21,6 +21,7 @@ from focoop.caching import cache_folder
 from focoop.cli import app
 from focoop.config.loading import load
 from focoop.flower.journal import events
+from focoop.runs import RunFolder
 from tests.flower.processes import free_ports
 from tests.flower.test_runners import ROOT
 
@@ -288,7 +289,8 @@ def test_the_guide_followed_to_the_letter_ends_with_the_simulators_bits(tmp_path
     run = work / "coordinator" / "study" / "run"
     manifest = json.loads((run / "manifest.json").read_text())
     assert manifest["status"] == "finished"
-    assert [entry.get("accepted") for entry in manifest["rounds"][1:]] == [[0, 1, 2, 3]] * 5
+    rounds = RunFolder.open(run).manifest["rounds"]
+    assert [entry.get("accepted") for entry in rounds[1:]] == [[0, 1, 2, 3]] * 5
     told = events(run.parent / "run-flower" / "journal.jsonl")
     reasons = [one["reason"] for one in told if one["event"] == "began"]
     assert len(reasons) == 2 and reasons[1] in [f"after round {k}" for k in (1, 2, 3, 4)], reasons

@@ -140,7 +140,8 @@ def test_a_run_its_export_and_its_onnx_file_agree(tmp_path: Path) -> None:
     assert [a.top[0].label for a in wanted] == [a.top[0].label for a in again]
     assert max(abs(a.score - b.score) for a, b in zip(wanted, again, strict=True)) < 1e-5
     decision = saved.to_onnx(tmp_path / "decision.onnx", pixels=False)
-    assert same(own, answers_of(decision, features=pooled.numpy()), wanted) < 1e-5
+    # onnxruntime's kernels round float32 otherwise than torch's.
+    assert same(own, answers_of(decision, features=pooled.numpy()), wanted) < 2e-5
     # The whole path, of 100 image files.
     from focoop.data import read_rgb
 
