@@ -154,6 +154,7 @@ def test_methods_are_pure(path: Path) -> None:
     } | ({"plugins"} if path.stem == "_registry" else set())
 
 
+@pytest.mark.slow
 def test_core_imports_where_nothing_else_is_installed() -> None:
     core = [dotted(m) for m in MODULES if layer(m) not in (FOR_PEOPLE, FLOWER, "__main__")]
     core = [name for name in core if name not in OPENCLIP]

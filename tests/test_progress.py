@@ -129,6 +129,7 @@ def test_messages_appear_above_a_live_bar_on_the_same_terminal(
     assert "warning: a file is left out" in plain.splitlines()
 
 
+@pytest.mark.slow
 def test_a_run_in_a_pipe_says_what_it_encodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -232,6 +232,7 @@ def test_methods_and_config_tell_what_the_code_says() -> None:
     assert json.loads(call("config", "--json").stdout)["federation"]["rounds"] == 25
 
 
+@pytest.mark.slow
 def test_data_show_prints_plots_and_counts(tmp_path: Path) -> None:
     plot = tmp_path / "p.png"
     result = call("data", "show", "--set=partition.clients=4", "--plot", str(plot))

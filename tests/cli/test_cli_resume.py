@@ -71,6 +71,7 @@ def test_kill_and_resume_end_with_the_same_bits(tmp_path: Path) -> None:
     assert any(name.startswith("clients/") for name in results(killed))
 
 
+@pytest.mark.slow
 def test_interrupt_sets_the_status_and_tells_how_to_go_on(tmp_path: Path) -> None:
     path = tmp_path / "run"
     process = start_run(path, *FAST, "--set=federation.rounds=500")
@@ -82,6 +83,7 @@ def test_interrupt_sets_the_status_and_tells_how_to_go_on(tmp_path: Path) -> Non
     assert runs.RunFolder.open(path).status == "interrupted"
 
 
+@pytest.mark.slow
 def test_a_run_that_never_began_does_not_stand_in_the_way(tmp_path: Path) -> None:
     out = ["--out", str(tmp_path / "run")]
     refused = call("run", *FAST, "--set=partition.clients=200", *out)
@@ -91,6 +93,7 @@ def test_a_run_that_never_began_does_not_stand_in_the_way(tmp_path: Path) -> Non
     assert again.exit_code == 6 and "another configuration" in again.stderr
 
 
+@pytest.mark.slow
 def test_demo_compares_four_methods(tmp_path: Path) -> None:
     result = call("demo", *TINY, "--set=federation.rounds=1", "--out", str(tmp_path / "d"))
     assert result.exit_code == 0, result.stderr

@@ -160,6 +160,7 @@ def test_many_classes_are_grouped_to_the_width() -> None:
     assert all(level > 0 for row in pictures for level in row)
 
 
+@pytest.mark.slow
 def test_plot_writes_a_picture_and_refuses_bad_places(tmp_path: Path) -> None:
     counts = np.array([[3, 0], [0, 3]])
     display.plot_partition(counts, ["cat", "dog"], tmp_path / "p.png")

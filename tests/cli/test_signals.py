@@ -167,6 +167,7 @@ def test_signals_at_random_moments(name: str, folder: Path) -> None:
         stop([*words, *out], folder, number, draws.uniform(0.0, 0.5 if turn < 4 else 6.0))
 
 
+@pytest.mark.slow
 def test_a_full_disk_and_a_closed_pipe_as_output(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "focoop", "methods"]
     with open("/dev/full", "w") as full:

@@ -55,6 +55,7 @@ def test_devices_that_are_not_there_are_refused(device: str) -> None:
         load_backbone("mini", device=device)
 
 
+@pytest.mark.slow
 def test_mini_needs_only_torch_numpy_and_safetensors() -> None:
     code = """
 import sys

@@ -84,6 +84,7 @@ def test_without_gradients_the_tower_runs_in_float32_and_keeps_nothing(unified: 
     torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_ascent_under_vmap_takes_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slopes of detached contexts inside vmap, then features with a graph outside it."""
     tower = tower_of("quick_gelu", layers=1)

@@ -98,6 +98,7 @@ def test_text_that_is_not_unicode_is_taken() -> None:
     assert Tokenizer().encode("caf\udce9") == Tokenizer().encode("caf?")
 
 
+@pytest.mark.slow
 def test_seventy_thousand_words_at_once(pieces: list[str]) -> None:
     words = [a + b for a, b in zip(pieces, pieces[7:] + pieces[:7], strict=True)]
     words += [f"{a} {b}." for a, b in zip(pieces[:26000], reversed(pieces), strict=False)]

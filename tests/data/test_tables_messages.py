@@ -79,6 +79,7 @@ def test_a_missing_table_is_named_by_its_whole_path(tmp_path: Path) -> None:
     assert done.stderr.endswith(told) and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_warnings_come_without_code(tmp_path: Path) -> None:
     root = plant_images(tmp_path / "pets", per_class=2)
     (root / "train" / "ant" / "000.png").write_bytes(b"no image")

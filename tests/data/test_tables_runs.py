@@ -52,6 +52,7 @@ def test_a_folder_of_domains_with_corrupted_test_and_ood_folder(
     assert min(accuracies) > 0.15  # ten classes
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_a_csv_with_clients_with_corrupted_test_and_ood_folder(
     images: Path, tmp_path: Path

@@ -43,6 +43,7 @@ def start(images: ImageSet, cache: Path, log: Path, pause: float) -> "subprocess
     return subprocess.Popen([*command, str(pause)])
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_after_its_last_shard(images: ImageSet, tmp_path: Path) -> None:
     cache, log = tmp_path / "c", tmp_path / "log"
     process = start(images, cache, log, pause=0.15)

@@ -33,6 +33,7 @@ def test_steps_are_torchs_to_the_bit(
     assert torch.equal(ours[2], start[2]) and not torch.equal(ours[0], start[0])
 
 
+@pytest.mark.slow
 def test_training_does_not_import_torchs_compiler() -> None:
     code = """
 import sys, torch

@@ -54,6 +54,7 @@ def test_same_bits_and_bytes_as_the_simulator(
             assert ours.get(name) == theirs.get(name)
 
 
+@pytest.mark.slow
 def test_with_noise_a_robust_rule_and_edge_servers(tmp_path: Path) -> None:
     plain, flower = compare(
         tmp_path,

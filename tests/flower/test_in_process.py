@@ -95,6 +95,7 @@ def test_a_run_stopped_in_round_two_resumes_to_the_same_bits(tmp_path: Path) -> 
     assert path.stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_the_servers_folder_has_names_and_a_log_and_may_be_lengthened(tmp_path: Path) -> None:
     short = toy_config(tmp_path, "method.name=focoop", "federation.rounds=1")
     longer = toy_config(tmp_path, "method.name=focoop", "federation.rounds=2")

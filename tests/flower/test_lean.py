@@ -39,6 +39,7 @@ print("trunk" in vars(backbone), (HEAVY | {"torch._dynamo"}) & set(sys.modules))
 """
 
 
+@pytest.mark.slow
 def test_a_message_is_answered_without_image_towers_and_other_heavy_packages(
     tmp_path: Path,
 ) -> None:

@@ -28,6 +28,7 @@ from tests.flower.federations import CLIENTS, opened, simulated, state, toy_conf
 from tests.toy_setting import CLASSES
 
 
+@pytest.mark.slow
 def test_sites_with_their_own_files_give_the_simulators_bits(tmp_path: Path) -> None:
     wanted = toy_config(
         tmp_path, "method.name=focoop", "partition.kind=pathological", "partition.shots=0"
@@ -172,6 +173,7 @@ def held(scenario: Scenario, client: int) -> tuple[torch.Tensor, torch.Tensor]:
     return scenario.split.test.pooled[rows], scenario.split.test.labels[rows]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cache")
 def test_a_csv_and_broken_images_are_read_as_a_run_reads_them(
     tmp_path: Path,

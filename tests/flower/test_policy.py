@@ -233,6 +233,7 @@ def test_both_sides_read_why_a_site_refuses(tmp_path: Path) -> None:
     assert "accepted" in kept and "refused" not in kept
 
 
+@pytest.mark.slow
 def test_a_policy_that_changes_in_the_run_holds_from_the_next_message(tmp_path: Path) -> None:
     nodes = site_nodes(tmp_path, SETTINGS)
     wanted = toy_config(tmp_path, *SETTINGS)

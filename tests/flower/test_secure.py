@@ -78,6 +78,7 @@ def leaves(step: str, in_round: int = 1) -> Answer:
     return app
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 def test_who_drops_out_is_left_out_of_the_sum_and_no_more(tmp_path: Path, step: str) -> None:
     wanted = toy_config(tmp_path, *SECURE, "method.name=promptfl", "federation.rounds=2")
@@ -101,6 +102,7 @@ def test_who_drops_out_is_left_out_of_the_sum_and_no_more(tmp_path: Path, step: 
     assert state(run) == state(expected)
 
 
+@pytest.mark.slow
 def test_too_few_left_lose_the_round_and_resuming_repeats_it(tmp_path: Path) -> None:
     wanted = toy_config(tmp_path, *SECURE, "method.name=promptfl", "federation.rounds=1")
     kept = tmp_path / "kept"

@@ -84,6 +84,7 @@ def test_small_tau_sends_every_class_to_its_nearest_prompt():
     torch.testing.assert_close(result.plan, nearest, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     st.integers(1, 8), st.integers(1, 20), st.integers(0, 10_000), st.sampled_from([0.02, 0.3, 5.0])

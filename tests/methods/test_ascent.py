@@ -100,6 +100,7 @@ def test_every_step_raises_the_objective(
         assert values == [values[0]] * 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ids", [True, False], ids=["class rows", "OOD rows"])
 def test_four_steps_come_close_to_the_maximum_and_beat_random_directions(ids: bool) -> None:
     side, ascent = a_side(2, 10.0, 1.0, ids), Ascent(0.3, 1.0, 4, 0.1)

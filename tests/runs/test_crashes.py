@@ -50,6 +50,7 @@ def test_two_crashes_in_a_row(tmp_path: Path, reference: Path) -> None:
     assert content(tmp_path / "run") == content(reference)
 
 
+@pytest.mark.slow
 def test_kill_minus_nine_then_resume(tmp_path: Path, reference: Path) -> None:
     path = tmp_path / "run"
     script = textwrap.dedent(f"""

@@ -80,6 +80,7 @@ def test_an_interrupted_run_may_be_lengthened_too(tmp_path: Path, setting: Path)
     assert content(tmp_path / "parts") == content(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_write_of_the_lengthening_loses_nothing(
     tmp_path: Path, setting: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def test_a_shown_warning_is_logged(tmp_path: Path) -> None:
     assert shown == ["few images"] and "WARNING few images" in text(folder.path)
 
 
+@pytest.mark.slow
 def test_the_log_of_a_run_that_never_began_stays(tmp_path: Path) -> None:
     out = ["--out", str(tmp_path / "run")]
     assert call("run", *FAST, "--set=partition.clients=200", *out).exit_code == 2

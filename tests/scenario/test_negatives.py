@@ -215,6 +215,7 @@ def test_default_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert len(list((tmp_path / "negatives").iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_same_words_under_another_hash_seed(tmp_path: Path) -> None:
     script = (
         "import json, sys\n"
