@@ -258,6 +258,7 @@ def test_data_list_and_runs(finished: tuple[Path, dict[str, Any]]) -> None:
     assert "no runs" in call("runs", "nowhere").stdout
 
 
+@pytest.mark.slow
 def test_features_encode_a_folder_once_and_save_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

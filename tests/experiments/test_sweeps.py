@@ -51,6 +51,7 @@ def test_bad_sweeps_are_refused(texts: list[str], said: str) -> None:
         sweep_points([parse_sweep(text) for text in texts])
 
 
+@pytest.mark.slow
 def test_the_long_table_holds_the_runs_numbers(table: tuple[focoop.Table, Path]) -> None:
     found, out = table
     with (out / "sweep.csv").open(newline="") as stream:

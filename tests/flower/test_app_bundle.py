@@ -186,6 +186,7 @@ print(threading.active_count(), torch.cuda.is_initialized())
     assert done.stdout.split() == ["1", "False"], done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_task_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
     """In a process without threads, as the worker is."""
     code = f"""

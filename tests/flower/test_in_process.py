@@ -74,6 +74,7 @@ class Dies:
         return client_app.app(message, context)
 
 
+@pytest.mark.slow
 def test_a_run_stopped_in_round_two_resumes_to_the_same_bits(tmp_path: Path) -> None:
     wanted = toy_config(tmp_path, "method.name=focoop")
     whole = federated(wanted, tmp_path / "whole")

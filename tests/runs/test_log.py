@@ -25,6 +25,7 @@ def text(path: Path) -> str:
     return (path / LOG).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_run_logs_rounds_losses_and_its_end(tmp_path: Path) -> None:
     result = call("run", *FAST, "--set=data.corrupted=[]", "--out", str(tmp_path / "run"))
     assert result.exit_code == 0, result.stderr
