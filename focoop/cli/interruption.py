@@ -25,8 +25,8 @@ _state: dict[str, Any] = {"computing": False, "received": 0, "told": False}
 class Stopped(KeyboardInterrupt):
     """A signal asks the command to stop.
 
-    Attributes:
-        signum: the signal's number.
+    Args:
+        signum: the signal's number, an attribute too.
     """
 
     def __init__(self, signum: int = signal.SIGINT) -> None:

@@ -33,6 +33,9 @@ class Picture:
     def rgb(self) -> Image:
         """Return the image as RGB.
 
+        Returns:
+            The image.
+
         Raises:
             DataError: It cannot be read.
         """

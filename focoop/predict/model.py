@@ -139,6 +139,9 @@ class Model:
     def backbone(self) -> Backbone:
         """Return the backbone, loaded when it is first needed.
 
+        Returns:
+            The backbone.
+
         Raises:
             BackboneError: It is not the one that the model was trained with.
         """

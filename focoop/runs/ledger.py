@@ -189,8 +189,9 @@ class Ledger:
 class DamagedLedger(RunError):
     """A line of a run's rounds is not the one that was written.
 
-    Attributes:
-        whole: the lines before it.
+    Args:
+        whole: the lines before it, an attribute too.
+        line: the line's number.
     """
 
     def __init__(self, whole: Ledger, line: int) -> None:

@@ -36,9 +36,11 @@ class PrivateStore:
     refused: its client is never taken for one that has not trained. Without either, the files that
     lie there count.
 
-    Attributes:
+    Args:
         root: the folder.
         limit: the last round whose files are loaded; None: no limit.
+        known: the versions that a run's ledger names, by client.
+        with_book: whether a book beside the files says which there must be.
         advice: what a user can do about a damaged file.
     """
 

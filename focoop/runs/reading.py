@@ -51,12 +51,12 @@ class RunReader:
     Every call reads files of one round. A run that trains meanwhile may be a round further at the
     next call; `snapshot` gives all tensors of one round.
 
-    Attributes:
+    The clients' private tensors are `private`; `log` is silent until `run_log` opens a file.
+
+    Args:
         path: the run folder.
         config: its configuration.
         manifest: its origin, status, and under `rounds` what is known of each round.
-        private: the clients' private tensors.
-        log: the run's logger; silent until `run_log` opens a file.
     """
 
     def __init__(self, path: Path, config: RunConfig, manifest: dict[str, Any]) -> None:
@@ -125,7 +125,10 @@ class RunReader:
         return self._seen.last
 
     def resume_point(self) -> Committed | None:
-        """Return the state to go on from, or None at the very start.
+        """Return the state to go on from.
+
+        Returns:
+            The state, or None at the very start.
 
         Raises:
             RunError: The state is damaged.
@@ -166,6 +169,9 @@ class RunReader:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the metrics of every committed evaluated round, in order.
+
+        Returns:
+            A line per round.
 
         Raises:
             RunError: A line is damaged or lost.
