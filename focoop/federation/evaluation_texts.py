@@ -18,6 +18,7 @@ Encoded = dict[object, tuple[Prompt, "Tensor"]]
 PROMPTS = 4096  # in one pass of the tower
 
 
+@torch.no_grad()
 def encoded(
     method: Method, models: Sequence[Params], task: Task, known: Encoded
 ) -> tuple[list[Text], Encoded]:
@@ -39,8 +40,24 @@ def encoded(
             return method.encode(models[place], task)
 
         return side_by_side(encode, len(models), task.device), {}
-    with torch.no_grad():
-        return encoded_once(method, models, task, known)
+    prompts = [method.prompts(model, task) for model in models]
+    distinct = {key_of(p): p for wanted in prompts for p in wanted.values()}
+    fresh = [key for key in distinct if key not in known]
+
+    @torch.no_grad()
+    def features(place: int) -> Tensor:
+        prompt = distinct[fresh[place]]
+        return task.encode(prompt.contexts, prompt.names)
+
+    new = side_by_side(features, len(fresh), task.device)
+    # The prompt is kept beside its features: its memory must not become another's.
+    now = {key: known[key] for key in distinct if key in known}
+    now |= {key: (distinct[key], value) for key, value in zip(fresh, new, strict=True)}
+    texts = [
+        method.text(model, {name: now[key_of(p)][1] for name, p in wanted.items()}, task)
+        for model, wanted in zip(models, prompts, strict=True)
+    ]
+    return texts, now
 
 
 def encoded_together(method: Method, models: Sequence[Params], task: Task) -> list[Text]:
@@ -77,40 +94,6 @@ def encoded_together(method: Method, models: Sequence[Params], task: Task) -> li
         method.text(model, {name: features[key_of(p)] for name, p in wanted.items()}, task)
         for model, wanted in zip(models, prompts, strict=True)
     ]
-
-
-def encoded_once(
-    method: Method, models: Sequence[Params], task: Task, known: Encoded
-) -> tuple[list[Text], Encoded]:
-    """Encode the text side of several models on a CPU: prompt sets on a core each, equal ones once.
-
-    Args:
-        method: The method.
-        models: The models.
-        task: The task.
-        known: What was encoded for the models before these.
-
-    Returns:
-        Their text sides, and what was encoded for them.
-    """
-    prompts = [method.prompts(model, task) for model in models]
-    distinct = {key_of(p): p for wanted in prompts for p in wanted.values()}
-    fresh = [key for key in distinct if key not in known]
-
-    @torch.no_grad()
-    def encode(place: int) -> Tensor:
-        prompt = distinct[fresh[place]]
-        return task.encode(prompt.contexts, prompt.names)
-
-    new = side_by_side(encode, len(fresh), task.device)
-    # The prompt is kept beside its features: its memory must not become another's.
-    now = {key: known[key] for key in distinct if key in known}
-    now |= {key: (distinct[key], value) for key, value in zip(fresh, new, strict=True)}
-    texts = [
-        method.text(model, {name: now[key_of(p)][1] for name, p in wanted.items()}, task)
-        for model, wanted in zip(models, prompts, strict=True)
-    ]
-    return texts, now
 
 
 def key_of(prompt: Prompt) -> object:
