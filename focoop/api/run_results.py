@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 Score = str | Callable[[scores.Inputs], Tensor]
 ImageSource = str | LabelledFeatures | Array
-CHUNK = 4096  # images at a time
 
 
 class Run:
@@ -326,22 +325,12 @@ class Run:
                 f"{self.config.method.name} keeps private prompts, so every client has its own "
                 "model: name one, as in client=0"
             )
-        params = state.params(0 if client is None else self._client(client))
-        with torch.no_grad():
-            return state.scenario.method.encode(params, state.scenario.task)
+        return state.text(0 if client is None else self._client(client))
 
     def _answers(self, source: ImageSource, client: int | str | None) -> Sequence[Logits]:
         """Logits of a client's model, chunk by chunk."""
-        text, scenario = self._text(client), self._state().scenario
-        images, device = self._features(source), scenario.task.device
-        answers = []
-        with torch.no_grad():
-            for first in range(0, max(1, len(images.labels)), CHUNK):
-                rows = slice(first, first + CHUNK)
-                pooled = images.pooled[rows].to(device)
-                patches = None if images.patches is None else images.patches[rows].to(device)
-                answers.append(scenario.method.logits(text, pooled, patches))
-        return answers
+        text = self._text(client)
+        return self._state().answers(text, self._features(source))
 
     def _features(self, source: ImageSource) -> LabelledFeatures:
         if isinstance(source, str):

@@ -12,17 +12,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
+from focoop.clip import LabelledFeatures
 from focoop.config import RunConfig
 from focoop.errors import ConfigError, DataError, RunError
 from focoop.experiments.naming import checked, train_counts
 from focoop.federation import Evaluation, PrivateStore, client_state, evaluate, start
-from focoop.methods import Method, Params, Server
+from focoop.methods import Logits, Method, Params, Server, Text
 from focoop.runs import NAMES, RunFolder, anchored, anchored_spec, used_plugins
 from focoop.scenario import Scenario, build_scenario, make_split, tested_split, training_is_gone
 
 Counts = Callable[[int], Tensor]
+CHUNK = 4096  # images at a time
 Fact = TypeVar("Fact")
 HINT = "\nor leave the training images closed, which alone differ: focoop evaluate --test-only"
 
@@ -68,6 +71,37 @@ class OpenedRun:
             The counts.
         """
         return _counted(self.scenario, self.counts, client)
+
+    @torch.no_grad()
+    def text(self, client: int) -> Text:
+        """Return the text side of a client's model.
+
+        Args:
+            client: The client's number.
+
+        Returns:
+            The text side.
+        """
+        return self.scenario.method.encode(self.params(client), self.scenario.task)
+
+    @torch.no_grad()
+    def answers(self, text: Text, images: LabelledFeatures) -> list[Logits]:
+        """Compare images with a model, some at a time.
+
+        Args:
+            text: The text side of the model.
+            images: The images.
+
+        Returns:
+            Logits, chunk by chunk.
+        """
+        method, device = self.scenario.method, self.scenario.task.device
+        answers = []
+        for first in range(0, max(1, len(images.labels)), CHUNK):
+            rows = slice(first, first + CHUNK)
+            patches = None if images.patches is None else images.patches[rows].to(device)
+            answers.append(method.logits(text, images.pooled[rows].to(device), patches))
+        return answers
 
     @property
     def same_for_all(self) -> bool:

@@ -14,7 +14,6 @@ from focoop.runs import RunFolder
 
 CLIENTS = 10  # clients whose curves are averaged, at most
 BINS = 48  # of a histogram
-CHUNK = 4096  # images at a time
 GRID = np.linspace(0.0, 1.0, 101)  # where curves are drawn
 NEAREST = 3  # names beside a learned prompt
 PROMPTS = 12  # learned prompts that are listed
@@ -63,7 +62,7 @@ def detection(folder: RunFolder, thresholds: Mapping[int, float]) -> Detection:
     first: dict[str, Array] = {}
     near: dict[str, list[tuple[str, float]]] = {}
     for client in clients:
-        text = _text(state, client)
+        text = state.text(client)
         own = _scores(state, text, state.scenario.sets.test.images)[index[client]]
         foreign = {n: _scores(state, text, images) for n, images in state.scenario.sets.ood.items()}
         for name, scores in foreign.items():
@@ -132,21 +131,12 @@ def _edges(scores: Mapping[str, Array]) -> Array:
     )
 
 
-def _text(state: OpenedRun, client: int) -> Text:
-    with torch.no_grad():
-        return state.scenario.method.encode(state.params(client), state.scenario.task)
-
-
 def _scores(state: OpenedRun, text: Text, images: LabelledFeatures) -> Array:
     """(N,) scores of a client's model, in float64."""
-    method, task, parts = state.scenario.method, state.scenario.task, []
+    method, task = state.scenario.method, state.scenario.task
     with torch.no_grad():
-        for first in range(0, len(images.labels), CHUNK):
-            rows = slice(first, first + CHUNK)
-            patches = None if images.patches is None else images.patches[rows].to(task.device)
-            logits = method.logits(text, images.pooled[rows].to(task.device), patches)
-            parts.append(method.score(logits, task).double().cpu().numpy())
-    return np.concatenate(parts)
+        parts = [method.score(logits, task).double() for logits in state.answers(text, images)]
+    return torch.cat(parts).cpu().numpy()
 
 
 def _near(state: OpenedRun, text: Text) -> dict[str, list[tuple[str, float]]]:
