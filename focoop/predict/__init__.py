@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from focoop.predict.calibrating import calibrate, halves
     from focoop.predict.calibration import GLOBAL, Calibration, SiteCalibration
     from focoop.predict.conformal import Sketch, least_images, pooled
+    from focoop.predict.facts import Client, Facts
     from focoop.predict.from_run import CALIBRATION, calibration_of, model_of_run
     from focoop.predict.heat_map import overlay
     from focoop.predict.hub import push
-    from focoop.predict.model import Client, Facts, Model
+    from focoop.predict.model import Model
     from focoop.predict.model_file import CARD, FILE, read_model
     from focoop.predict.onnx_file import ONNX, OPSET
     from focoop.predict.prediction import (

@@ -13,7 +13,8 @@ from focoop.errors import ConfigError, MethodError
 from focoop.features import FeatureSet, open_features
 from focoop.methods import PRIOR, Text, log_prior, text_map
 from focoop.predict.calibration import GLOBAL, Calibration
-from focoop.predict.model import Client, Facts, Model
+from focoop.predict.facts import Client, Facts
+from focoop.predict.model import Model
 from focoop.predict.side import Side, folded_task
 
 if TYPE_CHECKING:

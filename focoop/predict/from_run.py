@@ -17,7 +17,8 @@ from focoop.federation import client_state, start
 from focoop.fields import plain
 from focoop.methods import Method, Params, Server, State, Task, create
 from focoop.predict.calibration import Calibration
-from focoop.predict.model import Client, Facts, Model
+from focoop.predict.facts import Client, Facts
+from focoop.predict.model import Model
 from focoop.predict.side import Side
 from focoop.runs import Names, PrivateStore, RunFolder, anchored
 from focoop.scenario import make_task, open_backbone

@@ -19,7 +19,8 @@ from focoop.fields import build
 from focoop.methods import Text, lookup
 from focoop.predict.calibration import GLOBAL, Calibration
 from focoop.predict.card import card
-from focoop.predict.model import Client, Facts, Model
+from focoop.predict.facts import Client, Facts
+from focoop.predict.model import Model
 from focoop.predict.side import Side, folded_task
 
 if TYPE_CHECKING:

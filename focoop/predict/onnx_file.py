@@ -28,8 +28,9 @@ from focoop.errors import MethodError, MissingExtra, RunError
 from focoop.features import patch_kind_of
 from focoop.predict.calibration import GLOBAL, SiteCalibration
 from focoop.predict.deciding import probabilities
+from focoop.predict.facts import Client
 from focoop.predict.images import features_of
-from focoop.predict.model import Client, Model
+from focoop.predict.model import Model
 from focoop.predict.prediction import KNOWN, OTHER, OWN, UNKNOWN, VERDICTS
 from focoop.predict.side import Side, expectation, plain_similarities
 from focoop.seeds import torch_generator
