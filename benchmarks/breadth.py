@@ -29,7 +29,7 @@ from focoop.api import open_run, plan_comparison, run_comparison
 from focoop.caching import write_whole
 from focoop.config import merge, parse_override, read_toml
 from focoop.experiments import Cell, Outcome
-from focoop.experiments.grid import parse_methods
+from focoop.experiments.variants import parse_methods
 from focoop.methods import create, lookup
 
 ROOT = Path(__file__).resolve().parents[1]

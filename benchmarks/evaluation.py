@@ -21,7 +21,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 from torch import Tensor
 
 from focoop.clip.base import LabelledFeatures
-from focoop.federation.evaluation import answers
+from focoop.federation.evaluation.answers import answers
 from focoop.functional import metrics, scores
 from focoop.methods.base import Logits, Task, Text
 from focoop.methods.promptfl import PromptFL

@@ -29,7 +29,8 @@ import torch
 import torch.nn.functional as F
 from process_meter import Meter
 
-from focoop.config.loading import load, to_flat
+from focoop.config.loading import load
+from focoop.config.writing import to_flat
 from focoop.features.lookup import FeatureSet, save_splits
 from focoop.flower.deploy import processes
 from focoop.flower.deploy.control import ENDED, check

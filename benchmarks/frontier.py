@@ -27,9 +27,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from focoop.config.loading import from_dict, merge, parse_override, read_toml
+from focoop.config.files import read_toml
+from focoop.config.layers import merge, parse_override
+from focoop.config.loading import from_dict
 from focoop.experiments import evaluate_state
-from focoop.experiments.grid import Variant, configured, parse_methods
+from focoop.experiments.presets import configured
+from focoop.experiments.variants import Variant, parse_methods
 from focoop.features.storage import read_file, write_file
 from focoop.federation import simulate, start
 from focoop.federation.simulator import MemoryStore

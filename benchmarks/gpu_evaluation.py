@@ -18,9 +18,12 @@ from gpu_world import LOCAL, Federation, make_clients, make_sets, make_task, wai
 from focoop.clip import load_backbone
 from focoop.clip.text import fused
 from focoop.clip.text.tower import TextTower
-from focoop.federation import evaluation, evaluation_texts, evaluation_together
 from focoop.federation.batched_training import BatchedTrainer
 from focoop.federation.client import train
+from focoop.federation.evaluation import answers, evaluate
+from focoop.federation.evaluation import texts as evaluation_texts
+from focoop.federation.evaluation import together as evaluation_together
+from focoop.federation.evaluation.sets import EvaluationSets, Owned
 from focoop.federation.rounds import client_state, start
 from focoop.federation.simulator import MemoryStore
 from focoop.methods.base import Method, Params, Server, Text
@@ -143,14 +146,14 @@ def evaluations(bench: Bench) -> list[Row]:
         federation.evaluate(method, server, store, sets)
 
     first, together = timed(once)
-    with patched(evaluation, "fits", lambda _: False):
+    with patched(evaluate, "fits", lambda _: False):
         _, alone = timed(once, 3)
         with patched(fused, "products", lambda *_: None):
             _, before = timed(once, 3)
     there = sets.on(device, len(task.classes))
     every = models_of(federation, method, server, store)
     models = [every[client] for client in there.clients]
-    size = partial(evaluation.chunk_size, most=2**20, room=evaluation.DEVICE_CELLS)
+    size = partial(answers.chunk_size, most=2**20, room=answers.DEVICE_CELLS)
     with torch.no_grad():
         text_s = timed(lambda: evaluation_texts.encoded_together(method, models, task))[1]
         texts = evaluation_texts.encoded_together(method, models, task)
@@ -246,11 +249,11 @@ def agreed_evaluation(bench: Bench, tower: TextTower, task: Any, data: list[Any]
     sizes = replace(bench.sizes, text=tower.shape)
     sets = near_sets(make_sets(sizes, 2, len(task.classes)), task)
     models = models_of(federation, method, server, store)
-    here = evaluation.evaluate(method, task, models.__getitem__, sets)
+    here = evaluate.evaluate(method, task, models.__getitem__, sets)
     host = make_task(load_backbone("mini").text, len(task.classes), bench.sizes.words)
     host = replace(host, logit_scale=task.logit_scale)
     moved = [{name: value.cpu() for name, value in model.items()} for model in models]
-    there = evaluation.evaluate(method, host, moved.__getitem__, sets)
+    there = evaluate.evaluate(method, host, moved.__getitem__, sets)
     numbers = [flat(found.summary) for found in (here, there)]
     worst = {k: abs(v - numbers[1][k]) for k, v in numbers[0].items()}
     name = max(worst, key=worst.__getitem__)
@@ -267,8 +270,8 @@ def near_sets(sets: Any, task: Any) -> Any:
     drawn = images.pooled + 0.5 * anchors[images.labels]
     pooled = torch.nn.functional.normalize(drawn, dim=-1)
     labelled = type(images)(pooled, None, images.labels)
-    owned = evaluation.Owned(labelled, sets.test.index)
-    return evaluation.EvaluationSets(owned, {"same@1": owned}, sets.ood)
+    owned = Owned(labelled, sets.test.index)
+    return EvaluationSets(owned, {"same@1": owned}, sets.ood)
 
 
 def flat(value: Any, name: str = "") -> dict[str, float]:

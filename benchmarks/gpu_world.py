@@ -22,7 +22,8 @@ from focoop.clip.text.tower import TextShape, TextTower
 from focoop.clip.tokenizer import Tokenizer
 from focoop.federation.batched_training import BatchedTrainer
 from focoop.federation.client import LocalSettings
-from focoop.federation.evaluation import EvaluationSets, Owned, evaluate
+from focoop.federation.evaluation.evaluate import evaluate
+from focoop.federation.evaluation.sets import EvaluationSets, Owned
 from focoop.federation.rounds import Schedule, client_state, start
 from focoop.federation.simulator import MemoryStore, RoundResult, simulate
 from focoop.methods import available, create

@@ -34,7 +34,8 @@ from benchmarks.frontier import CONFIGS, measured
 from benchmarks.means_attack import told_apart
 from focoop.caching import write_whole
 from focoop.config import RunConfig, from_dict, merge, parse_override, read_toml
-from focoop.experiments.grid import Variant, configured, parse_methods
+from focoop.experiments.presets import configured
+from focoop.experiments.variants import Variant, parse_methods
 from focoop.federation import composed
 from focoop.federation.rounds import RoundSetup, client_round, start
 from focoop.methods import lookup

@@ -16,7 +16,7 @@ CORE_PACKAGES = {"torch", "numpy", "safetensors", "focoop"}
 FOR_PEOPLE = "cli"  # may use the command line's packages at import time
 FLOWER = "flower"  # needs flwr, an extra; nothing but the command line may need it
 # open_clip, an extra, and Triton, which comes with torch where there may be a GPU.
-OPENCLIP = {f"focoop.clip.{name}" for name in ("openclip", "patches", "weights")}
+OPENCLIP = {f"focoop.clip.{name}" for name in ("openclip", "openclip_text", "patches", "weights")}
 OPENCLIP |= {f"focoop.clip.text.{name}" for name in ("kernels", "kernels_attention")}
 OPENCLIP |= {"focoop.methods._bos_triton"}
 # FastAPI, an extra: routes and documents are declared with its types.

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from focoop import __version__
-from focoop.config.loading import RunConfig
+from focoop.config.schema import RunConfig
 from focoop.errors import MissingExtra
 
 ROOT = Path(__file__).resolve().parents[1]

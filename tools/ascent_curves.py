@@ -17,7 +17,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from focoop.experiments.grid import tuned
+from focoop.experiments.presets import tuned
 from focoop.federation import simulate
 from focoop.federation.simulator import MemoryStore
 from focoop.methods import Batch, Params

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from focoop.config.loading import RunConfig
+from focoop.config.schema import RunConfig
 from focoop.experiments.running import run_experiment
 from focoop.runs import RunFolder, start
 from focoop.runs.manifest import collect

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from focoop.config import loading as configuration
-from focoop.config.loading import RunConfig
+from focoop.config import writing
+from focoop.config.schema import RunConfig
 from focoop.features.demo import demo_path
 from focoop.features.feature_set import FeatureSet
 from focoop.features.lookup import save_splits
@@ -143,7 +144,7 @@ class Federation:
             save_splits(self.folder / f"{name}.safetensors", own)
         self.classes = "; ".join(split.classes)
         self.address = f"{server}:{self.port}"
-        (self.folder / "run.toml").write_text(configuration.to_toml(self.config))
+        (self.folder / "run.toml").write_text(writing.to_toml(self.config))
         names = [text for name in self.sites for text in ("--site", name)]
         made = self.begin("coordinator", "keys", "keys", "keys", "--host", server, *names)
         if made.wait(120):

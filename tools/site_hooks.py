@@ -40,7 +40,7 @@ def on_page_content(html: str, page: Any, config: Any, **_: Any) -> str:
 
 def settings() -> str:
     """Return every setting of the schema and of every method as Markdown tables."""
-    from focoop.config.loading import MethodConfig, RunConfig
+    from focoop.config.schema import MethodConfig, RunConfig
     from focoop.fields import GROUPS, grouped
     from focoop.methods import available, lookup
 

@@ -8,26 +8,9 @@ from typing import TYPE_CHECKING
 from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from focoop.config.loading import (
-        TUNED,
-        Override,
-        config_hash,
-        differences,
-        from_dict,
-        from_flat,
-        load,
-        locate,
-        merge,
-        override_tree,
-        parse_override,
-        read_layers,
-        read_toml,
-        shipped,
-        to_dict,
-        to_flat,
-        to_toml,
-        tree_of,
-    )
+    from focoop.config.files import TUNED, locate, read_layers, read_toml, shipped
+    from focoop.config.layers import Override, merge, override_tree, parse_override, tree_of
+    from focoop.config.loading import from_dict, from_flat, load
     from focoop.config.schema import (
         AUTO_CALIBRATION,
         DataConfig,
@@ -35,6 +18,7 @@ if TYPE_CHECKING:
         NegativesConfig,
         RunConfig,
     )
+    from focoop.config.writing import config_hash, differences, to_dict, to_flat, to_toml
 
 __all__ = [
     "AUTO_CALIBRATION",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from focoop.data import download, ready_features, registry, sources
     from focoop.data.check_report import Report, Row, inspect
     from focoop.data.class_names import plain
+    from focoop.data.client_folders import clients_of
     from focoop.data.completeness import on_disk, refuse_incomplete
     from focoop.data.content_hash import data_hash
     from focoop.data.corruptions.apply import CORRUPTIONS, SEVERITIES, check
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from focoop.data.ready_features import use
     from focoop.data.registry import available, data_root, lookup, read_corrupted
     from focoop.data.sources import OWN, advice, held_out_note, open_images
-    from focoop.data.tables import clients_of
     from focoop.data.views import RECIPE, altered
 
 __all__ = [

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from focoop.data import tables as own
+from focoop.data import client_folders
 from focoop.data.class_names import FILES
 from focoop.data.content_hash import file_hashes
 from focoop.data.depth import bits, whites_of
@@ -100,7 +100,7 @@ def inspect(kind: str, target: str, split: str = ALL, root: str | Path | None = 
     Raises:
         DataError: the dataset is not there, or its layout is not understood.
     """
-    clients = kind in OWN and own.clients_of(kind, Path(target).expanduser())
+    clients = kind in OWN and client_folders.clients_of(kind, Path(target).expanduser())
     by = "client" if clients else "domain"
     images = open_images(kind, target, split, root=root, by=by, check=False)
     findings = examine(images)
@@ -185,7 +185,7 @@ def _nested(kind: str, target: str, images: ImageSet) -> dict[str, list[str]]:
         depth = 2 if folder_splits(path) == (ALL,) else 3
         deeper = [file for file in images.files if file.count("/") >= depth]
     elif kind == "clients":
-        listed = own.listings(path)
+        listed = client_folders.listings(path)
         splits = images.splits or [""] * len(images)
         deeper = [
             file
@@ -203,7 +203,7 @@ def _left_out(kind: str, target: str, by: str) -> dict[str, tuple[str, ...]]:
         return {}
     path = Path(target).expanduser()
     files = walk(path)
-    listed = own.listings(path) if by == "client" else {}
+    listed = client_folders.listings(path) if by == "client" else {}
     known = set(open_images(kind, target, ALL, by=by, check=False).files)
     lost = [file for file in files.images if file not in known]
     unlisted = tuple(file for file in lost if file.split("/")[0] in listed)

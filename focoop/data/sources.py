@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from focoop.data import registry, tables
+from focoop.data import client_folders, hub, registry, tables
 from focoop.data.dataset_spec import Source
 from focoop.data.folder_tree import lost, walk
 from focoop.data.folders import ALL, SPLITS, folder_splits, read_folder
@@ -48,7 +48,7 @@ def open_images(
     if kind == "name":
         return registry.read(target, split, root)
     if kind == "hf":
-        return tables.read_hub(target, split)
+        return hub.read_hub(target, split)
     path = Path(target).expanduser()
     table = _table(kind, path, by)
 
@@ -264,7 +264,7 @@ def listed_note(kind: str, target: str, by: str = "domain") -> str:
     """
     if kind != "clients" and not (kind == "folder" and by == "client"):
         return ""
-    listed = tables.listings(Path(target).expanduser())
+    listed = client_folders.listings(Path(target).expanduser())
     summary = ", ".join(f"{client} by {name}" for client, name in listed.items())
     return f"{kind}:{target}: tables list the images: {summary}" if summary else ""
 
@@ -274,7 +274,7 @@ def _table(kind: str, path: Path, by: str) -> tables.Table | None:
     if kind == "csv":
         return tables.csv_table(path, by)
     if kind == "clients" or by == "client":
-        return tables.clients_table(path)
+        return client_folders.clients_table(path)
     return None
 
 

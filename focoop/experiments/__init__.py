@@ -11,14 +11,15 @@ if TYPE_CHECKING:
     from focoop.experiments import comparison, tables
     from focoop.experiments.comparison import Outcome, grouped, line, row
     from focoop.experiments.evaluation import OpenedRun, evaluate_state, open_state
-    from focoop.experiments.grid import Cell, Point, parse_methods, parse_seeds, plan, tuned
-    from focoop.experiments.grid import Settings as GridSettings
+    from focoop.experiments.grid import Cell, Point, parse_seeds, plan
     from focoop.experiments.naming import (
         PartitionView,
         describe_partition,
         names_of,
         refuse_other_data,
     )
+    from focoop.experiments.presets import Settings as GridSettings
+    from focoop.experiments.presets import tuned
     from focoop.experiments.rescoring import ScoreFunction, with_score
     from focoop.experiments.running import OnRound, run_experiment
     from focoop.experiments.sweeps import (
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         told,
         write_choice,
     )
+    from focoop.experiments.variants import parse_methods
     from focoop.experiments.workers import default_jobs
 
 __all__ = [

@@ -16,7 +16,8 @@ from typing import Any
 from focoop.errors import ConfigError, MissingExtra
 from focoop.experiments import tables
 from focoop.experiments.comparison import Outcome, row
-from focoop.experiments.grid import Point, safe, split_list
+from focoop.experiments.grid import Point, safe
+from focoop.experiments.variants import split_list
 from focoop.runs import write
 
 COLUMNS = ("own", "all", "corrupted", "ausuc")  # what is drawn, beside the OOD sets

@@ -25,18 +25,10 @@ from focoop.config import (
 from focoop.errors import ConfigError
 from focoop.experiments.answering import answers_of
 from focoop.experiments.comparison import Watch, run
-from focoop.experiments.grid import (
-    Cell,
-    Settings,
-    Variant,
-    configured,
-    name_of,
-    parse_methods,
-    read_settings,
-    safe,
-    variants_for,
-)
+from focoop.experiments.grid import Cell, safe
+from focoop.experiments.presets import Settings, configured, name_of, read_settings
 from focoop.experiments.tuning_report import Choice, Point, Study, choose
+from focoop.experiments.variants import Variant, parse_methods, variants_for
 from focoop.fields import grids
 from focoop.methods import lookup
 from focoop.seeds import numpy_generator

@@ -12,7 +12,8 @@ from typing import Any
 from focoop.config import RunConfig, from_dict, to_dict
 from focoop.errors import ConfigError, nearest
 from focoop.experiments.comparison import Outcome, failure
-from focoop.experiments.grid import TUNABLE, Cell, safe
+from focoop.experiments.grid import Cell, safe
+from focoop.experiments.presets import TUNABLE
 from focoop.fields import toml_value
 from focoop.runs import write
 

@@ -13,13 +13,9 @@ from focoop.lazy import lazy_names
 if TYPE_CHECKING:
     from focoop.federation.answer_choices import PriorChoice, evaluate_choices
     from focoop.federation.client import SCHEDULES, LocalSettings
-    from focoop.federation.evaluation import (
-        Evaluation,
-        EvaluationSets,
-        Owned,
-        evaluate,
-        summary_of,
-    )
+    from focoop.federation.evaluation.evaluate import evaluate
+    from focoop.federation.evaluation.rows import Evaluation, summary_of
+    from focoop.federation.evaluation.sets import EvaluationSets, Owned
     from focoop.federation.rounds import (
         PrivateStore,
         RoundSetup,

@@ -14,14 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from focoop.federation.evaluation import (
-    EvaluationSets,
-    Outputs,
-    Side,
-    chunk_size,
-    classes_of,
-    frontier_of,
-)
+from focoop.federation.evaluation.answers import Outputs, Side, chunk_size
+from focoop.federation.evaluation.rows import frontier_of
+from focoop.federation.evaluation.sets import EvaluationSets, classes_of
 from focoop.functional import metrics
 from focoop.methods import Logits, Method, Params, Task, Text
 

@@ -16,7 +16,7 @@ from focoop.cli import info, screen
 from focoop.cli.console import Screen
 from focoop.cli.doctor import Check
 from focoop.cli.screen import Rounds
-from focoop.config import loading
+from focoop.config import loading, schema
 from focoop.methods import available
 from tests.toy_command import FAST, SlowClock, call
 
@@ -184,7 +184,7 @@ def test_no_word_is_broken_on_a_narrow_screen(
         narrow = call(*arguments).stdout
         assert broken(whole, narrow, width) == set()
         if command.startswith("config"):
-            assert loading.from_dict(tomllib.loads(narrow)) == loading.RunConfig()
+            assert loading.from_dict(tomllib.loads(narrow)) == schema.RunConfig()
 
 
 def test_a_screen_leaves_brackets_and_long_paths_as_they_are() -> None:
@@ -227,7 +227,7 @@ def test_methods_and_config_tell_what_the_code_says() -> None:
     )
     assert all(name in shown for name in available())
     text = call("config", "--set", "seed=3", "--untuned").stdout
-    assert loading.from_dict(tomllib.loads(text)) == loading.RunConfig(seed=3)
+    assert loading.from_dict(tomllib.loads(text)) == schema.RunConfig(seed=3)
     assert "# communication rounds T" in text
     assert json.loads(call("config", "--json").stdout)["federation"]["rounds"] == 25
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from focoop.cli import app, completion, main, settings_outline
-from focoop.config import loading
+from focoop.config import files, loading, schema, writing
 from focoop.data import registry
 from focoop.features import demo
 from focoop.fields import fields_of
@@ -55,8 +55,8 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_outline_is_the_schema(method: str) -> None:
     resolved = loading.from_dict({"method": {"name": method}})
     told = settings_outline.settings(method)
-    assert set(told) == {key for key, _, _ in loading.describe(resolved)}
-    holders = {name: getattr(resolved, name) for name in loading.to_dict(resolved)}
+    assert set(told) == {key for key, _, _ in writing.describe(resolved)}
+    holders = {name: getattr(resolved, name) for name in writing.to_dict(resolved)}
     holders["method"] = resolved.method.settings
     for section, holder in holders.items():
         if not hasattr(holder, "__dataclass_fields__"):
@@ -74,7 +74,7 @@ def test_names_are_those_of_the_registries() -> None:
     assert settings_outline.methods() == list(available())
     assert settings_outline.datasets() == list(registry.available())
     assert completion._demo() == sorted(f"demo:{name}" for name in demo.names())
-    assert completion.config_names() == loading.shipped_names()
+    assert completion.config_names() == files.shipped_names()
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_bash_is_offered(line: str, offered: list[str], bash: Offers) -> None:
 
 def test_several_keys_come_before_any_value(bash: Offers) -> None:
     found = bash("focoop run --set federation.")
-    keys = [key for key, _, _ in loading.describe(loading.RunConfig())]
+    keys = [key for key, _, _ in writing.describe(schema.RunConfig())]
     assert found == [f"{key}=" for key in keys if key.startswith("federation.")]
 
 

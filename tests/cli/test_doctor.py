@@ -15,7 +15,7 @@ from focoop.cli import doctor
 from focoop.cli.doctor import findings
 from focoop.clip import weights
 from focoop.config import loading
-from focoop.config.loading import RunConfig
+from focoop.config.schema import RunConfig
 from focoop.data import registry
 from focoop.errors import DataError
 from focoop.features import demo

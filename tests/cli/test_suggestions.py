@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from focoop.config import loading
+from focoop.config import files, loading
 from focoop.data import dataset_spec, registry
 from focoop.errors import ConfigError, DataError, closest, folded, nearest
-from focoop.experiments import grid
+from focoop.experiments import presets, variants
 from focoop.methods import SPELLINGS, available, lookup
 
 PACKAGE = Path(__file__).resolve().parents[2] / "focoop"
@@ -36,7 +36,7 @@ def test_methods_by_other_spellings(written: str, meant: str) -> None:
     with pytest.raises(ConfigError, match=f"nearest is '{meant}'"):
         lookup(written)
     with pytest.raises(ConfigError, match=f"nearest is '{meant}'"):
-        grid.configured({}, "any", grid.Variant(written, written), None)
+        presets.configured({}, "any", variants.Variant(written, written), None)
 
 
 def test_spellings_name_methods_that_exist() -> None:
@@ -96,7 +96,7 @@ def test_a_file_of_ones_own_is_suggested_first(
 
 
 def test_every_kind_of_data_is_told_from_a_file() -> None:
-    assert set(loading.DATA_KINDS) == set(dataset_spec.KINDS)
+    assert set(files.DATA_KINDS) == set(dataset_spec.KINDS)
 
 
 def test_one_function_suggests() -> None:
@@ -105,5 +105,5 @@ def test_one_function_suggests() -> None:
 
 
 def test_names_with_a_dot_are_found() -> None:
-    found = loading.locate(Path("settings/cifar100-dir0.1"))
+    found = files.locate(Path("settings/cifar100-dir0.1"))
     assert found.is_file() and found.name == "cifar100-dir0.1.toml"

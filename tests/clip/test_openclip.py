@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from focoop.clip.openclip import OpenClipBackbone, build, refusal_of, wrap
+from focoop.clip.openclip import OpenClipBackbone, build, wrap
+from focoop.clip.openclip_text import refusal_of
 from focoop.errors import BackboneError, ConfigError
 from focoop.seeds import torch_generator
 

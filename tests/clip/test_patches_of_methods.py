@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 from focoop.clip.openclip import OpenClipBackbone, build, wrap
-from focoop.config import loading
+from focoop.config import loading, schema
 from focoop.errors import BackboneError, DataError, MethodError
 from focoop.experiments.running import run_experiment
 from focoop.features.lookup import open_features, patch_kind_of, save_splits
@@ -53,8 +53,8 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def settings(images: Path) -> Callable[..., loading.RunConfig]:
-    def made(method: str, *more: str) -> loading.RunConfig:
+def settings(images: Path) -> Callable[..., schema.RunConfig]:
+    def made(method: str, *more: str) -> schema.RunConfig:
         overrides = [
             f"data.id=folder:{images}",
             "data.corrupted=[]",
@@ -83,7 +83,7 @@ def test_a_run_sees_the_kind_its_method_reads(
     kind: str,
     vit: OpenClipBackbone,
     images: Path,
-    settings: Callable[..., loading.RunConfig],
+    settings: Callable[..., schema.RunConfig],
     loads_vit: None,
 ) -> None:
     built = scenario.build_scenario(settings(method, "data.with_patches=true"))
@@ -117,7 +117,7 @@ def test_kinds_are_cached_apart(vit: OpenClipBackbone, images: Path, tmp_path: P
 
 @pytest.mark.parametrize("method", [name for name, kind in READS.items() if kind])
 def test_every_patch_method_trains_on_a_vit(
-    method: str, settings: Callable[..., loading.RunConfig], loads_vit: None, tmp_path: Path
+    method: str, settings: Callable[..., schema.RunConfig], loads_vit: None, tmp_path: Path
 ) -> None:
     more = ("federation.rounds=4", "federation.lr=0.3", "backbone.logit_scale=10.0")
     chosen = settings(method, "data.with_patches=true", *more)
@@ -131,7 +131,7 @@ def test_every_patch_method_trains_on_a_vit(
 
 @pytest.mark.parametrize("method", [name for name, kind in READS.items() if kind])
 def test_without_patches_the_run_is_refused_before_anything_is_loaded(
-    method: str, settings: Callable[..., loading.RunConfig], monkeypatch: pytest.MonkeyPatch
+    method: str, settings: Callable[..., schema.RunConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scenario, "load_backbone", None)
     with pytest.raises(MethodError, match=rf"{method} .*data\.with_patches=true"):
@@ -139,7 +139,7 @@ def test_without_patches_the_run_is_refused_before_anything_is_loaded(
 
 
 def test_a_backbone_without_the_kind_is_refused_before_images_are_encoded(
-    settings: Callable[..., loading.RunConfig], monkeypatch: pytest.MonkeyPatch
+    settings: Callable[..., schema.RunConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backbone = toy_backbone()
     monkeypatch.setattr(scenario, "load_backbone", lambda *rest, **more: backbone)

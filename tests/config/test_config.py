@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from focoop import fields
-from focoop.config import loading, schema
-from focoop.config.loading import RunConfig
+from focoop.config import loading, schema, writing
+from focoop.config.schema import RunConfig
 from focoop.errors import ConfigError
 from focoop.methods import available
 
@@ -47,12 +47,12 @@ def trees(draw: st.DrawFn) -> dict[str, Any]:
 @given(trees())
 def test_toml_and_flat_round_trips_are_exact(tree: dict[str, Any]) -> None:
     original = loading.from_dict(tree)
-    text = loading.to_toml(original)
+    text = writing.to_toml(original)
     again = loading.from_dict(tomllib.loads(text))
     assert again == original
-    assert loading.to_toml(again) == text
-    assert loading.from_dict(tomllib.loads(loading.to_toml(original, docs=True))) == original
-    flat = loading.to_flat(original)
+    assert writing.to_toml(again) == text
+    assert loading.from_dict(tomllib.loads(writing.to_toml(original, docs=True))) == original
+    flat = writing.to_flat(original)
     assert loading.from_flat(flat) == original
     # Flower hands the keys over in any order.
     assert loading.from_flat(dict(sorted(flat.items(), reverse=True))) == original
@@ -70,8 +70,8 @@ def test_toml_strings_are_read_back_by_the_standard_parser(text: str) -> None:
 @pytest.mark.parametrize("method", available())
 def test_every_method_setting_is_documented_and_round_trips(method: str) -> None:
     made = loading.load(None, [f"method.name={method}"])
-    assert loading.from_dict(tomllib.loads(loading.to_toml(made))) == made
-    undocumented = [key for key, _, doc in loading.describe(made) if not doc]
+    assert loading.from_dict(tomllib.loads(writing.to_toml(made))) == made
+    undocumented = [key for key, _, doc in writing.describe(made) if not doc]
     assert undocumented == []
 
 
@@ -79,7 +79,7 @@ def test_every_method_setting_is_documented_and_round_trips(method: str) -> None
 def test_every_method_setting_has_a_group_under_which_it_is_shown(method: str) -> None:
     made = loading.load(None, [f"method.name={method}"])
     assert "" not in fields.grouped(type(made.method.settings))
-    shown = loading.to_toml(made, docs=True).partition("[method]")[2]
+    shown = writing.to_toml(made, docs=True).partition("[method]")[2]
     group, under = "", {}
     for line in shown.splitlines():
         group = line[2:].partition(":")[0] if line.startswith("# ") else group
@@ -88,7 +88,7 @@ def test_every_method_setting_has_a_group_under_which_it_is_shown(method: str) -
     assert under == {
         one.name: one.metadata["group"] for one in dataclasses.fields(made.method.settings)
     }
-    assert loading.from_dict(tomllib.loads(loading.to_toml(made, docs=True))) == made
+    assert loading.from_dict(tomllib.loads(writing.to_toml(made, docs=True))) == made
 
 
 def test_a_group_that_is_none_is_refused_where_it_is_declared() -> None:
@@ -176,27 +176,27 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_hash_names_values_not_spelling() -> None:
-    assert loading.config_hash(RunConfig()) == loading.config_hash(loading.load())
-    assert loading.config_hash(loading.load(None, ["federation.lr=2"])) == loading.config_hash(
+    assert writing.config_hash(RunConfig()) == writing.config_hash(loading.load())
+    assert writing.config_hash(loading.load(None, ["federation.lr=2"])) == writing.config_hash(
         loading.load(None, ["federation.lr=2.0"])
     )
-    assert loading.config_hash(RunConfig(seed=1)) != loading.config_hash(RunConfig())
+    assert writing.config_hash(RunConfig(seed=1)) != writing.config_hash(RunConfig())
 
 
 def test_direct_construction_is_checked_too() -> None:
     with pytest.raises(ConfigError, match="partition.clients"):
-        loading.PartitionConfig(clients=0)
+        schema.PartitionConfig(clients=0)
     with pytest.raises(ConfigError, match="settings of its own class"):
-        loading.MethodConfig("promptfl", available()["focoop"].Config())
-    assert type(loading.FederationConfig(lr=3).lr) is float
+        schema.MethodConfig("promptfl", available()["focoop"].Config())
+    assert type(schema.FederationConfig(lr=3).lr) is float
 
 
 def test_differences_name_old_and_new() -> None:
-    lines = loading.differences(RunConfig(), loading.load(None, ["seed=4", "method.name=zeroshot"]))
+    lines = writing.differences(RunConfig(), loading.load(None, ["seed=4", "method.name=zeroshot"]))
     assert "seed: 0 -> 4" in lines
     assert any(line.startswith("method.gamma: ") and line.endswith(" -> absent") for line in lines)
     changed = loading.load(None, ['data.validation_ood=["demo:sun"]'])
-    assert loading.differences(RunConfig(), changed) == ['data.validation_ood: [] -> ["demo:sun"]']
+    assert writing.differences(RunConfig(), changed) == ['data.validation_ood: [] -> ["demo:sun"]']
 
 
 def test_optional_and_literal_fields() -> None:
@@ -249,13 +249,13 @@ def test_what_is_left_to_the_data_is_settled_by_it() -> None:
 
 def test_a_run_folder_says_what_a_file_to_edit_leaves_to_the_data() -> None:
     made = loading.load(None, ["data.id=folder:x"])
-    assert "shots = 0\n" in loading.to_toml(made) and "ood = []\n" in loading.to_toml(made)
-    edited = loading.to_toml(loading.load(), docs=True)
+    assert "shots = 0\n" in writing.to_toml(made) and "ood = []\n" in writing.to_toml(made)
+    edited = writing.to_toml(loading.load(), docs=True)
     assert "shots = -1  #" in edited and "(here: 8)" in edited and 'ood = ["auto"]  #' in edited
     moved = edited.replace('id = "demo:cifar100"', 'id = "folder:x"')
     assert loading.from_dict(tomllib.loads(moved)) == made
     fixed = loading.load(None, ["data.id=folder:x", "partition.shots=4"])
-    assert "shots = 4  #" in loading.to_toml(fixed, docs=True)
+    assert "shots = 4  #" in writing.to_toml(fixed, docs=True)
 
 
 def test_sites_with_images_of_their_own_have_the_settings_for_those() -> None:
@@ -264,10 +264,10 @@ def test_sites_with_images_of_their_own_have_the_settings_for_those() -> None:
         assert (own.data.ood, own.data.corrupted, own.partition.shots) == ((), (), 0)
     told = loading.load(None, ["partition.shots=2", 'data.ood=["demo:dtd"]'], own=True)
     assert (told.data.ood, told.data.corrupted, told.partition.shots) == (("demo:dtd",), (), 2)
-    assert loading.from_flat(loading.to_flat(told)) == told
+    assert loading.from_flat(writing.to_flat(told)) == told
 
 
 def test_a_methods_settings_may_come_before_its_name() -> None:
     wanted = loading.load(None, ["method.name=focoop", "method.context_tokens=3"])
-    flat = loading.to_flat(wanted)
+    flat = writing.to_flat(wanted)
     assert loading.from_flat(dict(reversed(flat.items()))) == wanted

@@ -11,7 +11,7 @@ import torch
 
 from focoop import fields
 from focoop.clip import load_backbone
-from focoop.config import from_dict, load, loading
+from focoop.config import files, from_dict, load
 from focoop.config.schema import SECTIONS, RunConfig
 from focoop.errors import BackboneError, ConfigError
 from focoop.federation import Edges
@@ -170,7 +170,7 @@ def test_an_estimate_counts_the_steps_that_training_takes(tmp_path: Path) -> Non
 
 
 def test_ordinary_settings_are_far_from_any_limit(mini: Any) -> None:
-    configs = sorted((Path(loading.PACKAGE).parent / "configs").glob("*.toml"))
+    configs = sorted((Path(files.PACKAGE).parent / "configs").glob("*.toml"))
     for path in configs:
         config = load(path)
         clients = config.partition.clients or 10

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from focoop.config import loading
-from focoop.config.loading import RunConfig
+from focoop.config import files, loading, writing
+from focoop.config.schema import RunConfig
 from focoop.errors import ConfigError
-from focoop.experiments.grid import TUNABLE, plan, tuned
+from focoop.experiments.grid import plan
+from focoop.experiments.presets import TUNABLE, tuned
 from focoop.runs import LOG, RunFolder
 from tests.toy_command import FAST, ROOT, call
 
@@ -29,13 +30,13 @@ def write(path: Path, text: str) -> Path:
 
 
 def test_what_nobody_says_is_tuned_and_what_is_said_stays(tmp_path: Path) -> None:
-    preset = loading.read_toml(PRESETS / "promptfl.toml")
+    preset = files.read_toml(PRESETS / "promptfl.toml")
     name = ("method.name=promptfl",)
     found, used = tuned(None, name, PRESETS)
     assert used == [PRESETS / "promptfl.toml"]
     for section, values in preset.items():
         for key, value in values.items():
-            assert loading.to_dict(found)[section][key] == value
+            assert writing.to_dict(found)[section][key] == value
     file = write(tmp_path / "mine.toml", "[federation]\nlr = 0.7\n[method]\nname = 'promptfl'\n")
     found, _ = tuned(file, ("backbone.logit_scale=7",), PRESETS)
     assert (found.federation.lr, found.backbone.logit_scale) == (0.7, 7.0)
@@ -48,7 +49,7 @@ def test_a_default_that_is_written_out_is_a_word_of_the_user(tmp_path: Path) -> 
     lr = RunConfig().federation.lr
     file = write(tmp_path / "mine.toml", f"[federation]\nlr = {lr}\n")
     assert tuned(file, (), PRESETS)[0].federation.lr == lr
-    whole = write(tmp_path / "whole.toml", loading.to_toml(RunConfig(seed=3)))
+    whole = write(tmp_path / "whole.toml", writing.to_toml(RunConfig(seed=3)))
     assert tuned(whole, (), PRESETS) == (RunConfig(seed=3), [])  # as a run folder's config.toml
     over = write(tmp_path / "over.toml", f'extends = "{CONFIGS / "base.toml"}"\nseed = 3\n')
     found, used = tuned(over, (), PRESETS)  # base.toml spells out the defaults for everybody
@@ -109,11 +110,11 @@ def test_run_says_so_and_the_folder_holds_the_values(tmp_path: Path) -> None:
     assert told in result.stderr and told not in result.stdout
     assert told in (tmp_path / "run" / LOG).read_text()
     folder = RunFolder.open(tmp_path / "run")
-    chosen = loading.read_toml(PRESETS / "promptfl.toml")["federation"]
+    chosen = files.read_toml(PRESETS / "promptfl.toml")["federation"]
     assert folder.config.federation.lr == chosen["lr"]
     assert folder.config.federation.lr_schedule == chosen["lr_schedule"] == "cosine"
     shown = json.loads(call("config", *FAST, "--set=federation.rounds=0", "--json").stdout)
-    assert shown == loading.to_dict(folder.config)
+    assert shown == writing.to_dict(folder.config)
     plain = call("run", *FAST, "--set=federation.rounds=0", "--untuned", "--out", "plain")
     assert "tuned settings" not in plain.stderr
     assert RunFolder.open(Path("plain")).config.federation.lr == RunConfig().federation.lr
@@ -123,5 +124,5 @@ def test_run_says_so_and_the_folder_holds_the_values(tmp_path: Path) -> None:
 
 def test_every_preset_is_one_and_of_a_setting_that_can_be_tuned() -> None:
     for path in PRESETS.glob("*.toml"):
-        tree = loading.read_toml(path)
+        tree = files.read_toml(path)
         assert set(tree) <= {"method", *TUNABLE}

@@ -11,9 +11,10 @@ from focoop.cli import app
 from focoop.config.loading import load
 from focoop.data import read_folder
 from focoop.data.class_names import name_of, named_classes
+from focoop.data.client_folders import clients_table
 from focoop.data.labels import MISSING, is_code, is_missing
 from focoop.data.sources import advice
-from focoop.data.tables import clients_table, csv_table
+from focoop.data.tables import csv_table
 from focoop.errors import DataError
 from focoop.scenario.assignment import client_split, make_split
 from tests.data.trees import plant, write

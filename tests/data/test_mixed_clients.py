@@ -9,8 +9,9 @@ from PIL import Image
 
 from focoop.config.loading import load
 from focoop.data.check_report import NO_SPLIT, UNLISTED, inspect
+from focoop.data.client_folders import clients_table
 from focoop.data.sources import advice, held_out_note, is_divided, listed_note
-from focoop.data.tables import clients_table, listing
+from focoop.data.tables import listing
 from focoop.errors import DataError
 from focoop.scenario.assignment import Split, client_split, make_split
 from focoop.seeds import numpy_generator

@@ -10,8 +10,10 @@ import pytest
 from PIL import Image
 
 from focoop.data import read_folder, unreadable
+from focoop.data.client_folders import clients_table
+from focoop.data.hub import read_hub
 from focoop.data.sources import open_images, splits_of
-from focoop.data.tables import clients_table, csv_table, read_hub
+from focoop.data.tables import csv_table
 from focoop.errors import DataError, MissingExtra
 from tests.data.trees import plant, write
 

@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from focoop.cli import app
-from focoop.config import loading
+from focoop.config import loading, schema, writing
 from focoop.config.schema import SECTIONS
 from focoop.methods import available
 
@@ -45,7 +45,7 @@ def find(path: tuple[str, ...]) -> click.Command:
 
 WHOLE = typer.main.get_command(app)
 PATHS = list(commands(WHOLE))
-CONFIG = loading.RunConfig()
+CONFIG = schema.RunConfig()
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def settings() -> set[str]:
     return {
         key
         for name in available()
-        for key, _, _ in loading.describe(loading.from_dict({"method": {"name": name}}))
+        for key, _, _ in writing.describe(loading.from_dict({"method": {"name": name}}))
     }
 
 
@@ -141,6 +141,6 @@ def test_no_help_cuts_a_word(width: int) -> None:
 @pytest.mark.parametrize("command", ["run", "coordinator"])
 def test_the_folder_of_a_run_is_said_to_be_named_by_a_setting(command: str) -> None:
     told = next(one.help for one in find((command,)).params if "--out" in one.opts)
-    assert "setting name" in told and "name" in {key for key, _, _ in loading.describe(CONFIG)}
-    assert loading.RunConfig(name="mine").title == "mine"
+    assert "setting name" in told and "name" in {key for key, _, _ in writing.describe(CONFIG)}
+    assert schema.RunConfig(name="mine").title == "mine"
     assert CONFIG.title == "cifar100-pathological-focoop-0"

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import focoop
 from focoop.cli import app
-from focoop.config import loading
+from focoop.config import loading, writing
 from focoop.methods import available
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,9 +137,9 @@ def test_the_settings_page_has_every_setting_with_its_default(site: Path) -> Non
     assert rest
     flat = {row[0]: row[1] for row in cells(common)}
     known = loading.load(None)
-    wanted = [(key, value) for key, value, _ in loading.describe(known)]
+    wanted = [(key, value) for key, value, _ in writing.describe(known)]
     assert set(flat) == {key for key, _ in wanted if not key.startswith("method.")}
-    toml = tomllib.loads(loading.to_toml(known))
+    toml = tomllib.loads(writing.to_toml(known))
     for key, default in flat.items():
         section, _, name = key.rpartition(".")
         if key not in ("data.corrupted", "data.ood", "partition.shots"):  # they depend on the data
@@ -148,7 +148,7 @@ def test_the_settings_page_has_every_setting_with_its_default(site: Path) -> Non
     for name in available():
         part = re.search(rf'<h3 id="{name}">(.*?)(?:<h3|</article>)', rest, flags=re.S)
         assert part is not None, name
-        own = loading.describe(loading.from_dict({"method": {"name": name}}))
+        own = writing.describe(loading.from_dict({"method": {"name": name}}))
         keys = {key for key, _, _ in own if key.startswith("method.")} - {"method.name"}
         assert {row[0] for row in cells(part[1])} == keys
 

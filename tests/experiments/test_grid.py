@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from focoop.errors import ConfigError
-from focoop.experiments import grid
+from focoop.experiments import grid, variants
 from focoop.methods import available
 from tests.toy_setting import toy_plan, write_setting
 
 
 def test_methods_are_read_with_their_own_settings() -> None:
-    found = grid.parse_methods('promptfl, focoop:bos=false,goc=false,a:x=[1, 2],y="p,q"')
+    found = variants.parse_methods('promptfl, focoop:bos=false,goc=false,a:x=[1, 2],y="p,q"')
     assert found is not None
     assert [(one.name, one.overrides) for one in found] == [
         ("promptfl", ()),
@@ -21,9 +21,9 @@ def test_methods_are_read_with_their_own_settings() -> None:
         ("a", ("method.x=[1, 2]", 'method.y="p,q"')),
     ]
     assert found[1].label == "focoop:bos=false,goc=false"
-    assert grid.parse_methods("all") is None
+    assert variants.parse_methods("all") is None
     with pytest.raises(ConfigError, match="--methods"):
-        grid.parse_methods("bos=false")
+        variants.parse_methods("bos=false")
 
 
 def test_layers_override_one_another_in_order(tmp_path: Path) -> None:
@@ -86,9 +86,9 @@ def test_cells_of_a_setting_come_together(tmp_path: Path) -> None:
 
 def test_all_means_every_method_that_the_setting_feeds() -> None:
     pooled = [name for name, kind in available().items() if not kind.patch_kind]
-    assert [one.name for one in grid.variants_for(None, {})] == pooled
+    assert [one.name for one in variants.variants_for(None, {})] == pooled
     with_patches = {"data": {"with_patches": True}}
-    assert [one.name for one in grid.variants_for(None, with_patches)] == list(available())
+    assert [one.name for one in variants.variants_for(None, with_patches)] == list(available())
 
 
 @given(st.text(max_size=300))

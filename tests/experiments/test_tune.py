@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from focoop.cli import app
-from focoop.config.loading import from_dict, to_dict
+from focoop.config.loading import from_dict
+from focoop.config.writing import to_dict
 from focoop.errors import ConfigError
 from focoop.experiments import tuning, tuning_report
 from focoop.experiments.answering import ANSWERS, answers_of

@@ -12,14 +12,10 @@ from torch import Tensor
 
 from focoop.clip.base import LabelledFeatures
 from focoop.errors import DataError
-from focoop.federation import evaluation
-from focoop.federation.evaluation import (
-    EvaluationSets,
-    Owned,
-    answers,
-    chunk_size,
-    evaluate,
-)
+from focoop.federation.evaluation import answers as answering
+from focoop.federation.evaluation.answers import answers, chunk_size
+from focoop.federation.evaluation.evaluate import evaluate
+from focoop.federation.evaluation.sets import EvaluationSets, Owned
 from focoop.functional import metrics, scores
 from focoop.methods import create
 from focoop.methods.base import (
@@ -254,11 +250,11 @@ def test_chunks_shrink_with_prompts_and_patches() -> None:
         parts = torch.zeros(1, 1, 1).expand(9, patches, width) if patches else None
         return chunk_size(text, LabelledFeatures(torch.zeros(9, 4), parts, torch.zeros(9)))
 
-    assert size(100, 100, 0) == evaluation.CHUNK
+    assert size(100, 100, 0) == answering.CHUNK
     for case in ((1000, 1000, 0), (1000, 100, 196), (100, 100, 16), (100, 0, 196)):
         classes, words, patches = case
         cells = 8 * (classes + words) + patches * (classes + 512)
-        assert size(*case) * cells <= evaluation.CELLS < (size(*case) + 1) * cells
+        assert size(*case) * cells <= answering.CELLS < (size(*case) + 1) * cells
     assert size(10**7, 10**7, 1) == 1
 
 

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 
 from focoop.clip import LabelledFeatures
 from focoop.federation import Evaluation, EvaluationSets, Owned, evaluate, summary_of
-from focoop.federation.evaluation import chunk_size
-from focoop.federation.evaluation_texts import encoded, encoded_together
-from focoop.federation.evaluation_together import evaluate_together
+from focoop.federation.evaluation.answers import chunk_size
+from focoop.federation.evaluation.texts import encoded, encoded_together
+from focoop.federation.evaluation.together import evaluate_together
 from focoop.methods import Method, Params, Task, available, create
 from focoop.seeds import torch_generator
 from tests.methods.contract_toy import PATCHES, make_task

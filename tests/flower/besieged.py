@@ -19,7 +19,9 @@ from flwr.app import RecordDict
 
 from focoop.caching import write_whole
 from focoop.cli.coordinator import study_settings
-from focoop.config.loading import RunConfig, config_hash, load, to_toml
+from focoop.config.loading import load
+from focoop.config.schema import RunConfig
+from focoop.config.writing import config_hash, to_toml
 from focoop.features.demo import demo_path
 from focoop.features.feature_set import FeatureSet
 from focoop.features.lookup import save_splits

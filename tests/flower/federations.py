@@ -7,7 +7,7 @@ from pathlib import Path
 from flwr.app import Context, Message
 
 from focoop.config import loading
-from focoop.config.loading import RunConfig
+from focoop.config.schema import RunConfig
 from focoop.experiments.running import run_experiment
 from focoop.flower import in_process
 from focoop.flower.site import client_app

@@ -24,7 +24,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from safetensors.torch import load
 from torch import Tensor
 
-from focoop.config.loading import RunConfig
+from focoop.config.schema import RunConfig
 from focoop.features.storage import write_file
 from focoop.federation.updates.differential_privacy import ORDERS, WHOLE_ORDERS, clip_change
 from focoop.flower import in_process

@@ -20,7 +20,7 @@ from flwr.app import (
     RecordDict,
 )
 
-from focoop.config.loading import to_flat
+from focoop.config.writing import to_flat
 from focoop.errors import FederationError
 from focoop.flower import in_process
 from focoop.flower.records import METRICS, STATS, UPDATE

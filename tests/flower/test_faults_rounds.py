@@ -17,7 +17,8 @@ import torch
 from flwr.app import Error, Message
 from flwr.proto.node_pb2 import NodeInfo
 
-from focoop.config.loading import RunConfig, to_flat
+from focoop.config.schema import RunConfig
+from focoop.config.writing import to_flat
 from focoop.federation.rounds import sample_clients
 from focoop.flower import in_process
 from focoop.flower.journal import Journal, events, sentence

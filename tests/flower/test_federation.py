@@ -16,10 +16,12 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 from typer.testing import CliRunner
 
 from focoop.cli import app
+from focoop.config import files
 from focoop.config import loading as configuration
-from focoop.config.loading import RunConfig, to_flat, to_toml
+from focoop.config.schema import RunConfig
+from focoop.config.writing import to_flat, to_toml
 from focoop.errors import ConfigError, FederationError
-from focoop.experiments.grid import tuned
+from focoop.experiments.presets import tuned
 from focoop.flower.deploy import join_bundle, study
 from focoop.flower.deploy.enrolment import INVITATION, Enrolment, invite, key_print
 from focoop.flower.deploy.keys import make_keys, make_site_key
@@ -118,7 +120,7 @@ def test_the_commands_make_it_and_a_site_checks_its_bundle(
     short = [*words.replace(" study", " short").replace("toy.toml", "short.toml").split(), "a; b"]
     assert CliRunner().invoke(app, short).exit_code == 0
     given = ["data.id=folder:images", "partition.clients=2"]
-    same, used = tuned(Path("short.toml"), given, configuration.shipped("methods"))
+    same, used = tuned(Path("short.toml"), given, files.shipped("methods"))
     assert configuration.load(Path("short/run.toml"), own=True) == same and used
     done = CliRunner().invoke(app, ["site", "join", "a:1", "--data", "folder:x"])
     assert done.exit_code == 2 and "join bundle" in done.stderr

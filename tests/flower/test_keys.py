@@ -33,7 +33,8 @@ from flwr.supercore.run import Run
 from typer.testing import CliRunner
 
 from focoop.cli import app
-from focoop.config.loading import RunConfig, to_flat, to_toml
+from focoop.config.schema import RunConfig
+from focoop.config.writing import to_flat, to_toml
 from focoop.errors import ConfigError, FederationError
 from focoop.flower.app_bundle import fingerprint
 from focoop.flower.deploy import control, processes

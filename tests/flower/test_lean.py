@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from focoop.config.loading import to_toml
+from focoop.config.writing import to_toml
 from tests.flower.federations import toy_config
 from tests.flower.test_runners import ROOT
 

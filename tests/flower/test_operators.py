@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from focoop.config.loading import to_toml
+from focoop.config.writing import to_toml
 from focoop.runs import RunFolder
 from focoop.scenario.assignment import make_split
 from tests.flower.federations import CLIENTS, toy_config

@@ -14,7 +14,8 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from flwr.app import Context, RecordDict
 
-from focoop.config.loading import RunConfig, to_flat
+from focoop.config.schema import RunConfig
+from focoop.config.writing import to_flat
 from focoop.errors import ConfigError, DataError, FederationError
 from focoop.features.lookup import save_splits
 from focoop.flower import in_process

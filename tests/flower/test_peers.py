@@ -10,7 +10,7 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from focoop.config.loading import RunConfig
+from focoop.config.schema import RunConfig
 from focoop.errors import ConfigError, FederationError
 from focoop.flower import in_process
 from focoop.flower.deploy.enrolment import key_print

@@ -14,7 +14,8 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from focoop.config.loading import config_hash, load, to_flat, to_toml
+from focoop.config.loading import load
+from focoop.config.writing import config_hash, to_flat, to_toml
 from focoop.errors import ConfigError, DataError, FederationError, MethodError
 from focoop.features.lookup import save_splits
 from focoop.flower import in_process

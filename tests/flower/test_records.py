@@ -18,7 +18,9 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 from flwr.app import Array, ConfigRecord, RecordDict
 from flwr.cli.build import build_fab_from_files
 
-from focoop.config.loading import RunConfig, load, to_flat
+from focoop.config.loading import load
+from focoop.config.schema import RunConfig
+from focoop.config.writing import to_flat
 from focoop.errors import ConfigError
 from focoop.flower.records import (
     CONFIG,

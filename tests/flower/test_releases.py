@@ -12,7 +12,8 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 
-from focoop.config.loading import RunConfig, config_hash, to_flat
+from focoop.config.schema import RunConfig
+from focoop.config.writing import config_hash, to_flat
 from focoop.errors import FederationError
 from focoop.features.lookup import save_splits
 from focoop.federation.updates.differential_privacy import Privacy, clip_change, composed

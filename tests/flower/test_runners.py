@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from focoop.config.loading import to_toml
+from focoop.config.writing import to_toml
 from focoop.flower.deploy import processes
 from focoop.flower.deploy.keys import make_keys
 from focoop.runs import RunFolder

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from focoop.config.loading import to_toml
+from focoop.config.writing import to_toml
 from focoop.flower.deploy.enrolment import key_print
 from focoop.flower.identity import registered
 from focoop.flower.site.peers import known_peers

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from focoop import runs
-from focoop.config.loading import RunConfig
+from focoop.config.schema import RunConfig
 from focoop.errors import RunError
 from focoop.runs import RunFolder, durable
 from tests.runs.work import CLIENTS, CONFIG, content, new_manifest, work

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from focoop import runs
-from focoop.config import loading
+from focoop.config import loading, writing
 from focoop.config.schema import RunConfig
 from focoop.errors import RunError
 from focoop.experiments.running import run_experiment
@@ -56,7 +56,7 @@ def test_more_rounds_end_with_the_bits_of_an_uninterrupted_run(
     assert len(content(whole.path)) == 9  # with private tensors of both clients, twice
     parts = RunFolder.open(tmp_path / "parts")
     assert parts.status == "finished" and parts.config.federation.rounds == 4
-    assert parts.manifest["config_hash"] == loading.config_hash(parts.config)
+    assert parts.manifest["config_hash"] == writing.config_hash(parts.config)
     steps = parts.manifest["lengthened"]
     assert [(one["from"], one["to"], one["round"]) for one in steps] == [(1, 2, 1), (2, 4, 2)]
     assert [one["note"] for one in steps] == ["", ""]

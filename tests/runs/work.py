@@ -11,7 +11,7 @@ import torch
 
 from focoop import runs
 from focoop.caching import sealed
-from focoop.config.loading import RunConfig
+from focoop.config.schema import RunConfig
 from focoop.seeds import torch_generator
 
 ROUNDS, CLIENTS = 4, 3

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from focoop.clip.base import Backbone
-from focoop.config import loading
+from focoop.config import loading, writing
 from focoop.config.schema import RunConfig
 from focoop.errors import ConfigError, DataError
 from focoop.features.feature_set import FeatureSet
 from focoop.features.storage import read_file, write_file
-from focoop.federation.evaluation import evaluate
+from focoop.federation.evaluation.evaluate import evaluate
 from focoop.federation.rounds import start
 from focoop.scenario.assignment import Split, make_split
 from focoop.scenario.scenario import build_scenario
@@ -149,7 +149,7 @@ def test_with_patches_only_rows_that_have_them_are_used(by_split: str) -> None:
 
 
 def _overrides(given: RunConfig) -> list[str]:
-    tree = loading.to_dict(given)
+    tree = writing.to_dict(given)
     keep = {"data": ("id", "corrupted", "ood"), "partition": ("kind", "clients", "shots")}
     return [f"{s}.{key}={tree[s][key]}" for s, keys in keep.items() for key in keys]
 

@@ -4,7 +4,7 @@ import json
 import statistics
 from pathlib import Path
 
-from focoop.experiments.grid import parse_methods
+from focoop.experiments.variants import parse_methods
 from focoop.features.storage import load_split
 from focoop.functional import paired
 from focoop.methods import lookup

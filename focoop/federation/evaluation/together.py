@@ -16,15 +16,15 @@ import numpy as np
 import torch
 
 from focoop.clip import LabelledFeatures
-from focoop.federation.evaluation_resident import Resident
-from focoop.federation.evaluation_texts import encoded_together
+from focoop.federation.evaluation.resident import Resident
+from focoop.federation.evaluation.texts import encoded_together
 from focoop.functional import client_metrics, frontier
 from focoop.methods import Method, Params, Task, Text
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from focoop.federation.evaluation import EvaluationSets
+    from focoop.federation.evaluation.sets import EvaluationSets
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from focoop.clip import LabelledFeatures
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from focoop.federation.evaluation import EvaluationSets, Owned
+    from focoop.federation.evaluation.sets import EvaluationSets, Owned
 
 SHARE = 0.25  # of the device's free memory that images may take
 # Cells of all clients' answers: more of these, and clients are evaluated one at a time.
