@@ -25,9 +25,8 @@ from focoop.config.loading import load
 from focoop.errors import FocoopError
 from focoop.experiments.evaluation import evaluate_state
 from focoop.features.lookup import open_features
-from focoop.federation.rounds import Screen
 from focoop.federation.simulator import MemoryStore, simulate
-from focoop.federation.updates.screening import RULES, Defence
+from focoop.federation.updates.screening import RULES, Defence, Screen
 from focoop.methods.base import ClientUpdate, Method, Params, Server, Task
 from focoop.scenario.scenario import Scenario, build_scenario
 from focoop.scenario.schedule import schedule_of

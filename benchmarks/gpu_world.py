@@ -24,7 +24,8 @@ from focoop.federation.batched_training import BatchedTrainer
 from focoop.federation.client import LocalSettings
 from focoop.federation.evaluation.evaluate import evaluate
 from focoop.federation.evaluation.sets import EvaluationSets, Owned
-from focoop.federation.rounds import Schedule, client_state, start
+from focoop.federation.participation import Schedule
+from focoop.federation.rounds import client_state, start
 from focoop.federation.simulator import MemoryStore, RoundResult, simulate
 from focoop.methods import available, create
 from focoop.methods.base import Method, Params, Server, Task

@@ -16,15 +16,12 @@ if TYPE_CHECKING:
     from focoop.federation.evaluation.evaluate import evaluate
     from focoop.federation.evaluation.rows import Evaluation, summary_of
     from focoop.federation.evaluation.sets import EvaluationSets, Owned
+    from focoop.federation.participation import Schedule, num_sampled, sample_clients
     from focoop.federation.rounds import (
         PrivateStore,
         RoundSetup,
-        Schedule,
-        Screen,
         client_round,
         client_state,
-        num_sampled,
-        sample_clients,
         seeded_release,
         server_round,
         start,
@@ -47,7 +44,7 @@ if TYPE_CHECKING:
         composed,
     )
     from focoop.federation.updates.edges import Edges
-    from focoop.federation.updates.screening import RULES, Defence
+    from focoop.federation.updates.screening import RULES, Defence, Screen
     from focoop.federation.updates.secure_sum import (
         HASH_BYTES,
         KEY_BYTES,

@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 
 from focoop.clip import LabelledFeatures
 from focoop.federation.parallel import group_size
+from focoop.federation.participation import Schedule, local_settings
 from focoop.federation.rounds import (
     ClientResult,
     PrivateStore,
     RoundSetup,
-    Schedule,
     client_round,
-    local_settings,
     mean_loss_of,
     server_round,
     with_losses,

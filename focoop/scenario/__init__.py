@@ -8,20 +8,13 @@ from typing import TYPE_CHECKING
 from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from focoop.scenario.assignment import Split, client_split, make_split, remarks
+    from focoop.scenario.assignment import client_split, make_split, remarks
     from focoop.scenario.assignment_of_tests import tested_split, training_is_gone
-    from focoop.scenario.scenario import (
-        Divide,
-        Scenario,
-        build_scenario,
-        datasets_of,
-        make_task,
-        mine_negatives,
-        open_backbone,
-        require_data,
-        task_words,
-    )
+    from focoop.scenario.data_needed import datasets_of, require_data
+    from focoop.scenario.scenario import Divide, Scenario, build_scenario
     from focoop.scenario.schedule import TOGETHER, client_privacy, schedule_of, server_screen
+    from focoop.scenario.split import Split
+    from focoop.scenario.task import make_task, mine_negatives, open_backbone, task_words
 
 __all__ = [
     "TOGETHER",

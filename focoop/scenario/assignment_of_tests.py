@@ -13,7 +13,8 @@ from focoop.data import plain
 from focoop.errors import DataError
 from focoop.features import FeatureSet, open_labels
 from focoop.scenario import partition, untrained_classes
-from focoop.scenario.assignment import Split, Tested, _opener, _shares
+from focoop.scenario.assignment import class_shares, opener_of
+from focoop.scenario.split import Split, Tested
 from focoop.seeds import derive
 
 
@@ -46,7 +47,7 @@ def tested_split(
             "partition.leave_out tests on a domain of the same images: all of them are needed"
         )
     by = "client" if kind == "given" else "domain"
-    opened = _opener(config, backbone, cache_dir, drop_classes=config.data.drop_classes)
+    opened = opener_of(config, backbone, cache_dir, drop_classes=config.data.drop_classes)
     test = opened("test", by=by)
     there, known = set(test.labels.tolist()), set(map(plain, classes))
     new = [name for label, name in enumerate(test.classes) if label in there]
@@ -71,7 +72,7 @@ def tested_split(
         wanted = config.partition.clients or None
         index = partition.by_domain(test.domains.numpy(), wanted, config.partition.seed)
     else:
-        shares = _shares(config, tuple(classes))
+        shares = class_shares(config, tuple(classes))
         index = shares.assign(test.labels.numpy(), derive(config.partition.seed, "test"))
     none = [np.zeros(0, np.int64)] * len(index)
     tested = Tested(by=by)

@@ -12,7 +12,7 @@ from focoop.config.loading import load
 from focoop.config.schema import NegativesConfig
 from focoop.errors import ConfigError
 from focoop.scenario.negatives import rank
-from focoop.scenario.scenario import make_task, mine_negatives
+from focoop.scenario.task import make_task, mine_negatives
 from focoop.scenario.wordnet import Candidates, read_words
 from tests.features.test_encoding import plant_images
 from tests.helpers import toy_backbone

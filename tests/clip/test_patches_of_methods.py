@@ -19,6 +19,7 @@ from focoop.features.lookup import open_features, patch_kind_of, save_splits
 from focoop.runs import start
 from focoop.runs.manifest import collect
 from focoop.scenario import scenario
+from focoop.scenario import task as scenario_task
 from focoop.seeds import numpy_generator, torch_generator
 from tests.helpers import toy_backbone
 
@@ -73,7 +74,7 @@ def settings(images: Path) -> Callable[..., schema.RunConfig]:
 
 @pytest.fixture
 def loads_vit(vit: OpenClipBackbone, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(scenario, "load_backbone", lambda *rest, **more: vit)
+    monkeypatch.setattr(scenario_task, "load_backbone", lambda *rest, **more: vit)
     monkeypatch.setenv("FOCOOP_CACHE", str(tmp_path / "cache"))
 
 
@@ -133,7 +134,7 @@ def test_every_patch_method_trains_on_a_vit(
 def test_without_patches_the_run_is_refused_before_anything_is_loaded(
     method: str, settings: Callable[..., schema.RunConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scenario, "load_backbone", None)
+    monkeypatch.setattr(scenario_task, "load_backbone", None)
     with pytest.raises(MethodError, match=rf"{method} .*data\.with_patches=true"):
         scenario.build_scenario(settings(method))
 
@@ -142,7 +143,7 @@ def test_a_backbone_without_the_kind_is_refused_before_images_are_encoded(
     settings: Callable[..., schema.RunConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backbone = toy_backbone()
-    monkeypatch.setattr(scenario, "load_backbone", lambda *rest, **more: backbone)
+    monkeypatch.setattr(scenario_task, "load_backbone", lambda *rest, **more: backbone)
     monkeypatch.setattr(scenario, "make_split", None)
     for kinds, told in ((("lf_a",), "offers: lf_a"), ((), "offers: none")):
         backbone.patch_kinds = kinds

@@ -15,8 +15,9 @@ from focoop.clip.mini import Mini
 from focoop.config.loading import load
 from focoop.errors import ConfigError, DataError, FocoopError
 from focoop.features.lookup import open_features
-from focoop.scenario.assignment import Split, make_split, remarks
+from focoop.scenario.assignment import make_split, remarks
 from focoop.scenario.scenario import build_scenario
+from focoop.scenario.split import Split
 from focoop.seeds import numpy_generator
 from tests.data.trees import plant
 from tests.features.test_encoding import Counting

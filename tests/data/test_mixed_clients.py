@@ -13,7 +13,8 @@ from focoop.data.client_folders import clients_table
 from focoop.data.sources import advice, held_out_note, is_divided, listed_note
 from focoop.data.tables import listing
 from focoop.errors import DataError
-from focoop.scenario.assignment import Split, client_split, make_split
+from focoop.scenario.assignment import client_split, make_split
+from focoop.scenario.split import Split
 from focoop.seeds import numpy_generator
 from tests.data.trees import plant, write
 from tests.helpers import toy_backbone

@@ -15,7 +15,8 @@ from focoop.errors import DataError
 from focoop.features.lookup import FeatureSet, open_features, open_labels, save_splits
 from focoop.features.storage import write_file
 from focoop.scenario.assignment import make_split
-from focoop.scenario.scenario import build_scenario, require_data
+from focoop.scenario.data_needed import require_data
+from focoop.scenario.scenario import build_scenario
 from focoop.seeds import torch_generator
 from tests.data import trees
 from tests.helpers import toy_backbone

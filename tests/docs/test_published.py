@@ -14,7 +14,7 @@ from focoop.config import loading
 from focoop.data import ready_features, registry
 from focoop.data.dataset_spec import NAMED, Source, expand
 from focoop.errors import DataError
-from focoop.scenario.scenario import datasets_of, require_data
+from focoop.scenario.data_needed import datasets_of, require_data
 from tests.toy_command import call
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -23,7 +23,7 @@ from focoop.features.lookup import (
     sibling,
 )
 from focoop.features.storage import quantise, read_file, write_file
-from focoop.scenario.assignment import Split
+from focoop.scenario.split import Split
 from focoop.seeds import torch_generator
 from tests.helpers import toy_backbone
 

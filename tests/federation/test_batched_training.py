@@ -12,7 +12,7 @@ from focoop.clip.base import LabelledFeatures
 from focoop.clip.text.names import Names
 from focoop.federation.batched_training import BatchedTrainer
 from focoop.federation.client import LocalSettings, train
-from focoop.federation.rounds import Schedule
+from focoop.federation.participation import Schedule
 from focoop.federation.simulator import MemoryStore, simulate
 from focoop.methods import available, create
 from focoop.methods.base import (

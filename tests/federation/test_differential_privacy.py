@@ -14,7 +14,7 @@ from focoop.config.schema import PrivacyConfig
 from focoop.errors import ConfigError
 from focoop.experiments.running import run_experiment
 from focoop.federation.client import LocalSettings
-from focoop.federation.rounds import Schedule
+from focoop.federation.participation import Schedule
 from focoop.federation.simulator import MemoryStore, RoundResult, simulate
 from focoop.federation.updates.differential_privacy import (
     ORDERS,

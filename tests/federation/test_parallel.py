@@ -6,7 +6,7 @@ import torch
 from focoop.errors import MethodError
 from focoop.federation.client import LocalSettings, train
 from focoop.federation.parallel import group_size, train_each
-from focoop.federation.rounds import Schedule
+from focoop.federation.participation import Schedule
 from focoop.federation.simulator import MemoryStore, simulate
 from focoop.methods import create
 from focoop.seeds import torch_generator

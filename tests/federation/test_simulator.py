@@ -14,13 +14,8 @@ from torch import Tensor
 from focoop.clip.base import LabelledFeatures
 from focoop.errors import ConfigError, MethodError
 from focoop.federation.client import LocalSettings, learning_rate, train
-from focoop.federation.rounds import (
-    Schedule,
-    aggregate,
-    client_state,
-    sample_clients,
-    start,
-)
+from focoop.federation.participation import Schedule, sample_clients
+from focoop.federation.rounds import aggregate, client_state, start
 from focoop.federation.simulator import MemoryStore, RoundResult, simulate
 from focoop.federation.traffic import num_bytes
 from focoop.methods import create

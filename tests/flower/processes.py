@@ -9,7 +9,7 @@ from pathlib import Path
 
 from focoop.features.lookup import save_splits
 from focoop.flower.deploy import processes
-from focoop.scenario.assignment import Split
+from focoop.scenario.split import Split
 from tests.flower.federations import opened
 from tests.toy_setting import CLASSES
 

@@ -31,7 +31,8 @@ from focoop.flower import in_process
 from focoop.flower.deploy.keys import make_site_key
 from focoop.flower.identity import registered, sign
 from focoop.flower.journal import events
-from focoop.flower.masking import Keys, Masker
+from focoop.flower.mask_keys import Keys
+from focoop.flower.masking import Masker
 from focoop.flower.parcel import BYTES, PARCEL
 from focoop.flower.records import UPDATE, Order, to_tensor
 from focoop.flower.server.spares import Draw

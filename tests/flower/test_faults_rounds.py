@@ -19,7 +19,7 @@ from flwr.proto.node_pb2 import NodeInfo
 
 from focoop.config.schema import RunConfig
 from focoop.config.writing import to_flat
-from focoop.federation.rounds import sample_clients
+from focoop.federation.participation import sample_clients
 from focoop.flower import in_process
 from focoop.flower.journal import Journal, events, sentence
 from focoop.flower.server import server_app

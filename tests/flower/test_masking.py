@@ -20,7 +20,8 @@ from focoop.federation.updates.secure_sum import (
     sum_bytes,
     threshold_of,
 )
-from focoop.flower.masking import SECRET_BITS, Masker, Revealed, agreed, public_of, stream, unmask
+from focoop.flower.mask_keys import SECRET_BITS, agreed, public_of, stream
+from focoop.flower.masking import Masker, Revealed, unmask
 from focoop.flower.shamir import FIELD, opened, restore, split
 
 

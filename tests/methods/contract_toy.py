@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from focoop.clip.base import LabelledFeatures
 from focoop.clip.text.tower import Names
 from focoop.federation.client import LocalSettings
-from focoop.federation.rounds import Schedule, client_state, start
+from focoop.federation.participation import Schedule
+from focoop.federation.rounds import client_state, start
 from focoop.federation.simulator import MemoryStore, RoundResult, simulate
 from focoop.methods import create
 from focoop.methods.base import Batch, Method, Server, State, Task

@@ -14,8 +14,9 @@ from sklearn.linear_model import Ridge
 
 from focoop.clip.base import LabelledFeatures
 from focoop.federation.client import make_update
-from focoop.federation.rounds import Screen, aggregate
+from focoop.federation.rounds import aggregate
 from focoop.federation.updates.differential_privacy import Privacy
+from focoop.federation.updates.screening import Screen
 from focoop.federation.updates.secure_sum import summed
 from focoop.methods._closed_form import ClosedForm, answerable
 from focoop.methods._prior import NEVER, log_prior

@@ -15,8 +15,9 @@ from focoop.features.feature_set import FeatureSet
 from focoop.features.storage import read_file, write_file
 from focoop.federation.evaluation.evaluate import evaluate
 from focoop.federation.rounds import start
-from focoop.scenario.assignment import Split, make_split
+from focoop.scenario.assignment import make_split
 from focoop.scenario.scenario import build_scenario
+from focoop.scenario.split import Split
 
 DOMAINS = ("clay", "ink", "oil")
 CLASSES = ("junk", "ant", "bee")

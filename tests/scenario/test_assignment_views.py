@@ -10,7 +10,8 @@ from focoop.config import loading
 from focoop.data import read_folder
 from focoop.errors import ConfigError, DataError
 from focoop.features.encoding import encode
-from focoop.scenario.assignment import Split, make_split
+from focoop.scenario.assignment import make_split
+from focoop.scenario.split import Split
 from tests.features.test_encoding import plant_images
 from tests.helpers import toy_backbone
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
-from focoop.federation.rounds import Screen
 from focoop.federation.traffic import num_bytes
+from focoop.federation.updates.screening import Screen
 from focoop.methods import (
     ClientUpdate,
     Method,

@@ -9,7 +9,7 @@ keeps its choice. Rows of class prompts are compared among the clients that say 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 RULES = ("none", "clip", "median", "trimmed", "krum")
 Screened = tuple[list[ClientUpdate], dict[str, float]]
+# What happens to updates before the method's server step, with numbers for the round's report.
+Screen = Callable[[Method, Server, Sequence[ClientUpdate], Task], Screened]
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ from focoop.federation import (
     unpack,
 )
 from focoop.flower.identity import signs
-from focoop.flower.masking import Keys, Revealed
+from focoop.flower.mask_keys import Keys
+from focoop.flower.masking import Revealed
 from focoop.flower.masking import unmask as unmasked
 from focoop.flower.records import CONFIG, METRICS, UPDATE, Order, reading, to_tensor
 from focoop.flower.server.strategy import PromptStrategy

@@ -19,7 +19,7 @@ from focoop.errors import FederationError
 from focoop.fields import parse_toml, toml_value
 from focoop.flower.deploy.enrolment import key_print
 from focoop.flower.identity import Site, signs
-from focoop.flower.masking import Keys
+from focoop.flower.mask_keys import Keys
 from focoop.runs import write
 
 LONGEST = 1000  # bytes of a public key; one of P-521 has 300

@@ -25,7 +25,8 @@ from focoop.caching import is_intact, sealed
 from focoop.errors import FederationError
 from focoop.federation import SHARE_BYTES, pack, threshold_of
 from focoop.flower.identity import read_site, sign
-from focoop.flower.masking import Keys, Masker
+from focoop.flower.mask_keys import Keys
+from focoop.flower.masking import Masker
 from focoop.flower.records import GLOBAL, METRICS, UPDATE, Order, to_arrays
 from focoop.flower.site.client import Party
 from focoop.flower.site.peers import accept, peers_file
