@@ -22,6 +22,8 @@ RESIDUE = 0.01
 # Cells of the cost up to which transport is in float64 (Frank-Wolfe's then on the CPU), and up to
 # which it has one core, because to wake others takes longer than a small problem.
 SMALL, TINY = 2**22, 2**20
+# Cells up to which the dual is solved to its optimum: ten clients of a hundred words and classes.
+EXACT = 2**18
 # A gap that rounding leaves where there is nothing to gain, in units of the cost.
 LEAST_GAP = 1e-9
 
@@ -97,8 +99,8 @@ class Consistency:
         ood = torch.cat(copies)  # (KU, n, d_t)
         flat_id, flat_ood = prompts.flatten(1), ood.flatten(1)
         small = len(prompts) * len(ood) <= SMALL
-        # Newton's few large steps are the GPU's; Frank-Wolfe's many small ones would wait for it.
-        where = ood.device if self.rule == "dual" or not small else torch.device("cpu")
+        # Armijo's many small steps would each wait for a GPU.
+        where = torch.device("cpu") if self.rule == "armijo" and small else ood.device
         cost = self.cost(flat_id, flat_ood).to(where)
         with one_core() if cost.numel() <= TINY else nullcontext():
             plan = self.solve(cost.double() if small else cost, server)
@@ -148,6 +150,7 @@ class Consistency:
                 tolerance=LEAST_GAP,
                 relative=self.gap,
                 start=previous,
+                exact=cost.numel() <= EXACT,
             )
         fits = previous is not None and previous.shape == cost.shape
         return transport.semi_unbalanced(

@@ -16,6 +16,7 @@ from focoop.functional.transport.frank_wolfe import (
     semi_unbalanced_entropic,
     two_means,
 )
+from focoop.functional.transport.open_loop import device_steps, open_loop_steps
 from focoop.seeds import numpy_generator, torch_generator
 
 
@@ -302,3 +303,17 @@ def test_few_operations_on_a_host_take_the_same_steps(relative: float, steps: in
     assert (found.steps, found.converged) == (expected.steps, expected.converged)
     torch.testing.assert_close(found.plan, expected.plan, rtol=1e-9, atol=1e-14)
     assert found.gap == pytest.approx(expected.gap, rel=1e-9)
+
+
+@pytest.mark.parametrize("relative", [0.0, 0.05])
+@pytest.mark.parametrize("steps", [0, 7, 300])
+def test_steps_without_waiting_are_those_of_the_host(relative: float, steps: int) -> None:
+    generator = torch.Generator().manual_seed(steps)
+    cost = torch.rand(9, 31, generator=generator, dtype=torch.float64)
+    masses = cost.new_full((9,), 1 / 9), cost.new_full((31,), 1 / 31)
+    rules = 0.1, steps, 1e-9, relative
+    vertices, betas, met = open_loop_steps(cost, *masses, *rules)
+    found, lengths, found_met = device_steps(cost, *masses, *rules)
+    assert found_met is met
+    assert [vertex.tolist() for vertex in found] == [vertex.tolist() for vertex in vertices]
+    assert [float(beta) for beta in lengths] == [float(beta) for beta in betas]

@@ -23,7 +23,7 @@ from focoop.functional.transport.marginals import (
     masses,
     nearest,
 )
-from focoop.functional.transport.open_loop import open_loop_steps
+from focoop.functional.transport.open_loop import device_steps, open_loop_steps
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,10 +98,13 @@ def semi_unbalanced(
     check_settings(tau, max_steps, tolerance)
     if step not in get_args(Step):
         raise ConfigError(f"step {step!r} is unknown; use one of {', '.join(get_args(Step))}")
-    if step == "open_loop" and start is None and not check_every and _small(cost, cells):
-        vertices, betas, met = open_loop_steps(cost, b, a, tau, max_steps, tolerance, relative)
-        plan = _assemble(b[:, None] * (a / a.sum()), b, vertices, betas)
-        return _finish(plan, cost, b, a, tau, len(betas), met)
+    here = cost.device.type == "cpu"
+    few = cost.numel() <= CPU_CELLS and not (check_every or cells) and (here or row_mass is None)
+    if step == "open_loop" and start is None and few:
+        take = open_loop_steps if here else device_steps
+        vertices, betas, met = take(cost, b, a, tau, max_steps, tolerance, relative)
+        plan = _assemble((b[:, None] * (a / a.sum())).cpu(), b.cpu(), vertices, betas)
+        return _finish(plan.to(cost.device), cost, b, a, tau, len(betas), met)
     first = None if start is None else _first_plan(start, b, a)
     mass = a * (b.sum() / a.sum()) if first is None else first.sum(0)
     product = b @ (cost @ (a / a.sum()))
@@ -308,11 +311,6 @@ def _first_plan(start: Plan | Tensor, b: Tensor, a: Tensor) -> Tensor:
         raise ValueError("start has negative or non-finite entries")
     shares = given / rows.clamp_min(torch.finfo(b.dtype).tiny)
     return torch.where(rows > 0, shares * b[:, None], product)
-
-
-def _small(cost: Tensor, cells: int) -> bool:
-    """Whether a cost lies on the host and is taken whole."""
-    return cost.device.type == "cpu" and not cells and cost.numel() <= CPU_CELLS
 
 
 def _received(best: Tensor, b: Tensor, columns: int) -> Tensor:
