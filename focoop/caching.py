@@ -143,13 +143,18 @@ def cached_tensor(path: Path, shape: tuple[int, ...], build: Callable[[], "Tenso
     try:
         with safe_open(path, framework="pt") as file:
             values: Tensor = file.get_tensor("values")
-            checksum = (file.metadata() or {}).get("sha256")
-        if checksum == _checksum(values) and tuple(values.shape) == shape:
+            told = file.metadata() or {}
+        same = told.get("sha256") == _checksum(values) and tuple(values.shape) == shape
+        if same and told.get("name", path.name) == path.name:
             return values
-    except (OSError, SafetensorError):
+        warnings.warn(f"{path} is damaged: it is made again", stacklevel=2)
+    except FileNotFoundError:
         pass
+    except (OSError, SafetensorError) as error:
+        warnings.warn(f"{path} cannot be read ({error}): it is made again", stacklevel=2)
     values = build()
-    content = save({"values": values.contiguous()}, {"sha256": _checksum(values)})
+    about = {"sha256": _checksum(values), "name": path.name}
+    content = save({"values": values.contiguous()}, about)
     try:
         write_whole(path, content)
     except OSError as error:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from focoop.caching import cache_folder, write_whole
+from focoop.caching import SUM, cache_folder, is_intact, sealed, write_whole
 from focoop.errors import ConfigError
 
 # oneDNN, torch's library of matrix products, reads its largest instruction set from here.
@@ -80,14 +80,17 @@ def bfloat16_on_cpu() -> Bfloat16:
     if support is None:
         support = try_products()
         with suppress(OSError):  # a cache that cannot be written costs the next process a trial
-            write_whole(_file(), json.dumps(asdict(support)).encode())
+            write_whole(_file(), json.dumps(sealed(asdict(support))).encode())
     return support
 
 
 def remembered() -> Bfloat16 | None:
     """Return what an earlier process found out on this machine, or None."""
     try:
-        return Bfloat16(**json.loads(_file().read_text("utf-8")))
+        kept = json.loads(_file().read_text("utf-8"))
+        if not is_intact(kept):  # then the products are tried again
+            return None
+        return Bfloat16(**{key: value for key, value in kept.items() if key != SUM})
     except (OSError, ValueError, TypeError):
         return None
 

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from focoop.caching import SUM, is_intact
+from focoop.errors import RunError
 from focoop.experiments.tables import columns
 
 Cells = dict[tuple[str, str, int], dict[str, float]]
@@ -17,8 +19,14 @@ def read_results(path: Path) -> Cells:
 
     Returns:
         Percent by column.
+
+    Raises:
+        RunError: The file is damaged.
     """
-    found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    whole: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if SUM in whole and not is_intact(whole):
+        raise RunError(f"{path} is damaged or was edited: run focoop compare on its folder again")
+    found: list[dict[str, Any]] = whole["cells"]
     return {
         (cell["setting"], cell["label"], cell["seed"]): columns(cell["summary"])
         for cell in found

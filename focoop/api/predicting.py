@@ -1,5 +1,6 @@
 """Calibrate a run, open its model to ask it about images, and export it."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -107,13 +108,14 @@ def calibrate(
         return _calibrate_export(Path(path), keep, client, images, device)
     folder = RunFolder.open(path)
     if images is not None:
-        model = model_of_run(folder, None, device)
+        model = model_of_run(folder, None, device, calibrated=False)
         key = model.key(client)
         owned = _given(model, key, images)
         found = find_thresholds(model, owned, keep, clients=[key])
     else:
         state = open_state(folder, device)
-        model = model_of_run(folder, None, device, state.scenario.backbone)
+        backbone = state.scenario.backbone
+        model = model_of_run(folder, None, device, backbone, calibrated=False)
         sets = state.scenario.sets
         aside, test = sets.calibration, sets.test
         if from_test:
@@ -126,11 +128,22 @@ def calibrate(
             )
         keys = None if client is None else [model.key(client)]
         found = find_thresholds(model, aside, keep, clients=keys, test=test)
-    before = calibration_of(folder)
+    found = replace(found, models=folder.models_sum())
+    before = _before(folder)
     if before is not None and before.keep == keep:
         found = replace(found, sites={**before.sites, **found.sites})
     write(folder.path / CALIBRATION, found.to_json().encode())
     return found
+
+
+def _before(folder: RunFolder) -> Calibration | None:
+    """The calibration that is there; a damaged one is made anew, and a warning says so."""
+    try:
+        return calibration_of(folder)
+    except RunError as error:
+        told = str(error).removesuffix(": run focoop calibrate again")
+        warnings.warn(f"{told}: it is made anew, without other clients' thresholds", stacklevel=3)
+        return None
 
 
 def _calibrate_export(
@@ -149,8 +162,7 @@ def _calibrate_export(
     if before is not None and before.keep == keep:
         found = replace(found, sites={**before.sites, **found.sites})
     model.calibration = found
-    model.save(path)
-    (path / ONNX).unlink(missing_ok=True)  # its thresholds are those of before
+    model.save(path)  # an ONNX file goes: its thresholds are those of before
     return found
 
 
@@ -181,11 +193,9 @@ def export(
     else:
         single = client is None or isinstance(client, int | str)
         folder = model.save(out, [client] if single else list(client))  # type: ignore[arg-type,list-item]
-    stale = folder / ONNX
-    stale.unlink(missing_ok=True)  # of a model that is no longer there
     if onnx:
         saved = load_model(folder, device="cpu")
-        saved.to_onnx(stale, client=GLOBAL if saved.keys[0] is None else saved.keys[0])
+        saved.to_onnx(folder / ONNX, client=GLOBAL if saved.keys[0] is None else saved.keys[0])
     return folder
 
 

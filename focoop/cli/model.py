@@ -1,4 +1,4 @@
-"""`focoop model`: add, drop or rename a class of a model, or add a client, without training."""
+"""`focoop model`: change a model without training, or compare it with its checksums."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from focoop.predict import Model
 
 app = typer.Typer(
-    help="Change a model without training: add, drop or rename a class, add a client.",
+    help="Change a model without training (classes, clients), or check its files.",
     no_args_is_help=True,
 )
 
@@ -91,6 +91,19 @@ def add_client(
     model = _opened(source, target)
     _written(model.with_client(name, classes or (), images=images), target)
     messages().print(f"note: {name} is not calibrated, so that it never answers unknown")
+
+
+@app.command("check")
+def check(
+    folder: Annotated[Path, typer.Argument(metavar="MODEL", help="Exported model.")],
+) -> None:
+    """Compare all files of an exported model with their checksums."""
+    from focoop.predict import CARD, check_sums
+
+    whole = check_sums(folder)
+    if CARD not in whole:
+        messages().print(f"note: {CARD} was edited since the model was exported")
+    out().print(f"{folder}: {', '.join(whole)} as they were written")
 
 
 def _opened(source: Path, target: Path) -> Model:

@@ -6,11 +6,13 @@ numbers are kept in the run folder, so that they are not made twice.
 """
 
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from focoop.caching import is_intact, sealed
 from focoop.config import RunConfig
 from focoop.experiments.evaluation import OpenedRun, open_state
 from focoop.federation import PriorChoice, evaluate_choices
@@ -56,13 +58,25 @@ def read_answers(folder: RunFolder, points: Sequence[Point]) -> list[dict[str, A
         points: What is asked for.
 
     Returns:
-        A summary for each point; None where they were not measured.
+        A summary for each point; None where they were not measured, or are of other models. A
+        warning names a damaged file; one of an earlier focoop has no checksum and is none.
     """
     path = folder.path / ANSWERS
-    if not path.is_file():
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
         return None
-    kept = json.loads(path.read_text(encoding="utf-8"))
-    found = {_key(entry["point"]): entry["summary"] for entry in kept}
+    except (OSError, ValueError):
+        kept = {}
+    if isinstance(kept, list):
+        return None
+    if not isinstance(kept, dict) or not is_intact(kept):
+        warnings.warn(f"{path} is damaged: its answers are measured again", stacklevel=2)
+        return None
+    if kept["models"] != folder.models_sum():
+        warnings.warn(f"{path} is of other models: answers are measured again", stacklevel=2)
+        return None
+    found = {_key(entry["point"]): entry["summary"] for entry in kept["answers"]}
     wanted = [_key(point) for point in points]
     return [found[key] for key in wanted] if all(key in found for key in wanted) else None
 
@@ -83,7 +97,8 @@ def measure_answers(folder: RunFolder, points: Sequence[Point]) -> list[dict[str
         {"point": point, "summary": summary}
         for point, summary in zip(points, summaries, strict=True)
     ]
-    write(folder.path / ANSWERS, json.dumps(plain(entries)).encode())
+    kept = {"models": folder.models_sum(), "answers": plain(entries)}
+    write(folder.path / ANSWERS, json.dumps(sealed(json.loads(json.dumps(kept)))).encode())
     return summaries
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from focoop.caching import sealed
 from focoop.config import differences
 from focoop.errors import RunError
 from focoop.experiments import tables
@@ -209,7 +210,7 @@ def document(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def write_results(out: Path, outcomes: Sequence[Outcome]) -> list[Path]:
-    """Write OUT/SETTING.md for every setting and OUT/results.json.
+    """Write OUT/SETTING.md for every setting and OUT/results.json with a checksum of itself.
 
     Args:
         out: The folder.
@@ -219,7 +220,8 @@ def write_results(out: Path, outcomes: Sequence[Outcome]) -> list[Path]:
         The files written.
     """
     texts = {f"{safe(name)}.md": markdown(name, rows) for name, rows in grouped(outcomes).items()}
-    texts["results.json"] = json.dumps(document(outcomes), indent=1, allow_nan=False) + "\n"
+    whole = sealed(json.loads(json.dumps(document(outcomes))))
+    texts["results.json"] = json.dumps(whole, indent=1, allow_nan=False) + "\n"
     for name, text in texts.items():
         write(out / name, text.encode())
     return [out / name for name in texts]

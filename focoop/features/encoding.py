@@ -26,7 +26,7 @@ from focoop.clip import Backbone
 from focoop.data import CORRUPTIONS, RECIPE, ImageSet, altered, check, data_hash, read_ahead
 from focoop.errors import ConfigError, DataError
 from focoop.features.feature_set import FeatureSet
-from focoop.features.storage import ALL, has_sums, load_split, quantise, read_file, write_file
+from focoop.features.storage import ALL, KEY, has_sums, load_split, quantise, read_file, write_file
 from focoop.progress import tell
 
 FORMAT = 2  # part of every key: raise it when the same inputs give other features
@@ -153,7 +153,7 @@ def _made(job: "_Job", progress: Progress, load: Callable[[], FeatureSet]) -> Fe
         progress(len(job.images), len(job.images))
         try:
             features = load()
-            _gain_sums(job.final)
+            _own(job.final)
         except DataError as error:
             warnings.warn(f"{error}. Its images are encoded again", stacklevel=4)
             with contextlib.suppress(OSError):
@@ -164,11 +164,13 @@ def _made(job: "_Job", progress: Progress, load: Callable[[], FeatureSet]) -> Fe
     return load()
 
 
-def _gain_sums(path: Path) -> None:
-    """Give a cached file of an earlier focoop its checksums; what it holds is taken as right."""
+def _own(path: Path) -> None:
+    """Refuse a file of another set; give one of an earlier focoop checksums, as it is."""
     with safe_open(path, "pt") as file:
-        known = has_sums(file.metadata() or {})
-    if not known:
+        told = file.metadata() or {}
+    if told.get(KEY, path.stem) != path.stem:
+        raise DataError(f"{path} holds the features of another set")
+    if not has_sums(told):
         with contextlib.suppress(DataError):  # a folder that cannot be written
             write_file(path, *read_file(path))
 
@@ -302,6 +304,7 @@ class _Job:
             "patches": view.patches or "none",
             "corruption": f"{view.corruption}@{view.severity}" if view.corruption else "none",
             "source": str(images.root),
+            KEY: self.final.stem,
         }
         if view.augmented:
             metadata["view"] = f"{view.augmented}: {RECIPE}"

@@ -32,6 +32,7 @@ Metadata = dict[str, str]
 DEFAULT_SPLITS = ("train", "test")
 ALL = "all"
 SUMS = "checksums"  # in the metadata
+KEY = "stored as"  # in the metadata of a cached file: its name, so that no other takes its place
 MAKING = ("backbone", "fingerprint", "patches", "corruption")
 
 
@@ -94,7 +95,8 @@ def _load_split(
     if with_patches:
         rows, patches = _patches(path, tensors, rows)
     domains = split_ids[rows] if "domains" in metadata else None
-    known = {k: v for k, v in metadata.items() if k not in ("classes", "domains", "splits", SUMS)}
+    left_out = ("classes", "domains", "splits", SUMS, KEY)
+    known = {key: value for key, value in metadata.items() if key not in left_out}
     return FeatureSet(
         pooled=F.normalize(_vectors(path, tensors, "pooled", rows), dim=-1),
         patches=patches,

@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from focoop.predict.calibrating import calibrate, halves
     from focoop.predict.calibration import GLOBAL, Calibration, SiteCalibration
     from focoop.predict.conformal import Sketch, least_images, pooled
+    from focoop.predict.export_folder import CARD, FILE, ONNX, check_sums
     from focoop.predict.facts import Client, Facts
     from focoop.predict.from_run import CALIBRATION, calibration_of, model_of_run
     from focoop.predict.heat_map import overlay
     from focoop.predict.hub import push
     from focoop.predict.model import Model
-    from focoop.predict.model_file import CARD, FILE, read_model
-    from focoop.predict.onnx_file import ONNX, OPSET
+    from focoop.predict.model_file import read_model
+    from focoop.predict.onnx_file import OPSET
     from focoop.predict.prediction import (
         COLUMNS,
         VERDICTS,
@@ -53,6 +54,7 @@ __all__ = [
     "Sketch",
     "calibrate",
     "calibration_of",
+    "check_sums",
     "evidence",
     "flat",
     "halves",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from focoop.caching import SUM, is_intact, sealed
 from focoop.errors import RunError
 from focoop.predict.conformal import Sketch
 
 GLOBAL = "global"  # the name of the model without a client
-FORMAT = 1
+FORMAT = 2  # 1 had no checksum
 # Whose images a threshold comes from.
 FROM_OWN, FROM_POOL = "own", "pool"
 
@@ -68,11 +70,14 @@ class Calibration:
         keep: Share of ID images that are kept, and coverage of class sets.
         round_index: The committed round of the run that was calibrated.
         sites: By the number of a client as text, and `global`.
+        models: Checksum of the models that were calibrated, where they are a run's; it ties the
+            file to its run.
     """
 
     keep: float
     round_index: int
     sites: Mapping[str, SiteCalibration]
+    models: str = ""
 
     def at(self, client: int | None) -> SiteCalibration | None:
         """Return a client's calibration.
@@ -86,11 +91,12 @@ class Calibration:
         return self.sites.get(GLOBAL if client is None else str(client))
 
     def to_json(self) -> str:
-        """Return the text of `calibration.json`."""
+        """Return the text of `calibration.json`, which holds a checksum of itself."""
         tree = {
             "format": FORMAT,
             "keep": self.keep,
             "round": self.round_index,
+            "models": self.models,
             "sites": {
                 name: {
                     "images": site.images,
@@ -104,11 +110,13 @@ class Calibration:
                 for name, site in self.sites.items()
             },
         }
-        return json.dumps(tree, allow_nan=False) + "\n"
+        return json.dumps(sealed(tree), allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str, where: str = "the calibration") -> Calibration:
         """Read what `to_json` gave.
+
+        A text of an earlier focoop has no checksum: a warning says so.
 
         Args:
             text: The text.
@@ -118,10 +126,11 @@ class Calibration:
             The calibration.
 
         Raises:
-            RunError: The text is damaged.
+            RunError: The text is damaged, or of a later focoop.
         """
         try:
             tree: Mapping[str, Any] = json.loads(text)
+            _check(tree, where)
             sites = {
                 str(name): SiteCalibration(
                     int(site["images"]),
@@ -134,10 +143,28 @@ class Calibration:
                 )
                 for name, site in tree["sites"].items()
             }
-            return cls(float(tree["keep"]), int(tree["round"]), sites)
+            models = str(tree.get("models", ""))
+            return cls(float(tree["keep"]), int(tree["round"]), sites, models)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunError(f"{where} is damaged ({error}): run focoop calibrate again") from error
 
 
 def _number(value: Any) -> float | None:
     return None if value is None else float(value)
+
+
+def _check(tree: Mapping[str, Any], where: str) -> None:
+    """Refuse a changed text; the checksum comes first, as a changed bit may be in the format."""
+    if SUM in tree:
+        if not is_intact(tree):
+            raise ValueError("its checksum differs")
+        if tree["format"] > FORMAT:
+            raise RunError(f"{where} was made by a later focoop: update this one to read it")
+    elif tree["format"] != 1:
+        raise ValueError("it has no checksum")
+    else:
+        warnings.warn(
+            f"{where} has no checksum, as an earlier focoop made it: what it holds is taken as "
+            "right, and focoop calibrate writes one",
+            stacklevel=3,
+        )

@@ -34,6 +34,8 @@ def model_of_run(
     client: Client = None,
     device: str | None = None,
     backbone: Backbone | None = None,
+    *,
+    calibrated: bool = True,
 ) -> Model:
     """Make a model of the last committed round of a run.
 
@@ -42,6 +44,7 @@ def model_of_run(
         client: The client that is asked where a call names none; None: the global model.
         device: A torch device; by default the run's.
         backbone: The run's backbone where it is loaded already.
+        calibrated: Read its thresholds; False: they are about to be made.
 
     Returns:
         The model; clients' text features are made when they are first asked.
@@ -74,7 +77,8 @@ def model_of_run(
     facts = _facts(folder, config, backbone, names, words, task)
     sides = partial(_side, method, task, initial, shared, store, names)
     opened: Callable[[], Backbone] = lambda: backbone  # noqa: E731
-    return Model(facts, method, task, sides, keys, opened, calibration_of(folder), client)
+    calibration = calibration_of(folder) if calibrated else None
+    return Model(facts, method, task, sides, keys, opened, calibration, client)
 
 
 def calibration_of(folder: RunFolder) -> Calibration | None:
@@ -85,12 +89,23 @@ def calibration_of(folder: RunFolder) -> Calibration | None:
 
     Returns:
         The calibration; None where there is none, or where the run has gone on since.
+
+    Raises:
+        RunError: It is damaged, or of another run.
     """
     path = folder.path / CALIBRATION
     if not path.is_file():
         return None
-    found = Calibration.from_json(path.read_text(encoding="utf-8"), str(path))
-    return found if found.round_index == folder.last_round() else None
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read {path} ({error}): run focoop calibrate again") from error
+    found = Calibration.from_json(text, str(path))
+    if found.round_index != folder.last_round():
+        return None
+    if found.models and found.models != folder.models_sum():
+        raise RunError(f"{path} is of another run's models: run focoop calibrate again")
+    return found
 
 
 def _words_of_prompts(words: tuple[str, ...], shared: Params) -> tuple[str, ...]:

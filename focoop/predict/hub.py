@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from focoop.errors import MissingExtra, RunError
-from focoop.predict.model_file import CARD, CONFIG, FILE
-from focoop.predict.onnx_file import ONNX
+from focoop.predict.export_folder import CARD, FILE, FILES, SUMS, check_sums, write_sums
 
 # What is sent; whatever else lies in the folder stays there.
-SENT = (CARD, CONFIG, FILE, ONNX, f"{ONNX}.data")
+SENT = (*FILES, SUMS)
 
 
 def push(folder: str | Path, repo: str, *, public: bool = False) -> str:
@@ -27,7 +26,7 @@ def push(folder: str | Path, repo: str, *, public: bool = False) -> str:
 
     Raises:
         MissingExtra: huggingface_hub is not installed.
-        RunError: The folder holds no model, or the hub refuses it.
+        RunError: The folder holds no model, a file of it is damaged, or the hub refuses it.
     """
     try:
         from huggingface_hub import HfApi
@@ -36,6 +35,8 @@ def push(folder: str | Path, repo: str, *, public: bool = False) -> str:
     place = Path(folder)
     if not (place / FILE).is_file():
         raise RunError(f"{place} holds no exported model: focoop export RUN --out {place}")
+    if CARD not in check_sums(place):
+        write_sums(place, [CARD])  # it was edited
     api = HfApi(library_name="focoop")
     try:
         api.create_repo(repo, repo_type="model", private=not public, exist_ok=True)

@@ -1,10 +1,14 @@
-"""An exported model: `model.safetensors` with everything a prediction needs, and its card."""
+"""An exported model: `model.safetensors` with everything a prediction needs, and its card.
+
+The file holds checksums of its texts and of each tensor; `SHA256SUMS` those of all files.
+"""
 
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +16,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from focoop.caching import write_whole
+from focoop.caching import SUM, is_intact, sealed, tensor_sum, write_whole
 from focoop.clip import Backbone, load_backbone
 from focoop.errors import RunError
 from focoop.fields import build
 from focoop.methods import Text, lookup
 from focoop.predict.calibration import GLOBAL, Calibration
 from focoop.predict.card import card
+from focoop.predict.export_folder import AGAIN, CARD, CONFIG, FILE, forget_onnx, write_sums
 from focoop.predict.facts import Client, Facts
 from focoop.predict.model import Model
 from focoop.predict.side import Side, folded_task
@@ -26,8 +31,7 @@ from focoop.predict.side import Side, folded_task
 if TYPE_CHECKING:
     from torch import Tensor
 
-FILE, CARD, CONFIG = "model.safetensors", "README.md", "config.json"
-FORMAT = 1
+FORMAT = 2  # 1 had no checksums
 
 
 def write_model(model: Model, folder: Path, clients: Sequence[Client] | None = None) -> Path:
@@ -52,11 +56,13 @@ def write_model(model: Model, folder: Path, clients: Sequence[Client] | None = N
     for key in keys:
         tensors |= _tensors_of(model.side(GLOBAL if key is None else key))
     kept = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    content = save(kept, _metadata(model, keys))
+    content = save(kept, _metadata(model, keys, kept))
     try:
+        forget_onnx(folder)  # of the model before
         write_whole(folder / CARD, card(model, keys).encode())
         write_whole(folder / CONFIG, _config(model, keys).encode())
         write_whole(folder / FILE, content)
+        write_sums(folder)
     except OSError as error:
         raise RunError(f"cannot write a model to {folder}: {error}") from error
     return folder
@@ -85,12 +91,12 @@ def read_model(
     path = folder / FILE if folder.is_dir() else folder
     where = device or "cpu"
     try:
-        with safe_open(path, framework="pt", device=where) as file:
+        with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         tree: Mapping[str, Any] = json.loads(metadata["focoop"])
-        if tree["format"] > FORMAT:
-            raise RunError(f"{path} was made by a later focoop: update this one to read it")
+        _check(path, tree, tensors)
+        tensors = {name: tensor.to(where) for name, tensor in tensors.items()}
         facts = _facts(tree["facts"])
         keys = [None if key == GLOBAL else int(key) for key in tree["sides"]]
         sides = {key: _side_of(key, tensors) for key in keys}
@@ -98,12 +104,33 @@ def read_model(
         if tree["calibration"] is not None:
             calibration = Calibration.from_json(json.dumps(tree["calibration"]), str(path))
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"cannot read the model {path}: {error}") from error
+        raise RunError(f"cannot read the model {path} ({error}): {AGAIN}") from error
     method_class = lookup(facts.method)
     method = method_class(build(method_class.Config, dict(facts.settings), "method."))
     task = folded_task(facts.classes, tensors["anchors"], facts.logit_scale)
     opened = _opener(facts, where, weights)
     return Model(facts, method, task, sides.__getitem__, keys, opened, calibration, client)
+
+
+def _check(path: Path, tree: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Compare a file with its checksums; they come first, as a changed bit may be in the format."""
+    if SUM not in tree and tree["format"] == 1:
+        warnings.warn(
+            f"{path} has no checksums, as an earlier focoop made it: what it holds is taken as "
+            "right, and exporting it again writes them",
+            stacklevel=3,
+        )
+        return
+    if not is_intact(tree):
+        raise ValueError("it is damaged: its checksum differs")
+    if tree["format"] > FORMAT:
+        raise RunError(f"{path} was made by a later focoop: update this one to read it")
+    if tree["sums"] != _sums(tensors):
+        raise ValueError("it is damaged: the checksum of its tensors differs")
+
+
+def _sums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    return {name: tensor_sum(name, tensor) for name, tensor in sorted(tensors.items())}
 
 
 def _opener(facts: Facts, device: str, weights: str | Path | None) -> Callable[[], Backbone]:
@@ -132,20 +159,22 @@ def _side_of(client: int | None, tensors: Mapping[str, Tensor]) -> Side:
     return Side(client, Text(tensors[f"{own}/id"], tensors.get(f"{own}/ood"), parts), counts)
 
 
-def _metadata(model: Model, keys: Sequence[int | None]) -> dict[str, str]:
-    calibration = None
-    if model.calibration is not None:
-        calibration = json.loads(model.calibration.to_json())
-        kept = {_key(key) for key in keys}
-        calibration["sites"] = {n: s for n, s in calibration["sites"].items() if n in kept}
+def _metadata(
+    model: Model, keys: Sequence[int | None], tensors: Mapping[str, Tensor]
+) -> dict[str, str]:
+    calibration, kept = model.calibration, {_key(key) for key in keys}
+    if calibration is not None:
+        sites = {name: site for name, site in calibration.sites.items() if name in kept}
+        calibration = replace(calibration, sites=sites)
     tree = {
         "format": FORMAT,
         "facts": asdict(model.facts),
         "sides": [_key(key) for key in keys],
-        "calibration": calibration,
+        "calibration": None if calibration is None else json.loads(calibration.to_json()),
+        "sums": _sums(tensors),
     }
     # One entry: safetensors writes several in any order, and equal models have equal bytes.
-    return {"focoop": json.dumps(tree, ensure_ascii=False)}
+    return {"focoop": json.dumps(sealed(json.loads(json.dumps(tree))), ensure_ascii=False)}
 
 
 def _config(model: Model, keys: Sequence[int | None]) -> str:

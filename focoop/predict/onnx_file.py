@@ -28,6 +28,7 @@ from focoop.errors import MethodError, MissingExtra, RunError
 from focoop.features import patch_kind_of
 from focoop.predict.calibration import GLOBAL, SiteCalibration
 from focoop.predict.deciding import probabilities
+from focoop.predict.export_folder import ONNX, ONNX_DATA, SUMS, write_sums
 from focoop.predict.facts import Client
 from focoop.predict.images import features_of
 from focoop.predict.model import Model
@@ -38,7 +39,6 @@ from focoop.seeds import torch_generator
 if TYPE_CHECKING:
     from torch import Tensor
 
-ONNX = "model.onnx"  # beside the other files of an exported model
 OPSET = 18
 # probabilities (N, C), label (N,) its largest, score (N,), verdict (N,) a number of `VERDICTS`, and
 # for a calibrated model p_value (N,) and class_set (N, C).
@@ -190,6 +190,8 @@ def write_onnx(model: Model, path: Path, client: Client = None, *, pixels: bool 
             _check(runtime, made, model, side, sample)
             for part in sorted(Path(folder).iterdir(), reverse=True):  # weights, then the graph
                 os.replace(part, path.parent / part.name)
+        if path.name == ONNX and (path.parent / SUMS).is_file():
+            write_sums(path.parent, [ONNX, ONNX_DATA])
     except OSError as error:
         raise RunError(f"cannot write {path}: {error}") from error
     return path

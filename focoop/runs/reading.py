@@ -124,6 +124,17 @@ class RunReader:
             self._look()
         return self._seen.last
 
+    def models_sum(self) -> str:
+        """Return a checksum of what the models of the last committed round are made of.
+
+        Files that were computed from these models name it, so that no other run's is taken for
+        theirs. Equal runs have the same one.
+        """
+        self.last_round()
+        private = sorted(self._seen.ledger.versions().items())
+        made = [f"{client} {version.sum}" for client, version in private]
+        return checksum(self._name, self._seen.sum, *made)
+
     def resume_point(self) -> Committed | None:
         """Return the state to go on from.
 

@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
 from focoop import __version__
-from focoop.caching import cache_folder, write_whole
+from focoop.caching import SUM, cache_folder, is_intact, sealed, write_whole
 from focoop.config import NegativesConfig
 from focoop.scenario.wordnet import WORDNET, content_hash
 
@@ -41,12 +42,16 @@ def remembered(
     path = cache_folder(cache_dir, "negatives") / f"words-{content_hash(parts)}.json"
     try:
         entry = json.loads(path.read_text("utf-8"))
-        if entry["sha256"] == content_hash(entry["words"]):
+        if is_intact(entry) and entry["file"] == path.name:
             return tuple(entry["words"])
-    except (OSError, ValueError, KeyError, TypeError):
+        if SUM in entry:  # those of an earlier focoop have none
+            warnings.warn(f"{path} is damaged: its words are chosen again", stacklevel=2)
+    except FileNotFoundError:
         pass
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        warnings.warn(f"{path} cannot be read ({error}): words are chosen again", stacklevel=2)
     words = list(mine())
-    content = json.dumps({"words": words, "sha256": content_hash(words)})
+    content = json.dumps(sealed({"file": path.name, "words": words}))
     with suppress(OSError):  # then the next process mines them again
         write_whole(path, content.encode())
     return tuple(words)

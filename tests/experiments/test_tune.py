@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from focoop.caching import sealed
 from focoop.cli import app
 from focoop.config.loading import from_dict
 from focoop.config.writing import to_dict
@@ -345,3 +346,11 @@ def test_answers_are_kept_and_made_where_they_are_missing(tmp_path: Path) -> Non
     assert kept.is_file() and again.summary == first.summary
     (found,) = run(study.cells, jobs=0)
     assert found.summary == first.summary
+    whole = kept.read_bytes()
+    others = json.dumps(sealed({**json.loads(whole), "models": "0" * 32})).encode()
+    damaged = whole.replace(b"0.", b"1.", 1)
+    for content in (damaged, whole[:9], others):
+        kept.write_bytes(content)
+        with pytest.warns(UserWarning, match=r"answers\.json is (damaged|of other models).*again"):
+            (again,) = run(study.cells, jobs=0)
+        assert again.summary == first.summary and kept.read_bytes() == whole

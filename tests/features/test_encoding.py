@@ -184,6 +184,19 @@ def test_a_damaged_cache_file_is_made_again_and_named(images: ImageSet, tmp_path
         assert torch.equal(again.pooled, wanted.pooled) and file.read_bytes() == whole
 
 
+def test_features_of_another_set_in_a_set_s_place_are_made_again(
+    images: ImageSet, tmp_path: Path
+) -> None:
+    wanted = encode(images, toy_backbone(), cache_dir=tmp_path)
+    (file,) = (tmp_path / "features").iterdir()
+    encode(images, toy_backbone(), corruption="brightness", severity=5, cache_dir=tmp_path)
+    (other,) = set((tmp_path / "features").iterdir()) - {file}
+    file.write_bytes(other.read_bytes())
+    with pytest.warns(UserWarning, match="features of another set. Its images are encoded again"):
+        again = encode(images, toy_backbone(), cache_dir=tmp_path)
+    assert torch.equal(again.pooled, wanted.pooled)
+
+
 def test_a_cache_of_an_earlier_focoop_gains_checksums(images: ImageSet, tmp_path: Path) -> None:
     encode(images, toy_backbone(), cache_dir=tmp_path)
     (file,) = (tmp_path / "features").iterdir()

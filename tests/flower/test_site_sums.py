@@ -1,13 +1,18 @@
 """What a site keeps between messages is compared with its checksum."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
+from focoop.caching import sealed
 from focoop.errors import FederationError, RunError
 from focoop.flower.journal import Journal, events
+from focoop.flower.server.spares import secret_seed
 from focoop.flower.site.releases import LEDGER, released
+from focoop.flower.site.secure_rounds import Kept
+from focoop.flower.site.status import read_status
 from focoop.runs import PrivateStore
 from tests.flower.test_releases import KEY, Site, noised
 
@@ -67,3 +72,44 @@ def test_a_site_s_account_of_releases(tmp_path: Path) -> None:
     flip(kept, len(release) - 9)
     with pytest.raises(FederationError, match="0000.safetensors is damaged .its checksum differs"):
         site.ask(config, site.update(), 4)
+
+
+def test_sums_that_have_begun_stay_begun_whatever_happens_to_their_marks(tmp_path: Path) -> None:
+    attempts = [f"{number:032x}" for number in range(1, 5)]
+    parts = [Kept(tmp_path / "0000.json", 1, attempt) for attempt in attempts]
+    marks = tmp_path / "0000.begun"
+    marks.write_text(f"{attempts[0]}\n")  # an earlier focoop's, without a checksum
+    for part in parts[1:]:
+        part.begin()
+    marks.write_bytes(marks.read_bytes() + b"0000")  # cut short by a crash: it never began
+    whole, lines = marks.read_bytes(), marks.read_bytes().splitlines(keepends=True)
+    for part in parts:
+        with pytest.raises(FederationError, match="it is over"):
+            part.begin()
+    late = Kept(tmp_path / "0000.json", 1, "f" * 32)
+    changed = [whole.replace(b"3 ", b"7 "), b"".join([*lines[:2], *lines[3:]]), lines[0], b""]
+    for content in changed:
+        marks.write_bytes(content)
+        with pytest.raises(FederationError, match=r"0000\.begun is damaged.*restore the file"):
+            late.begin()
+    marks.write_bytes(whole)
+    late.begin()
+    assert len(marks.read_bytes().splitlines()) == 5
+    with pytest.raises(FederationError, match="it is over"):
+        late.begin()
+
+
+def test_the_coordinator_s_secret_and_a_site_s_status(tmp_path: Path) -> None:
+    drawn, file = secret_seed(tmp_path), tmp_path / "draw.secret"
+    whole = file.read_text()
+    flip(file, 5)
+    with pytest.raises(FederationError, match=r"draw\.secret is damaged"):
+        secret_seed(tmp_path)
+    file.write_text(whole.split()[0])  # an earlier focoop's
+    assert secret_seed(tmp_path) == drawn and file.read_text() == whole
+    status = tmp_path / "status.json"
+    status.write_text(json.dumps(sealed({"state": "connected", "reason": ""})))
+    assert "sum" not in read_status(tmp_path)
+    flip(status, 15)
+    with pytest.raises(RunError, match="status.json is damaged"):
+        read_status(tmp_path)

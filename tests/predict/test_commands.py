@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 import focoop
+from focoop.caching import sealed
 from focoop.errors import ConfigError, DataError, RunError
 from focoop.runs import RunFolder
 from tests.toy_command import call
@@ -182,13 +183,21 @@ def test_a_calibration_is_of_one_round_and_own_images_can_be_given(
     shutil.copytree(run, copy)
     given = focoop.calibrate(copy, keep=0.9, client=1, images=images("more", 10))
     assert list(given.sites) == ["1"] and given.sites["1"].images == 40
-    text = (copy / "calibration.json").read_text().replace('"round": 1', '"round": 0')
-    text = text.replace('"round": 2', '"round": 0')
-    (copy / "calibration.json").write_text(text)
+    file = copy / "calibration.json"
+    tree = json.loads(file.read_text())
+    file.write_text(json.dumps(sealed({**tree, "round": 0})))
     assert focoop.load_model(copy).calibration is None  # of a round that is gone
-    (copy / "calibration.json").write_text("{")
-    with pytest.raises(RunError, match="calibrate again"):
+    file.write_text(json.dumps(sealed({**tree, "models": "0" * 32})))
+    with pytest.raises(RunError, match="another run's models: run focoop calibrate again"):
         focoop.load_model(copy)
+    for damaged in (b"{", b"\xff", file.read_bytes().replace(b"0.9", b"0.8", 1)):
+        file.write_bytes(damaged)
+        with pytest.raises(RunError, match=r"calibration\.json.*calibrate again"):
+            focoop.load_model(copy)
+    with pytest.warns(UserWarning, match=r"calibration\.json is damaged .*it is made anew"):
+        focoop.calibrate(copy, keep=0.9, client=1, images=images("more", 10))
+    again = focoop.load_model(copy).calibration
+    assert again is not None and again.to_json() == given.to_json()
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "model.safetensors").write_bytes(b"nothing")
     with pytest.raises(RunError, match="cannot read the model"):

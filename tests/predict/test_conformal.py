@@ -1,6 +1,8 @@
 """Conformal thresholds, p-values and class sets against MAPIE and crepes, and by counting."""
 
+import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from mapie.classification import SplitConformalClassifier
 from sklearn.base import BaseEstimator, ClassifierMixin
 
+from focoop.caching import sealed
 from focoop.errors import ConfigError, RunError
 from focoop.functional import metrics
 from focoop.predict import Calibration, SiteCalibration, Sketch, least_images, pooled
@@ -139,6 +142,15 @@ def test_a_calibration_goes_through_its_file_and_damage_is_named() -> None:
     again = Calibration.from_json(found.to_json())
     assert again.to_json() == found.to_json() and again.at(None) is not None
     assert again.at(0).threshold == 29.0 and again.at(7) is None  # type: ignore[union-attr]
-    for text in ("", "{}", found.to_json().replace("0.0, 1.0", "9.0, 1.0")):
+    assert Calibration.from_json(replace(found, models="ab").to_json()).models == "ab"
+    later = json.dumps(sealed({**json.loads(found.to_json()), "format": 9}))
+    with pytest.raises(RunError, match="later focoop"):
+        Calibration.from_json(later)
+    plain = {key: value for key, value in json.loads(found.to_json()).items() if key != "sum"}
+    with pytest.warns(UserWarning, match="no checksum"):
+        earlier = Calibration.from_json(json.dumps({**plain, "format": 1}))
+    assert earlier.to_json() == found.to_json()
+    changed = [found.to_json().replace(*two) for two in (("0.0, 1.0", "9.0, 1.0"), ("29", "28"))]
+    for text in ("", "{}", json.dumps(plain), *changed):
         with pytest.raises(RunError, match="calibrate again"):
             Calibration.from_json(text)

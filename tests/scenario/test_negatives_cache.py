@@ -29,9 +29,17 @@ def test_words_are_mined_once_for_what_they_depend_on(tmp_path: Path) -> None:
     assert len(asked) == 4
     file.write_text("slate\n")
     assert words() != first and len(asked) == 5
-    for kept in (tmp_path / "cache").iterdir():
-        kept.write_bytes(kept.read_bytes().replace(b"word", b"worm"))
-    assert words() != first and len(asked) == 6  # damaged: mined again
+    there = sorted((tmp_path / "cache").iterdir())
+    whole = [kept.read_bytes() for kept in there]
+    for number, content in enumerate((lambda raw: raw.replace(b"word", b"worm"), lambda raw: b"[")):
+        for kept, raw in zip(there, whole, strict=True):
+            kept.write_bytes(content(raw))
+        with pytest.warns(UserWarning, match=r"words-.*\.json .*chosen again"):
+            assert words() != first and len(asked) == 6 + number
+    for kept, raw in zip(there, whole[1:] + whole[:1], strict=True):
+        kept.write_bytes(raw)  # words of another task
+    with pytest.warns(UserWarning, match="chosen again"):
+        assert words() == ("word 8",) * 2
 
 
 def test_a_list_that_is_not_there_is_the_miners_to_refuse(tmp_path: Path) -> None:

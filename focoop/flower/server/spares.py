@@ -16,10 +16,12 @@ from pathlib import Path
 
 from flwr.app import Message
 
+from focoop.caching import checksum
 from focoop.errors import FederationError
 from focoop.federation import sample_clients
 from focoop.flower.server.replies import Enough
 from focoop.methods import ClientUpdate
+from focoop.runs import append
 from focoop.seeds import numpy_generator
 
 
@@ -77,15 +79,19 @@ def secret_seed(folder: Path) -> int:
     path = folder / "draw.secret"
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_hex(32))
+            drawn = secrets.token_hex(32)
+            file.write(f"{drawn} {checksum(drawn)}\n")
             file.flush()
             os.fsync(file.fileno())
     except FileExistsError:
         pass
-    text = path.read_text(encoding="utf-8")
-    if not re.fullmatch(r"[0-9a-f]{64}", text):
+    drawn, _, known = path.read_bytes().decode("ascii", "replace").strip().partition(" ")
+    whole = re.fullmatch(r"[0-9a-f]{64}", drawn) and known in ("", checksum(drawn))
+    if not whole:
         raise FederationError(f"{path} is damaged: start the run again in another folder")
-    return int(text, 16)
+    if not known:  # of an earlier focoop
+        append(path, f" {checksum(drawn)}\n".encode())
+    return int(drawn, 16)
 
 
 def spare_clients(

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from focoop.caching import is_intact, sealed
+from focoop.caching import checksum, is_intact, sealed
 from focoop.errors import FederationError
 from focoop.federation import SHARE_BYTES, pack, threshold_of
 from focoop.flower.identity import read_site, sign
@@ -31,10 +31,11 @@ from focoop.flower.records import GLOBAL, METRICS, UPDATE, Order, to_arrays
 from focoop.flower.site.client import Party
 from focoop.flower.site.peers import accept, peers_file
 from focoop.methods import ClientUpdate
-from focoop.runs import append
+from focoop.runs import append, write
 
 SUM, MASKED = "sum", "masked"
 KEYS, SHARES, OPEN = "sum_keys", "sum_shares", "sum_open"
+LAST = ".last"  # of the file that names the last sum that has begun
 ATTEMPT = re.compile(r"[0-9a-f]{32}")
 
 
@@ -99,12 +100,21 @@ class Kept:
         """Note that this sum has begun here; one that has is never begun again.
 
         Keys that others signed for it could otherwise come back after their secrets were opened.
+
+        Raises:
+            FederationError: The site has taken part in it, or its marks are damaged.
         """
         path = self.path.with_suffix(".begun")
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if path.is_file() and self.attempt in path.read_text(encoding="utf-8").split():
+        attempts, last = begun(path)
+        if self.attempt in attempts:
             raise FederationError("this site has taken part in that sum: it is over")
-        append(path, f"{self.attempt}\n".encode())
+        whole, torn, _ = _content(path).rpartition(b"\n")
+        if _content(path) != whole + torn:
+            write(path, whole + torn)
+        known = checksum(last, self.attempt)
+        append(path, f"{self.attempt} {known}\n".encode())
+        write(path.with_suffix(LAST), f"{known}\n".encode())
 
     def save(self, masker: Masker) -> None:
         """Keep a sum on the disk before an answer leaves, for nobody else to read.
@@ -120,6 +130,41 @@ class Kept:
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, self.path)
+
+
+def begun(path: Path) -> tuple[list[str], str]:
+    """Read the marks of sums that have begun; a mark that a crash has cut short never counted.
+
+    Args:
+        path: The file; a line is a sum and a checksum of it and of the line before. Lines of an
+            earlier focoop have no checksum.
+
+    Returns:
+        The sums, and the checksum of the last line.
+
+    Raises:
+        FederationError: A line is damaged or lost; the file beside it names the last one.
+    """
+    noted = _content(path.with_suffix(LAST)).decode("ascii", "replace").strip()
+    attempts, ends = [], [""]
+    for line in _content(path).split(b"\n")[:-1]:
+        attempt, _, known = line.decode("ascii", "replace").partition(" ")
+        unsealed = not known and not ends[-1]
+        if not ATTEMPT.fullmatch(attempt) or not (unsealed or known == checksum(ends[-1], attempt)):
+            break
+        attempts.append(attempt)
+        ends.append(known)
+    else:
+        if noted in ends:
+            return attempts, ends[-1]
+    raise FederationError(
+        f"{path} is damaged: this site cannot tell which sums it took part in; restore the file "
+        "from a copy, or join the next run with a new state folder"
+    )
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
 
 
 def file_of(party: Party, order: Order) -> Path:

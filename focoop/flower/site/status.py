@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from focoop.caching import write_whole
+from focoop.caching import SUM, is_intact, sealed, write_whole
 from focoop.errors import FederationError, RunError
 from focoop.flower.journal import Tail
 from focoop.flower.site.connection import Reach, duration, look
@@ -297,7 +297,7 @@ class SiteWatch:
         if time.monotonic() < self._written + self.pauses.beat and self._written:
             return
         self.status.updated = now()
-        text = json.dumps(asdict(self.status), indent=1) + "\n"
+        text = json.dumps(sealed(asdict(self.status)), indent=1) + "\n"
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_whole(self.folder / FILE, text.encode())
@@ -330,6 +330,12 @@ def read_status(folder: Path, silent: float = SILENT) -> dict[str, Any]:
         raise RunError(f"{folder / FILE} cannot be read ({error})") from error
     if not isinstance(status, dict) or "state" not in status:
         raise RunError(f"{folder / FILE} is no status of a site")
+    if SUM in status and not is_intact(status):
+        raise RunError(
+            f"{folder / FILE} is damaged: its checksum differs; a running site writes it anew "
+            "within seconds"
+        )
+    status.pop(SUM, None)
     age = time.time() - (folder / FILE).stat().st_mtime
     ended = status["state"] in ("stopped", "failed")
     return {**status, "running": not ended and age < silent, "age": round(age, 1)}
