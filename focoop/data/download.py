@@ -1,28 +1,22 @@
-"""Download files: resumed where they broke off, compared with the published checksum, put whole."""
+"""Get what a dataset lacks: every file compared with its published or its first checksum."""
 
-import hashlib
 import json
-import os
-import re
 import shutil
-import urllib.error
-import urllib.request
-from collections.abc import Callable
-from dataclasses import dataclass
-from http.client import BadStatusLine, HTTPException, IncompleteRead
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from focoop.caching import write_whole
+from focoop.caching import SUM, is_intact, sealed, write_whole
 from focoop.data.dataset import Dataset, Download
 from focoop.data.registry import data_root, lookup
+from focoop.data.transfer import Differs, Progress, compared, cut, download
 from focoop.data.unpacking import limits, unpack
 from focoop.errors import DataError
 
-CHUNK = 1 << 20
-TIMEOUT = 60
-MARGIN = 1.1  # a server may send a file that is a little larger before its checksum is looked at
-Progress = Callable[[str, int, int], None]  # file, bytes so far, bytes in all (0: not known)
+UNKNOWN = "no published checksum"
 
 
 @dataclass(frozen=True)
@@ -33,11 +27,13 @@ class Fetched:
     file: str
     bytes: int
     sha256: str
-    checked: str  # the published checksum it agrees with, or "no published checksum"
+    checked: str  # the checksum it agrees with, or UNKNOWN
 
 
 def fetch(name: str, root: str | Path | None = None, progress: Progress | None = None) -> Path:
     """Download and unpack what a dataset lacks.
+
+    A file without a published checksum must be the one that was fetched the first time.
 
     Args:
         name: The dataset's name.
@@ -60,9 +56,13 @@ def fetch(name: str, root: str | Path | None = None, progress: Progress | None =
     for entry in dataset.downloads:
         if _here(entry, dataset, where):
             continue
-        known[entry.url] = vars(_get(entry, dataset, where, progress or (lambda *_: None)))
+        first = str(known.get(entry.url, {}).get("sha256", ""))
+        with _told_of(record, entry, first):
+            wanted = entry.checksum or (f"sha256:{first}" if first else "")
+            one = replace(entry, checksum=wanted)
+            known[entry.url] = vars(_get(one, dataset, where, progress or (lambda *_: None)))
         content = {"dataset": name, "licence": dataset.licence, "files": list(known.values())}
-        write_whole(record, json.dumps(content, indent=1).encode())
+        write_whole(record, json.dumps(sealed(content), indent=1).encode())
     base = dataset.find(where)
     if base is None:
         hint = f"{dataset.by_hand}; " if dataset.by_hand else ""
@@ -72,210 +72,19 @@ def fetch(name: str, root: str | Path | None = None, progress: Progress | None =
     return base
 
 
-def download(
-    url: str,
-    target: Path,
-    checksum: str = "",
-    progress: Progress | None = None,
-    size: int = 0,
-) -> str:
-    """Fetch a file, going on where an earlier attempt stopped.
-
-    The part that is there already is kept beside the target as `.part`. It is used where the server
-    says that it still has the same file, or where a checksum tells in the end; else the file comes
-    from its start.
-
-    Args:
-        url: Where the file is.
-        target: Where to put it.
-        checksum: `md5:...` or `sha256:...` as published; empty where none is.
-        progress: Is told of bytes done and bytes in all.
-        size: Bytes the file has; 0 where they are not known.
-
-    Returns:
-        The file's sha256.
-
-    Raises:
-        DataError: The server cannot be reached, or sends something else than the file.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    transfer = Transfer(url, target, checksum, size, progress)
+@contextmanager
+def _told_of(record: Path, entry: Download, first: str) -> Iterator[None]:
+    """Say of a file that differs from the first fetch how its authors' new one is accepted."""
     try:
-        if not transfer.resume():
-            transfer.discard()
-            transfer.run(0)
-        digest = transfer.checked()
-    except DataError:
-        transfer.discard()
-        raise
-    except (OSError, ValueError, HTTPException) as error:
-        raise _unreachable(url, target, _reason(error)) from error
-    os.replace(transfer.part, target)
-    transfer.tag.unlink(missing_ok=True)
-    return digest
-
-
-@dataclass
-class Transfer:
-    """One file on its way, with the part of it that is here already."""
-
-    url: str
-    target: Path
-    checksum: str
-    size: int
-    progress: Progress | None
-    total: int = 0  # bytes of the file as the server tells them; 0: it does not
-
-    @property
-    def part(self) -> Path:
-        """Return the file that grows."""
-        return self.target.with_name(self.target.name + ".part")
-
-    @property
-    def tag(self) -> Path:
-        """Return the file with the server's mark of the file that the part is of."""
-        return self.target.with_name(self.target.name + ".tag")
-
-    def discard(self) -> None:
-        """Forget the part."""
-        self.part.unlink(missing_ok=True)
-        self.tag.unlink(missing_ok=True)
-
-    def resume(self) -> bool:
-        """Go on with a part that is here.
-
-        Returns:
-            Whether the file is whole now; False: it must come from its start.
-        """
-        have = self.part.stat().st_size if self.part.is_file() else 0
-        if not have or not (self.tag.is_file() or self.checksum):
-            return False  # nobody could tell whether the rest belongs to this part
-        if self.size and have > MARGIN * self.size:
-            return False
-        try:
-            if not self.run(have):
-                return False
-            self.checked()
-        except urllib.error.HTTPError as error:
-            if error.code != 416:
-                raise
-            # Nothing is left to send: the part is the whole, or it is of another file.
-            return str(error.headers.get("Content-Range", "")) == f"bytes */{have}" or bool(
-                self.checksum and self.matches()
-            )
-        except DataError:
-            return False  # parts of two files: once more from the start
-        return True
-
-    def run(self, have: int) -> bool:
-        """Receive the file from byte `have` on.
-
-        Args:
-            have: Bytes that are here.
-
-        Returns:
-            False where the server sends other bytes than those asked for.
-        """
-        headers = {"User-Agent": "focoop"}
-        if have:
-            headers["Range"] = f"bytes={have}-"
-            if self.tag.is_file():
-                headers["If-Range"] = self.tag.read_text("utf-8")
-        request = urllib.request.Request(self.url, headers=headers)
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
-            if answer.status == 206:
-                sent = re.match(r"bytes (\d+)-\d+/", answer.headers.get("Content-Range", ""))
-                if have and sent is not None and int(sent[1]) != have:
-                    return False
-            else:
-                have = 0
-            self._receive(answer, have)
-        return True
-
-    def _receive(self, answer: Any, have: int) -> None:
-        """Append what the server sends from byte `have` on."""
-        if "text/html" in answer.headers.get("Content-Type", ""):
-            raise ValueError("the server sent a web page in place of the file")
-        length = int(answer.headers.get("Content-Length") or 0)
-        self.total = have + length if length else 0
-        self._refuse_large(self.total)
-        if etag := answer.headers.get("ETag"):
-            self.tag.write_text(etag, "utf-8")
-        else:
-            self.tag.unlink(missing_ok=True)
-        with open(self.part, "r+b" if have else "wb") as file:
-            file.truncate(have)
-            file.seek(have)
-            while block := answer.read(CHUNK):
-                file.write(block)
-                have += len(block)
-                self._refuse_large(have)
-                if self.progress is not None:
-                    self.progress(self.target.name, have, self.total)
-        if self.total and have < self.total:
-            raise OSError(f"the connection ended after {have} of {self.total} bytes")
-
-    def _refuse_large(self, have: int) -> None:
-        if self.size and have > MARGIN * self.size:
-            raise DataError(
-                f"{self.url} sends more than the {self.size:,} bytes the file has: get it "
-                f"elsewhere and put it at {self.target}"
-            )
-
-    def matches(self) -> bool:
-        """Return whether the part agrees with the published checksum."""
-        kind, _, wanted = self.checksum.partition(":")
-        return _hash(self.part, kind) == wanted
-
-    def checked(self) -> str:
-        """Compare the part with what is known of the file.
-
-        Returns:
-            Its sha256.
-
-        Raises:
-            DataError: It is another file, or not all of it.
-        """
-        digest = _checked(self.part, self.target, self.url, self.checksum)
-        have = self.part.stat().st_size
-        if self.size and have != self.size and not self.checksum:
-            raise DataError(
-                f"{self.url} sent {have:,} bytes and the file has {self.size:,}: try again later, "
-                f"or get it elsewhere and put it at {self.target}"
-            )
-        if problem := cut(self.part, self.target.name):
-            raise DataError(f"{self.url} sent a file that is {problem}: try again later")
-        return digest
-
-
-def cut(path: Path, name: str) -> str:
-    """Say what is wrong with a file whose end can be recognised.
-
-    Args:
-        path: The file.
-        name: The name it is to have.
-
-    Returns:
-        The problem; empty where none is seen.
-    """
-    if not path.stat().st_size:
-        return "empty"
-    if not name.endswith(".json"):
-        return ""
-    try:
-        json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError):
-        return "cut off or no JSON"
-    return ""
-
-
-def _reason(error: Exception) -> str:
-    """Why a transfer failed, in words."""
-    if isinstance(error, IncompleteRead):
-        return f"the connection ended after {len(error.partial)} bytes of a piece"
-    inner = error if isinstance(error, urllib.error.HTTPError) else getattr(error, "reason", error)
-    text = str(inner) or type(error).__name__
-    return f"the server's answer is no HTTP: {text}" if isinstance(error, BadStatusLine) else text
+        yield
+    except Differs as error:
+        if entry.checksum or not first:
+            raise
+        raise DataError(
+            f"{error.file} is not the file that {entry.url} sent when it was first fetched (its "
+            f"sha256 differs from {first}; nobody publishes one): where its authors have replaced "
+            f"it and you trust it, remove {record} and fetch it again"
+        ) from error
 
 
 def _get(entry: Download, dataset: Dataset, where: Path, progress: Progress) -> Fetched:
@@ -284,7 +93,7 @@ def _get(entry: Download, dataset: Dataset, where: Path, progress: Progress) -> 
     target = (base if entry.unpack is None else where) / entry.file
     # Got by hand, or by a fetch that was stopped before unpacking.
     if target.is_file() and not cut(target, target.name):
-        digest = _checked(target, target, entry.url, entry.checksum)
+        digest = compared(target, target, entry.url, entry.checksum)
     else:
         _room(entry, where)
         digest = download(entry.url, target, entry.checksum, progress, entry.size)
@@ -297,7 +106,7 @@ def _get(entry: Download, dataset: Dataset, where: Path, progress: Progress) -> 
             unpack(inner, inner.parent, most)
             inner.unlink()
         target.unlink()
-    return Fetched(entry.url, entry.file, size, digest, entry.checksum or "no published checksum")
+    return Fetched(entry.url, entry.file, size, digest, entry.checksum or UNKNOWN)
 
 
 def _room(entry: Download, where: Path) -> None:
@@ -317,39 +126,29 @@ def _here(entry: Download, dataset: Dataset, where: Path) -> bool:
     base = dataset.find(where)
     if entry.unpack is None:
         kept = (base or where / dataset.folder) / entry.file
-        return kept.is_file() and not cut(kept, kept.name)
+        if not kept.is_file() or cut(kept, kept.name):
+            return False
+        if entry.checksum:
+            compared(kept, kept, entry.url, entry.checksum)
+        return True
     if entry.gives:
         return ((base or where / dataset.folder) / entry.gives).exists()
     return base is not None
 
 
-def _checked(file: Path, target: Path, url: str, checksum: str) -> str:
-    """The sha256 of a file that agrees with its published checksum."""
-    digest = _hash(file, "sha256")
-    kind, _, wanted = checksum.partition(":")
-    if wanted and (digest if kind == "sha256" else _hash(file, kind)) != wanted:
-        raise DataError(
-            f"{file} is not the file that {url} publishes ({kind} differs from {wanted}): remove "
-            f"it and try again, or get it elsewhere and put it at {target}"
-        )
-    return digest
-
-
 def _read(record: Path) -> dict[str, dict[str, Any]]:
-    """What was fetched before, by address."""
+    """What was fetched before, by address; records of an earlier focoop have no checksum."""
     try:
-        return {file["url"]: file for file in json.loads(record.read_text("utf-8"))["files"]}
-    except (OSError, ValueError, KeyError, TypeError):
+        content = json.loads(record.read_text("utf-8"))
+        if SUM in content and not is_intact(content):
+            raise ValueError("its checksum differs")
+        return {file["url"]: file for file in content["files"]}
+    except FileNotFoundError:
         return {}
-
-
-def _hash(path: Path, kind: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, kind).hexdigest()
-
-
-def _unreachable(url: str, target: Path, why: str) -> DataError:
-    return DataError(
-        f"cannot get {url} ({why}): check the network and run it again (it continues where it "
-        f"stopped), or download the file elsewhere and put it at {target}"
-    )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        warnings.warn(
+            f"{record} is damaged ({error}): files without a published checksum are taken as they "
+            "come, and the record is written anew",
+            stacklevel=3,
+        )
+        return {}

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import re
 import socket
 import tarfile
 import threading
@@ -14,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from focoop.caching import is_intact
 from focoop.data import download as fetching
 from focoop.data import registry, unpacking
 from focoop.data.dataset import Dataset, Download
-from focoop.data.download import download, fetch
+from focoop.data.download import fetch
+from focoop.data.transfer import download
 from focoop.errors import DataError
 from tests.data import trees
 
@@ -219,6 +222,54 @@ def test_a_dataset_is_fetched_unpacked_and_recorded(
     asked = len(server.ranges)
     fetch("oxford_pets", root)
     assert len(server.ranges) == asked  # nothing is fetched twice
+
+
+def test_a_file_without_a_published_checksum_is_the_one_of_the_first_fetch(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served(server, tmp_path, monkeypatch)
+    root, name = tmp_path / "root", "split_zhou_OxfordPets.json"
+    split = fetch("oxford_pets", root) / name
+    record = root / ".focoop" / "oxford_pets.json"
+    assert is_intact(json.loads(record.read_text()))
+    split.unlink()
+    fetch("oxford_pets", root)
+    assert split.read_bytes() == server.files[name]
+    split.unlink()
+    server.files[name] = b'{"train": [], "val": [], "test": [1]}'
+    with pytest.raises(DataError, match=r"first fetched .*remove .*oxford_pets\.json"):
+        fetch("oxford_pets", root)
+    assert not split.exists()
+    whole = record.read_bytes()
+    record.write_bytes(whole.replace(b'"bytes": 36', b'"bytes": 35'))
+    with pytest.warns(UserWarning, match=r"oxford_pets\.json is damaged .its checksum differs"):
+        fetch("oxford_pets", root)
+    assert split.read_bytes() == server.files[name] and is_intact(json.loads(record.read_text()))
+
+
+def test_a_file_on_disk_is_compared_with_its_published_checksum(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = served(server, tmp_path, monkeypatch)
+    split = replace(dataset.downloads[2], checksum=md5(server.files["split_zhou_OxfordPets.json"]))
+    pinned = replace(dataset, downloads=(*dataset.downloads[:2], split))
+    monkeypatch.setattr(fetching, "lookup", lambda name: pinned)
+    base = fetch("oxford_pets", tmp_path / "root")
+    fetch("oxford_pets", tmp_path / "root")
+    (base / split.file).write_text('{"train": [], "val": [], "test": [2]}')
+    with pytest.raises(DataError, match=r"split_zhou_OxfordPets\.json is not the file .*remove it"):
+        fetch("oxford_pets", tmp_path / "root")
+
+
+def test_every_split_file_has_a_pinned_checksum() -> None:
+    """All files to fetch have one but a single archive, whose bytes nobody publishes."""
+    unknown = {
+        entry.file
+        for name in registry.available()
+        for entry in registry.lookup(name).downloads
+        if not re.fullmatch("md5:[0-9a-f]{32}|sha256:[0-9a-f]{64}", entry.checksum)
+    }
+    assert unknown == {"office_caltech_10_dataset.zip"}
 
 
 def test_what_is_on_disk_already_is_not_fetched(

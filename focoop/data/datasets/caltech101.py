@@ -34,5 +34,13 @@ DATASET = Dataset(
         base, "101_ObjectCategories", SPLIT, lambda name: spaced(SINGULAR.get(name, name))
     ),
     no_classes=("BACKGROUND_Google",),
-    downloads=(ARCHIVE, Download(drive("1hyarUivQE36mY6jSomru6Fjd-JzwcCzN"), SPLIT)),
+    downloads=(
+        ARCHIVE,
+        Download(
+            drive("1hyarUivQE36mY6jSomru6Fjd-JzwcCzN"),
+            SPLIT,
+            "sha256:52ce83205ff8ff8a1a18119aad6376120ae35c36e783a984bc560cbf10e73fa5",
+            809_184,
+        ),
+    ),
 )

@@ -38,5 +38,13 @@ DATASET = Dataset(
     page="https://www.robots.ox.ac.uk/~vgg/data/dtd",
     read=lambda base: coop(base, "images", SPLIT),
     official=official,
-    downloads=(ARCHIVE, Download(drive("1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x"), SPLIT)),
+    downloads=(
+        ARCHIVE,
+        Download(
+            drive("1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x"),
+            SPLIT,
+            "sha256:f26ebeccd2b58e68d70f07a0dc39fe49bf7b69024bac34396b954dfd87969c38",
+            563_702,
+        ),
+    ),
 )

@@ -79,6 +79,11 @@ DATASET = Dataset(
             "setid.mat",
             "md5:a5357ecc9cb78c4bef273ce3793fc85c",
         ),
-        Download(drive("1Pp0sRXzZFZq15zVOzKjKBu4A9i01nozT"), SPLIT),
+        Download(
+            drive("1Pp0sRXzZFZq15zVOzKjKBu4A9i01nozT"),
+            SPLIT,
+            "sha256:2f50c42fc1a17ca13c271cb4269b1347bdb43d2be672e34f74a4e4cbfbcca794",
+            771_139,
+        ),
     ),
 )

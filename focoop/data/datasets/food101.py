@@ -40,6 +40,11 @@ DATASET = Dataset(
             4_996_278_331,
             unpack="",
         ),
-        Download(drive("1QK0tGi096I0Ba6kggatX1ee6dJFIcEJl"), SPLIT),
+        Download(
+            drive("1QK0tGi096I0Ba6kggatX1ee6dJFIcEJl"),
+            SPLIT,
+            "sha256:7c3d456c4f348255e1a363e0ea5118318936488f3ec20d83758e0ee67cb9037c",
+            10_203_303,
+        ),
     ),
 )

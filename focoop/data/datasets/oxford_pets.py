@@ -47,6 +47,11 @@ DATASET = Dataset(
             unpack="oxford_pets",
             gives="annotations",
         ),
-        Download(drive("1501r8Ber4nNKvmlFVQZ8SeUHTcdTTEqs"), SPLIT),
+        Download(
+            drive("1501r8Ber4nNKvmlFVQZ8SeUHTcdTTEqs"),
+            SPLIT,
+            "sha256:d7f3ffe65b3919f95132e51422894ae18686b83c331fd8c0adcdc3dc2de6301e",
+            724_217,
+        ),
     ),
 )

@@ -57,6 +57,13 @@ DATASET = Dataset(
     page="https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
     read=official,
     coop=lambda base: coop(base, "", SPLIT, str.strip),
-    downloads=(Download(drive("1ObCFbaAgVu0I-k_Au-gIUcefirdAuizT"), SPLIT),),
+    downloads=(
+        Download(
+            drive("1ObCFbaAgVu0I-k_Au-gIUcefirdAuizT"),
+            SPLIT,
+            "sha256:40acee7aa65c8e4727a32d90e884b7c3f8960b523422317e163f7af65432959d",
+            1_855_652,
+        ),
+    ),
     by_hand="its authors' server is gone: get the images from a mirror you trust",
 )
