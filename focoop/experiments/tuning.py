@@ -67,6 +67,7 @@ def studies(
     ood: Sequence[str] = (),
     overrides: Sequence[Override] = (),
     seed: int = 0,
+    presets: Path | None = None,
 ) -> list[Study]:
     """Plan the trials of every method on one setting.
 
@@ -79,6 +80,7 @@ def studies(
         ood: OOD sets to validate on.
         overrides: Settings over all others.
         seed: Seed of the draw of trials.
+        presets: A folder of presets that trials start from; None: the methods' defaults.
 
     Returns:
         One study per method.
@@ -92,7 +94,7 @@ def studies(
     tree = validated(read_settings(setting), stem, validation, ood)
     planned = []
     for variant in variants_for(parse_methods(methods), tree):
-        base = configured(tree, stem, variant, None)
+        base = configured(tree, stem, variant, presets)
         for over in (*overrides, {"seed": seed}):
             base = merge(base, override_tree(over))
         planned.append(_study(stem, variant, base, overrides, budget, out, seed))
