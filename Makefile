@@ -1,8 +1,25 @@
 # Needs Python 3.11+, git and make; everything else is installed into .uv/ and .venv/ on first use.
+# `make test PYTHON=python3.13` uses that Python: in .venv/, or, where .venv/ holds another version,
+# in .venv-3.13/ beside it.
 PYTHON ?= python3
+VENV ?= .venv
+ifneq ($(filter command% environment,$(origin PYTHON)),)
+ifneq ($(filter file,$(origin VENV)),)
+version = $(shell $(1) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+ASKED := $(call version,$(PYTHON))
+ifneq ($(words $(ASKED)),1)
+$(error PYTHON=$(PYTHON) does not run: give the path of a Python 3.11 or newer)
+endif
+ifneq ($(wildcard .venv/bin/python),)
+ifneq ($(call version,.venv/bin/python),$(ASKED))
+VENV := .venv-$(ASKED)
+endif
+endif
+endif
+endif
 UV := .uv/bin/uv
-BIN := .venv/bin
-SETUP := .venv/.installed
+BIN := $(VENV)/bin
+SETUP := $(VENV)/.installed
 
 export UV_COMPILE_BYTECODE ?= 1
 export UV_PYTHON_DOWNLOADS ?= never
@@ -12,12 +29,12 @@ export OMP_WAIT_POLICY ?= PASSIVE
 unexport VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-gpu coverage check docs format bench bench-gpu lock sbom clean
+.PHONY: help setup demo test test-slow test-versions test-gpu coverage check docs format bench bench-gpu lock sbom clean
 
 help: ## show these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' Makefile
 
-setup: $(SETUP) ## install the pinned packages into .venv/
+setup: $(SETUP) ## install the pinned packages into .venv/ (PYTHON=python3.13: with that Python)
 
 demo: $(SETUP) ## zero-shot, PromptFL and FOCoOp on the packaged CIFAR-100 features
 	$(BIN)/focoop demo
@@ -33,6 +50,9 @@ test: $(SETUP) ## all tests but the slow ones
 
 test-slow: $(SETUP) ## the slow tests
 	$(PYTEST) -m slow
+
+test-versions: ## the quick tests on each supported Python found here, and which are absent
+	$(PYTHON) tools/each_python.py
 
 # One process: tests share the device. Triton compiles here; elsewhere it interprets.
 test-gpu: $(SETUP) ## the tests that need a CUDA device
@@ -77,7 +97,7 @@ lock: $(UV) ## renew requirements.lock from pyproject.toml
 		--python-version 3.11 --extra dev $(LOCK_ARGS) pyproject.toml -o requirements.lock
 
 clean: ## remove environments, caches and build output; run folders stay
-	rm -rf .venv .uv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf .venv .venv-* .uv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # uv lives apart from .venv, whose packages may pin another uv.
@@ -92,10 +112,12 @@ $(UV):
 
 # Hard links from uv's cache are fast and small, but only exist within one file system.
 $(SETUP): requirements.lock pyproject.toml | $(UV)
-	@echo "installing the pinned packages into .venv/ (about 6 GB with torch; a minute or two)"
-	$(UV) venv --quiet --clear --python .uv/bin/python .venv
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "focoop needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	@echo "installing the pinned packages into $(VENV)/ (about 6 GB with torch; a minute or two)"
+	$(UV) venv --quiet --clear --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" $(VENV)
 	@cache=$$($(UV) cache dir) && mkdir -p "$$cache" && \
-	if [ "$$(stat -c %d "$$cache")" != "$$(stat -c %d .venv)" ]; then export UV_LINK_MODE=copy; fi && \
-	$(UV) pip sync --require-hashes --python .venv requirements.lock && \
-	$(UV) pip install --quiet --python .venv --no-deps --no-build-isolation --editable .
+	if [ "$$(stat -c %d "$$cache")" != "$$(stat -c %d $(VENV))" ]; then export UV_LINK_MODE=copy; fi && \
+	$(UV) pip sync --require-hashes --python $(VENV) requirements.lock && \
+	$(UV) pip install --quiet --python $(VENV) --no-deps --no-build-isolation --editable .
 	@touch $@
