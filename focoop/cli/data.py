@@ -290,20 +290,7 @@ def features(
         if save is not None:
             target = _beside(save, suffix)
             _save(feature_set, split, target)
-        rows.append(
-            {
-                "dataset": spec,
-                "images": len(feature_set),
-                "classes": len(feature_set.classes),
-                "dim": feature_set.dim,
-                "patches": None
-                if feature_set.patches is None
-                else int(feature_set.patches.shape[1]),
-                "patch_kind": feature_set.provenance.get("patches") if patches else None,
-                "sha256": feature_set.sha256(),
-                "file": None if target is None else str(target),
-            }
-        )
+        rows.append(_features_row(spec, feature_set, patches, target))
     if as_json:
         return print_json(rows)
     console = out()
@@ -316,6 +303,22 @@ def features(
             soft_wrap=True,
         )
     return None
+
+
+def _features_row(
+    spec: str, features: "FeatureSet", with_patches: bool, file: Path | None
+) -> dict[str, Any]:
+    """What `focoop data features` tells of a set; `file` is where it was written."""
+    return {
+        "dataset": spec,
+        "images": len(features),
+        "classes": len(features.classes),
+        "dim": features.dim,
+        "patches": None if features.patches is None else int(features.patches.shape[1]),
+        "patch_kind": features.provenance.get("patches") if with_patches else None,
+        "sha256": features.sha256(),
+        "file": None if file is None else str(file),
+    }
 
 
 def _patches(row: dict[str, Any]) -> str:

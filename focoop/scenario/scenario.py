@@ -14,7 +14,7 @@ from focoop.clip import Backbone, LabelledFeatures
 from focoop.config import RunConfig
 from focoop.data import NAMED, Source
 from focoop.errors import ConfigError, MethodError
-from focoop.features import open_features, patch_kind_of
+from focoop.features import FeatureSet, open_features, patch_kind_of
 from focoop.federation import EvaluationSets, Owned
 from focoop.methods import Method, Task, create
 from focoop.scenario.assignment import make_split
@@ -127,6 +127,26 @@ def build_scenario(
         words = task_words(config, backbone, split.classes, cache_dir)
     task = make_task(config, backbone, split.classes, method.needs_ood, cache_dir, words)
     task = replace(task, frozen=method.prepare(task))
+    sets, hashes, sources = _evaluation_sets(config, split, opened)
+    return Scenario(method, task, backbone, split, sets, hashes, tuple(words or ()), sources)
+
+
+def _evaluation_sets(
+    config: RunConfig, split: Split, opened: Callable[..., FeatureSet]
+) -> tuple[EvaluationSets, dict[str, str], dict[str, dict[str, Any]]]:
+    """Open what a run is measured on.
+
+    Args:
+        config: The run's settings.
+        split: The divided ID images.
+        opened: Opens a set of features by its name.
+
+    Returns:
+        The sets, the hashes of all features by name, and where each came from.
+
+    Raises:
+        ConfigError: Two OOD sets have one name.
+    """
     hashes = {"train": split.train.sha256(), "test": split.test.sha256()}
     sources = {config.data.id: served_by(split.train, len(split.train) + len(split.test))}
     corrupted, ood = {}, {}
@@ -151,9 +171,7 @@ def build_scenario(
         ood[UNKNOWN] = split.unknown
         hashes[UNKNOWN] = split.unknown.sha256()
     owned = Owned(split.test, split.test_index)
-    sets = EvaluationSets(owned, corrupted, ood, calibration_images(split))
-    words = tuple(words or ())
-    return Scenario(method, task, backbone, split, sets, hashes, words, sources)
+    return EvaluationSets(owned, corrupted, ood, calibration_images(split)), hashes, sources
 
 
 def calibration_images(split: Split) -> Owned | None:

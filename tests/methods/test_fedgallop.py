@@ -14,11 +14,11 @@ from focoop.clip.base import LabelledFeatures
 from focoop.clip.text.tower import Names
 from focoop.config.loading import load
 from focoop.errors import ConfigError, MethodError
-from focoop.federation.client import LocalSettings, train
+from focoop.federation.client import LocalSettings
 from focoop.methods.base import Batch, ClientUpdate, Server, State, Task
 from focoop.methods.fedgallop import FedGalLoP
 from focoop.seeds import torch_generator
-from tests.federation.batched import train_together
+from tests.federation.batched import trained_alike
 from tests.helpers import toy_backbone
 from tests.methods.toy import DIM, WIDTH, C, check_gradients, make_batch, make_task, step_loss
 
@@ -251,15 +251,8 @@ def test_clients_together_are_clients_alone(projected: bool) -> None:
         batch = patch_batch(size, seed=k, width=width)
         data.append(LabelledFeatures(batch.pooled, batch.patches, batch.labels))
     settings = LocalSettings(epochs=2, batch_size=4, lr=0.05, momentum=0.5)
-    made = [torch_generator(0, "client", k) for k in range(4)]
-    group = train_together(method, states, data, task, settings, made)
-    for k, (found, loss) in enumerate(group):
-        generator = torch_generator(0, "client", k)
-        alone, alone_loss = train(method, states[k], data[k], task, settings, generator)
-        torch.testing.assert_close(found.shared, alone.shared, rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(found.private, alone.private, rtol=1e-9, atol=1e-9)
-        assert loss == pytest.approx(alone_loss, rel=1e-9, nan_ok=True)
-    for name, value in group[0][0].private.items():
+    trained = trained_alike(method, states, data, task, settings)
+    for name, value in trained[0].private.items():
         assert not torch.equal(value, states[0].private[name])
 
 

@@ -16,11 +16,11 @@ from focoop.clip.base import LabelledFeatures
 from focoop.clip.text.tower import Names
 from focoop.config.loading import load
 from focoop.errors import ConfigError, MethodError
-from focoop.federation.client import LocalSettings, train
+from focoop.federation.client import LocalSettings
 from focoop.methods.base import Batch, ClientUpdate, Logits, Params, Server, State, Task, cosines
 from focoop.methods.fedlapt import TEMPLATES, FedLAPT, symmetric_beta
 from focoop.seeds import torch_generator
-from tests.federation.batched import train_together
+from tests.federation.batched import trained_alike
 from tests.methods.toy import (
     N_TOKENS,
     WIDTH,
@@ -253,13 +253,9 @@ def test_clients_together_are_clients_alone(contexts: str, mixing: str) -> None:
     batches = [make_batch(size, seed=k) for k, size in enumerate(sizes)]
     data = [LabelledFeatures(b.pooled, None, b.labels) for b in batches]
     states = [State(params) for _ in sizes]
-    generators = [torch_generator(k, "t") for k in range(4)]
-    many = train_together(method, states, data, task, local, generators)
-    for k, images in enumerate(data):
-        alone, loss = train(method, states[k], images, task, local, torch_generator(k, "t"))
-        assert many[k][1] == pytest.approx(loss, abs=1e-9, nan_ok=True)
-        for name, value in alone.shared.items():
-            torch.testing.assert_close(many[k][0].shared[name], value, rtol=0, atol=1e-9)
+    trained = trained_alike(method, states, data, task, local)
+    for found, images in zip(trained, data, strict=True):
+        for name, value in found.shared.items():
             assert bool(len(images)) != torch.equal(value, params[name])
 
 
