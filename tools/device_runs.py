@@ -190,7 +190,7 @@ def run_grid(group: str, given: argparse.Namespace) -> int:
     say(f"{group}: {len(cells)} runs, {len(cells) - len(left)} of them in --done")
     with limited(given.minutes):
         comparison.run(left, Progress(len(left)), jobs=given.jobs)
-    found = [comparison.found(cell) for cell in left]
+    found = [comparison.outcome_of(cell) for cell in left]
     finished = [outcome for outcome in found if outcome.status == "finished"]
     document = comparison.document(finished)
     for entry, outcome in zip(document["cells"], finished, strict=True):
@@ -247,7 +247,7 @@ def run_tuning(given: argparse.Namespace) -> int:
     with limited(given.minutes):
         outcomes = comparison.run(cells, Progress(len(cells)), jobs=given.jobs)
     if not outcomes:
-        outcomes = [comparison.found(cell) for cell in cells]
+        outcomes = [comparison.outcome_of(cell) for cell in cells]
         left = sum(outcome.status != "finished" for outcome in outcomes)
         say(f"tune: {left} trials are left: the same call goes on (--anyway: choose now)")
         if not given.anyway:

@@ -260,7 +260,7 @@ def run_comparison(
     """
     if not run:
         comparison.refuse_changed(cells)
-        return Table([comparison.found(cell) for cell in cells])
+        return Table([comparison.outcome_of(cell) for cell in cells])
     refuse_registered(cells, jobs)
     watch = on_change or (lambda outcome: None)
     return Table(comparison.run(cells, watch, jobs=jobs))

@@ -106,7 +106,7 @@ def compare(
     if no_run:
         table = run_comparison(cells, run=False)
     else:
-        _note_data([cell for cell in cells if grid_runs.found(cell).status != "finished"])
+        _note_data([cell for cell in cells if grid_runs.outcome_of(cell).status != "finished"])
         with _board(cells, live_comparison) as watch:
             table = run_comparison(cells, jobs=_jobs(jobs, cells), on_change=watch)
     paths = table.save(folder)
@@ -169,7 +169,7 @@ def tune(
 ) -> None:
     """Choose methods' settings on validation images, the same number of trials for each."""
     from focoop.api import plan_tuning, run_tuning
-    from focoop.experiments import parse_objective, told
+    from focoop.experiments import objective_text, parse_objective
 
     parts = parse_objective(objective)
     studies = plan_tuning(
@@ -192,7 +192,7 @@ def tune(
         print_json([_as_json(choice) for choice in choices])
     else:
         out().print(_choices_table(choices))
-        out().print(f"{told(parts)}, in percent of validation images and sets")
+        out().print(f"{objective_text(parts)}, in percent of validation images and sets")
         messages().print(f"written: {', '.join(map(str, paths))}")
     _leave([trial.outcome for choice in choices for trial in choice.trials])
 
@@ -241,7 +241,7 @@ def _board(cells: "list[Cell]", draw: Draw) -> "Iterator[Callable[[Outcome], Non
                 yield show
     except KeyboardInterrupt:
         console.print("stopped: the same command goes on where it stopped")
-        interruption.told()
+        interruption.mark_announced()
         raise
 
 

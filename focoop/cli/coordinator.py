@@ -14,7 +14,7 @@ from focoop.cli.live_table import Watch
 from focoop.cli.screen import ConfigFile, Overrides, RunOut, load_config, messages, out
 from focoop.cli.site import Classes, Keys
 from focoop.cli.site_status import LogJson
-from focoop.cli.status_page import STATUS_PORT, Shown, StatusPort, shown_page
+from focoop.cli.status_page import STATUS_PORT, DisplayOptions, StatusPort, shown_page
 from focoop.errors import FederationError, RunError
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def coordinator(
         rejoin=rejoin,
         resume=resume,
     )
-    shown = Shown(config.federation.rounds, status_port, log_json)
-    serve(keys, (host, port), path, settings, shown)
+    display = DisplayOptions(config.federation.rounds, status_port, log_json)
+    serve(keys, (host, port), path, settings, display)
 
 
 def study_settings(
@@ -98,7 +98,7 @@ def serve(
     where: tuple[str, int],
     path: Path,
     settings: dict[str, bool | int | float | str],
-    shown: Shown,
+    display: DisplayOptions,
     again: str = "continue with --resume",
 ) -> None:
     """Serve the sites of `keys` at (host, port) and run `settings` to the end, in folder `path`.
@@ -108,7 +108,7 @@ def serve(
         where: Address and port to listen on.
         path: The run folder; Flower's files are beside it.
         settings: Those of `study_settings`.
-        shown: How many rounds it has, and how it is shown.
+        display: How many rounds it has, and how it is shown.
         again: What somebody should do after a failure.
     """
     from focoop.flower import Tail, numbered, serving
@@ -125,8 +125,8 @@ def serve(
         names, tail = list(numbered(keys).values()), Tail(home / "journal.jsonl")
         tail.new()  # of earlier runs
         with (
-            shown_page(shown.port, tail.path, shown.rounds, names),
-            Watch(out(), shown.rounds, names, log_json=shown.log_json) as watch,
+            shown_page(display.port, tail.path, display.rounds, names),
+            Watch(out(), display.rounds, names, log_json=display.log_json) as watch,
         ):
             served = replace(served, again=again)
             follow(served, served.control.submit(settings), path, watch, tail)

@@ -58,7 +58,7 @@ def report(error: BaseException, arguments: Sequence[str]) -> None:
     if isinstance(error, KeyboardInterrupt):
         if text := interruption.line(code - 128):
             typer.echo(text, err=True)
-            interruption.told()
+            interruption.mark_announced()
         raise typer.Exit(code) from error
 
 

@@ -10,7 +10,7 @@ from focoop.cli.keys import need_flower
 from focoop.cli.screen import Overrides, Untuned, load_config, load_tuned, messages, out
 from focoop.cli.site import Classes, class_names
 from focoop.cli.site_status import LogJson
-from focoop.cli.status_page import STATUS_PORT, Shown, StatusPort
+from focoop.cli.status_page import STATUS_PORT, DisplayOptions, StatusPort
 from focoop.errors import ConfigError
 
 app = typer.Typer(
@@ -115,8 +115,8 @@ def start(
     )
     where = listen or federation.listen, port or federation.port
     again = "start it again by the same command"
-    shown = Shown(config.federation.rounds, status_port, log_json)
-    serve(keys, where, path, settings, shown, again)
+    display = DisplayOptions(config.federation.rounds, status_port, log_json)
+    serve(keys, where, path, settings, display, again)
 
 
 @app.command("invite")

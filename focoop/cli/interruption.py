@@ -19,7 +19,7 @@ SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
 PATIENCE = 7.0  # seconds a command has to end by itself
-_state: dict[str, Any] = {"computing": False, "received": 0, "told": False}
+_state: dict[str, Any] = {"computing": False, "received": 0, "announced": False}
 
 
 class Stopped(KeyboardInterrupt):
@@ -76,9 +76,9 @@ def received() -> int:
     return int(_state["received"])
 
 
-def told() -> None:
+def mark_announced() -> None:
     """Note that the command has said that it was stopped."""
-    _state["told"] = True
+    _state["announced"] = True
 
 
 def line(signum: int) -> str:
@@ -90,7 +90,7 @@ def line(signum: int) -> str:
     Returns:
         One line, empty where the command said something better already.
     """
-    if _state["told"]:
+    if _state["announced"]:
         return ""
     return "interrupted" if signum == signal.SIGINT else f"stopped by {signal.Signals(signum).name}"
 
@@ -122,7 +122,7 @@ def leave(signum: int) -> None:
         with contextlib.suppress(Exception):
             child.kill()
     text = line(signum)
-    _state["told"] = True
+    _state["announced"] = True
     with contextlib.suppress(OSError):
         if text:
             os.write(2, f"{text}\n".encode())

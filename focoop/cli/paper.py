@@ -84,7 +84,7 @@ def paper(
         )
     except KeyboardInterrupt:
         messages().print("stopped: the same command goes on where it stopped")
-        interruption.told()
+        interruption.mark_announced()
         raise
     _report(made)
 

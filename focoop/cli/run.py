@@ -213,7 +213,7 @@ def train(
             markup=False,
             soft_wrap=True,
         )
-        interruption.told()
+        interruption.mark_announced()
         raise
 
 

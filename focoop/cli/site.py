@@ -138,7 +138,7 @@ def _tried(
     show: bool,
 ) -> dict[str, Any]:
     """What a site would do in this run, tried out; nothing is sent."""
-    from focoop.flower import Policy, listed, own_scenario, policy_file, read_site, rehearse
+    from focoop.flower import Policy, listed, own_scenario, policy_file, read_site, try_one_step
 
     _note_held_out(config, data)
     allowed = Policy.read(policy_file(policy, keys))
@@ -158,7 +158,7 @@ def _tried(
         },
         "backbone": scenario.backbone.fingerprint,
         "policy": allowed.sentences(),
-        **rehearse(config, scenario, client).record(),
+        **try_one_step(config, scenario, client).record(),
     }
     if show:
         _show_tried(report)

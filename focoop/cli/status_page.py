@@ -18,8 +18,8 @@ StatusPort = Annotated[
 
 
 @dataclass(frozen=True)
-class Shown:
-    """How a coordinator shows its run: of how many rounds, at which port, as JSON or in words."""
+class DisplayOptions:
+    """How a coordinator shows its run: its rounds, the port of its page, JSON or words."""
 
     rounds: int
     port: int = STATUS_PORT

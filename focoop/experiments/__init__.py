@@ -40,8 +40,8 @@ if TYPE_CHECKING:
         Choice,
         Study,
         choose,
+        objective_text,
         parse_objective,
-        told,
         write_choice,
     )
     from focoop.experiments.variants import parse_methods
@@ -75,6 +75,7 @@ __all__ = [
     "long_rows",
     "names_of",
     "new_figure",
+    "objective_text",
     "open_state",
     "parse_methods",
     "parse_objective",
@@ -88,7 +89,6 @@ __all__ = [
     "studies",
     "sweep_points",
     "tables",
-    "told",
     "tune",
     "tuned",
     "with_score",

@@ -95,7 +95,7 @@ def _compare(given: argparse.Namespace) -> list[comparison.Outcome]:
     )
     if given.no_run:
         comparison.refuse_changed(cells)
-        outcomes = [comparison.found(cell) for cell in cells]
+        outcomes = [comparison.outcome_of(cell) for cell in cells]
     else:
         outcomes = comparison.run(cells, _say, jobs=_jobs(given, cells))
     comparison.write_results(given.out, outcomes)

@@ -72,7 +72,7 @@ def run(
         What became of each cell.
     """
     refuse_changed(cells)
-    outcomes = [found(cell) for cell in cells]
+    outcomes = [outcome_of(cell) for cell in cells]
     for outcome in outcomes:
         if outcome.status == "finished":
             watch(outcome)
@@ -93,7 +93,7 @@ def run(
     return outcomes
 
 
-def found(cell: Cell) -> Outcome:
+def outcome_of(cell: Cell) -> Outcome:
     """Read what a cell's folder holds: finished or waiting, with the rounds that are done.
 
     Args:

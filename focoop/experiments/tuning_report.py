@@ -208,7 +208,7 @@ def preset_text(
     answers = f", each under {len(study.answers)} answers (score and prior)"
     lines = [
         f"# Chosen on {datetime.now(UTC):%Y-%m-%d} by `focoop tune`: {len(trials)} trials of "
-        f"{study.size} points{answers if study.answer_keys else ''}; {told(weights)}: "
+        f"{study.size} points{answers if study.answer_keys else ''}; {objective_text(weights)}: "
         f"{100 * (best.value or 0.0):.2f} (first trial: {default}); setting "
         f"{best.outcome.cell.setting}, {config.data.validation} validation images per class "
         f"({data}), seed {config.seed}."
@@ -229,7 +229,7 @@ def preset_text(
     return "\n".join(lines) + "\n"
 
 
-def told(weights: Mapping[str, float]) -> str:
+def objective_text(weights: Mapping[str, float]) -> str:
     """Describe the objective in words.
 
     Args:
@@ -285,7 +285,7 @@ def evidence(choice: Choice, weights: Mapping[str, float]) -> str:
     lines = [
         f"# {choice.study.label}: {len(choice.trials)} trials of {choice.study.size} points",
         "",
-        f"Percent of validation images and sets; {told(weights)}. Trial 0: the defaults."
+        f"Percent of validation images and sets; {objective_text(weights)}. Trial 0: the defaults."
         + (
             f" Every trial was measured under {len(choice.study.answers)} answers (score and prior)"
             " after training; the row is of its best."

@@ -129,7 +129,7 @@ def _answers(
                 side.keep(rows, shifted.id)
     answered = []
     for place, choice in enumerate(choices):
-        margins = {k: side.found() for k, side in sides[place].items()}
+        margins = {k: side.margins() for k, side in sides[place].items()}
         answers = torch.cat(predicted[place]).cpu().numpy()
         scores = torch.cat(scored[place], dim=1).cpu().numpy()
         by_name = dict(zip(choice.scores, scores, strict=True))

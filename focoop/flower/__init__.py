@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from focoop.flower.server.status_page import status_page
     from focoop.flower.settings import listed, server_settings
     from focoop.flower.site.client import own_scenario
-    from focoop.flower.site.dry_run import check_keys, check_state, rehearse
+    from focoop.flower.site.dry_run import check_keys, check_state, try_one_step
     from focoop.flower.site.policy import Policy, Refusal, policy_file
     from focoop.flower.site.privacy_summary import privacy_facts, privacy_sentences
     from focoop.flower.site.status import SiteWatch, read_status, sentences
@@ -66,7 +66,6 @@ __all__ = [
     "read",
     "read_site",
     "read_status",
-    "rehearse",
     "renew_server",
     "send_key",
     "sentence",
@@ -75,6 +74,7 @@ __all__ = [
     "serving",
     "settle",
     "status_page",
+    "try_one_step",
 ]
 
 __getattr__ = lazy_names(__name__, __file__)

@@ -39,7 +39,7 @@ from focoop.flower.mask_keys import (
     public_of,
     stream,
 )
-from focoop.flower.shamir import Draw, opened, split
+from focoop.flower.shamir import Draw, restore_secret, split
 
 
 @dataclass(frozen=True)
@@ -310,11 +310,11 @@ def unmask(
     total: Words = np.add.reduce([masked[k] for k in sorted(alive)])
     for client in sorted(alive):
         shares = {r.client: r.seeds[client] for r in complete}
-        seed, wrong = opened(client, shares, threshold, everyone[client].fits_seed)
+        seed, wrong = restore_secret(client, shares, threshold, everyone[client].fits_seed)
         total, liars = total - stream(own_mask(seed), len(total)), liars | wrong
     for client in sorted(gone):
         shares = {r.client: r.keys[client] for r in complete}
-        key, wrong = opened(client, shares, threshold, everyone[client].fits_key)
+        key, wrong = restore_secret(client, shares, threshold, everyone[client].fits_key)
         liars |= wrong
         for other in sorted(alive):
             pair = pair_mask(everyone, client, other, key, context)

@@ -13,7 +13,7 @@ MOST_TRIES = 2000
 Draw = Callable[[int], int]
 
 
-def opened(
+def restore_secret(
     owner: int, shares: Mapping[int, int], threshold: int, right: Callable[[int], bool]
 ) -> tuple[int, set[int]]:
     """Restore a secret and find false shares.

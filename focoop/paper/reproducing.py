@@ -145,7 +145,7 @@ def reproduce(
         if run and cells:
             found = comparison.run(cells, clock.watch(item.name), jobs=jobs)
         else:
-            found = [comparison.found(cell) for cell in cells]
+            found = [comparison.outcome_of(cell) for cell in cells]
         made.append(_write(item, plans[item.name], found, choices))
     return made
 
@@ -164,7 +164,7 @@ def survey(items: Iterable[Item], choices: Choices) -> list[Surveyed]:
     for item in items:
         plans = plan_item(item, choices, ask=False)
         cells = [cell for one in plans for cell in one.cells]
-        done = sum(comparison.found(cell).status == "finished" for cell in cells)
+        done = sum(comparison.outcome_of(cell).status == "finished" for cell in cells)
         lacks = dict.fromkeys(name for one in plans for name in one.short.split(", ") if name)
         told.append(Surveyed(item, len(cells), done, tuple(lacks)))
     return told
@@ -238,7 +238,7 @@ def _ready(plans: Sequence[Planned]) -> list[Cell]:
         cells += [
             cell
             for cell in one.cells
-            if not one.lacks or comparison.found(cell).status == "finished"
+            if not one.lacks or comparison.outcome_of(cell).status == "finished"
         ]
     return cells
 
@@ -251,7 +251,7 @@ class _Clock:
     ) -> None:
         cells = {str(cell.folder): cell for cells in ready.values() for cell in cells}
         self.left = {
-            name for name, cell in cells.items() if comparison.found(cell).status != "finished"
+            name for name, cell in cells.items() if comparison.outcome_of(cell).status != "finished"
         }
         self.total, self.tell = len(cells), tell
         self.began, self.ended = time.monotonic(), 0

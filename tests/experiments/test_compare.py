@@ -64,7 +64,7 @@ def test_a_stopped_grid_goes_on_where_it_stopped(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         comparison.run(cells, stop, jobs=0)
     assert RunFolder.open(cells[0].folder).status == "interrupted"
-    assert comparison.found(cells[0]) == comparison.Outcome(cells[0], round=1)
+    assert comparison.outcome_of(cells[0]) == comparison.Outcome(cells[0], round=1)
     rounds: list[int] = []
     outcomes = comparison.run(cells, lambda o: rounds.append(o.round), jobs=0)
     assert rounds == [2, 2]  # the second round, then the end
@@ -109,7 +109,7 @@ def test_workers_that_die_or_are_stopped_leave_resumable_runs(tmp_path: Path) ->
     assert news[-1][:2] == (1, "running")  # a fresh worker took over
     assert RunFolder.open(cells[0].folder).status == "killed"
     assert RunFolder.open(cells[1].folder).status == "interrupted"
-    assert all(comparison.found(cell).status == "waiting" for cell in cells)
+    assert all(comparison.outcome_of(cell).status == "waiting" for cell in cells)
 
 
 @pytest.mark.slow

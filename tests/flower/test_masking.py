@@ -22,7 +22,7 @@ from focoop.federation.updates.secure_sum import (
 )
 from focoop.flower.mask_keys import SECRET_BITS, agreed, public_of, stream
 from focoop.flower.masking import Masker, Revealed, unmask
-from focoop.flower.shamir import FIELD, opened, restore, split
+from focoop.flower.shamir import FIELD, restore, restore_secret, split
 
 
 def test_the_field_of_shares_is_prime_and_above_every_secret() -> None:
@@ -53,7 +53,7 @@ def test_liars_are_done_without_while_enough_true_shares_are_left(
     shares = split(99, clients, threshold, rng.getrandbits)
     liars = set(rng.sample(clients, data.draw(st.integers(0, spare))))
     told = {k: rng.getrandbits(520) if k in liars else v for k, v in shares.items()}
-    secret, named = opened(0, told, threshold, lambda found: found == 99)
+    secret, named = restore_secret(0, told, threshold, lambda found: found == 99)
     # Whoever lies in the way is named; those behind enough true shares are not looked at.
     assert secret == 99
     assert named == (liars if liars & set(clients[:threshold]) else set())
@@ -64,7 +64,7 @@ def test_liars_are_done_without_while_enough_true_shares_are_left(
         return
     everyone = {k: rng.getrandbits(520) for k in clients}
     with pytest.raises(FederationError, match="client 0's secret do not fit"):
-        opened(0, everyone, threshold, lambda found: found == 99)
+        restore_secret(0, everyone, threshold, lambda found: found == 99)
 
 
 def test_fewer_shares_fit_every_secret() -> None:

@@ -82,7 +82,7 @@ def answers(
             side.keep(rows, logits.id)
 
     side_by_side(answer, -(-count // size), device)
-    margins = {client: side.found() for client, side in sides.items()}
+    margins = {client: side.margins() for client, side in sides.items()}
     return Outputs(predicted.cpu().numpy(), scored.cpu().numpy(), margins)
 
 
@@ -139,7 +139,7 @@ class Side:
         answer = torch.where(self.is_own[rows], self.own[mine.indices], self.others[theirs.indices])
         self.right[rows] = answer == self.labels[rows]
 
-    def found(self) -> tuple[np.ndarray, np.ndarray]:
+    def margins(self) -> tuple[np.ndarray, np.ndarray]:
         """Return all margins and whether each image is answered rightly on its side."""
         return self.margin.cpu().numpy(), self.right.cpu().numpy()
 

@@ -18,7 +18,7 @@ from focoop.scenario import Scenario, schedule_of
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class DryRun:
     """One step of local training and what a round of it would send."""
 
     seconds: float
@@ -36,7 +36,7 @@ class Rehearsal:
         }
 
 
-def rehearse(config: RunConfig, scenario: Scenario, client: int) -> Rehearsal:
+def try_one_step(config: RunConfig, scenario: Scenario, client: int) -> DryRun:
     """Train one batch of the site's images as round 1 would, and forget it.
 
     Args:
@@ -53,12 +53,12 @@ def rehearse(config: RunConfig, scenario: Scenario, client: int) -> Rehearsal:
     setup = RoundSetup(scenario.method, scenario.task, once, config.seed)
     shared, private = setup.initial.shared, setup.initial.private
     if not schedule.rounds or not len(data):
-        return Rehearsal(0.0, 0, described(shared), described(private))
+        return DryRun(0.0, 0, described(shared), described(private))
     batch = data.rows(torch.arange(min(len(data), schedule.local.batch_size)))
     began = time.perf_counter()
     (result,) = client_round(setup, 1, shared, [client], [batch], store=None)
     seconds = time.perf_counter() - began
-    return Rehearsal(seconds, steps, described(result.update.shared), described(result.private))
+    return DryRun(seconds, steps, described(result.update.shared), described(result.private))
 
 
 def described(params: Params) -> dict[str, str]:
