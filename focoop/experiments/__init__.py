@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from focoop.experiments.running import OnRound, run_experiment
     from focoop.experiments.sweeps import (
         COLOURS,
+        FORMATS,
         Sweep,
         draw_lines,
         long_rows,
         new_figure,
+        parse_formats,
         parse_sweep,
         save_figure,
         sweep_points,
@@ -44,12 +46,15 @@ if TYPE_CHECKING:
         parse_objective,
         write_choice,
     )
+    from focoop.experiments.typeset import BOOKTABS, latex_table, markdown_table
     from focoop.experiments.variants import parse_methods
     from focoop.experiments.workers import default_jobs
 
 __all__ = [
+    "BOOKTABS",
     "COLOURS",
     "DETECTION",
+    "FORMATS",
     "OBJECTIVE",
     "Cell",
     "Choice",
@@ -71,12 +76,15 @@ __all__ = [
     "draw_lines",
     "evaluate_state",
     "grouped",
+    "latex_table",
     "line",
     "long_rows",
+    "markdown_table",
     "names_of",
     "new_figure",
     "objective_text",
     "open_state",
+    "parse_formats",
     "parse_methods",
     "parse_objective",
     "parse_seeds",

@@ -7,16 +7,17 @@ import csv
 import io
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from focoop.errors import ConfigError, MissingExtra
+from focoop.errors import ConfigError, MissingExtra, nearest
 from focoop.experiments import tables
 from focoop.experiments.comparison import Outcome, row
 from focoop.experiments.grid import Point, safe
+from focoop.experiments.typeset import BOOKTABS, latex_table, markdown_table
 from focoop.experiments.variants import split_list
 from focoop.runs import write
 
@@ -34,7 +35,14 @@ COLOURS: tuple[str, ...] = (
     "#7a0177",
 )
 DASHES, MARKERS = ("-", "--", ":"), ("o", "s", "^", "D", "v", "P", "X", "*")
-UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+# Kinds of figures; without a date and a version equal figures give equal files.
+UNDATED: dict[str, dict[str, Any]] = {
+    "svg": {"Date": None},
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None},
+}
+FORMATS = tuple(UNDATED)
+DOTS = 150  # per inch of a PNG
 
 
 @dataclass(frozen=True)
@@ -132,7 +140,7 @@ def long_rows(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
 
 
 def write_sweep(out: Path, outcomes: Sequence[Outcome]) -> list[Path]:
-    """Write OUT/sweep.csv, sweep.md, sweep.tex and, with matplotlib, line plots as SVG and PDF.
+    """Write OUT/sweep.csv, sweep.md, sweep.tex and, with matplotlib, line plots.
 
     Args:
         out: The folder.
@@ -175,17 +183,6 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return stream.getvalue()
 
 
-def _wide(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> tuple[list[str], list[Any]]:
-    """A line per point and method, a column per metric."""
-    columns = list(dict.fromkeys(entry["column"] for entry in rows))
-    lines: dict[tuple[str, ...], dict[str, tables.Stat]] = {}
-    for entry in rows:
-        place = (entry["setting"], *(entry.get(key, "") for key in keys), entry["method"])
-        stat = tables.Stat(entry["mean"], entry["std"], entry["runs"])
-        lines.setdefault(place, {})[entry["column"]] = stat
-    return columns, list(lines.items())
-
-
 def markdown(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
     """Return a table with a line per point and method.
 
@@ -196,13 +193,8 @@ def markdown(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
     Returns:
         Markdown.
     """
-    columns, lines = _wide(rows, keys)
-    head = ["setting", *keys, "method", *columns]
-    text = [f"| {' | '.join(head)} |", "| --- |" + " ---: |" * (len(head) - 1)]
-    for place, stats in lines:
-        cells = [str(stats[name]) if name in stats else "-" for name in columns]
-        text.append(f"| {' | '.join([*place, *cells])} |")
-    return "\n".join(text) + f"\n\n{tables.NOTE}\n"
+    heads, lines = _wide(rows, keys, lambda stat: "-" if stat is None else str(stat))
+    return markdown_table(heads, lines, len(keys) + 2) + f"\n\n{tables.NOTE}\n"
 
 
 def latex(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
@@ -215,24 +207,30 @@ def latex(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
     Returns:
         LaTeX.
     """
-    columns, lines = _wide(rows, keys)
-    head = ["setting", *keys, "method", *columns]
-    body = []
-    for place, stats in lines:
-        cells = [tables.latex_number(stats[n]) if n in stats else "--" for n in columns]
-        body.append(" & ".join([*map(tables.escaped, place), *cells]) + r" \\")
-    return "\n".join(
-        [
-            r"\begin{tabular}{l" + "r" * (len(head) - 1) + "}",
-            r"\toprule",
-            " & ".join(map(tables.escaped, head)) + r" \\",
-            r"\midrule",
-            *body,
-            r"\bottomrule",
-            r"\end{tabular}",
-            "",
-        ]
+    heads, lines = _wide(
+        rows, keys, lambda stat: "--" if stat is None else tables.latex_number(stat)
     )
+    caption = f"Sweep over {', '.join(keys)}: percent, mean and sample deviation over seeds"
+    table = latex_table(heads, lines, len(keys) + 2, caption=caption, fitted=True)
+    return f"{BOOKTABS}\n\n{table}\n"
+
+
+def _wide(
+    rows: Sequence[Mapping[str, Any]],
+    keys: Sequence[str],
+    shown: Callable[[tables.Stat | None], str],
+) -> tuple[list[str], list[list[str]]]:
+    """Heads and cells of a table with a line per point and method, a column per metric."""
+    columns = list(dict.fromkeys(entry["column"] for entry in rows))
+    lines: dict[tuple[str, ...], dict[str, tables.Stat]] = {}
+    for entry in rows:
+        place = (entry["setting"], *(entry.get(key, "") for key in keys), entry["method"])
+        stat = tables.Stat(entry["mean"], entry["std"], entry["runs"])
+        lines.setdefault(place, {})[entry["column"]] = stat
+    cells = [
+        [*place, *(shown(stats.get(name)) for name in columns)] for place, stats in lines.items()
+    ]
+    return ["setting", *keys, "method", *columns], cells
 
 
 def plots(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], out: Path) -> list[Path]:
@@ -280,27 +278,51 @@ def new_figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def save_figure(figure: Any, stem: Path) -> list[Path]:
-    """Write a figure as SVG and PDF; equal figures give equal files.
+def save_figure(figure: Any, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write a figure; equal figures give equal files.
 
     Args:
         figure: A figure of matplotlib.
         stem: The files' path without the ending.
+        formats: `svg`, `png`, `pdf`.
 
     Returns:
-        The files.
+        The files, one per format.
     """
     from matplotlib import rc_context
 
     paths = []
-    for kind in ("svg", "pdf"):
+    for kind in formats:
         paths.append(stem.with_name(f"{stem.name}.{kind}"))
         stream = io.BytesIO()
-        # Without a date and with fixed identifiers equal results give equal files.
+        # Fixed identifiers, too, make equal files.
         with rc_context({"svg.hashsalt": "focoop", "text.parse_math": False}):
-            figure.savefig(stream, format=kind, metadata=UNDATED[kind])
+            figure.savefig(stream, format=kind, metadata=UNDATED[kind], dpi=DOTS)
         write(paths[-1], stream.getvalue())
     return paths
+
+
+def parse_formats(text: str) -> tuple[str, ...]:
+    """Read kinds of figures such as `svg,png`.
+
+    Args:
+        text: Names with commas between them.
+
+    Returns:
+        The names, each once.
+
+    Raises:
+        ConfigError: There is none, or one is not known.
+    """
+    names = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
+    for name in names:
+        if name not in FORMATS:
+            raise ConfigError(
+                f"there is no format {name!r}{nearest(name, FORMATS)}: write {','.join(FORMATS)}"
+            )
+    if not names:
+        raise ConfigError(f"--formats names none: write some of {','.join(FORMATS)}")
+    return names
 
 
 def _panels(

@@ -1,10 +1,11 @@
 """Results over seeds: mean and spread in percent, as markdown with the best of a column bold."""
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from focoop.experiments.typeset import latex_table, markdown_table
 
 DETECTION = ("fpr95", "fpr95_oodpos", "auroc")
 LOWER_IS_BETTER = ("alarm", "fpr95", "fpr95_oodpos")
@@ -138,13 +139,12 @@ def markdown(rows: Sequence[tuple[str, Row, str]]) -> str:
 
 
 def _table(names: Sequence[str], rows: Sequence[tuple[str, Row, str]], *, runs: bool) -> str:
-    header = ["method", *names, *(["runs"] if runs else [])]
-    lines = [header, ["---", *("---:" for _ in header[1:])]]
     top = {name: best(name, [row for _, row, _ in rows]) for name in names}
+    lines = []
     for label, row, count in rows:
         cells = [_cell(row.get(name), top[name]) for name in names]
         lines.append([label.replace("|", "\\|"), *cells, *([count] if runs else [])])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown_table(["method", *names, *(["runs"] if runs else [])], lines)
 
 
 def _cell(value: Stat | None, top: str | None) -> str:
@@ -165,16 +165,11 @@ def latex(rows: Sequence[tuple[str, Row, str]], caption: str = "") -> str:
     """
     names = list(dict.fromkeys(name for _, row, _ in rows for name in row))
     top = {name: best(name, [row for _, row, _ in rows]) for name in names}
-    lines = [" & ".join(["method", *map(escaped, names), "runs"])]
-    for label, row, count in rows:
-        cells = [_latex_cell(row.get(name), top[name]) for name in names]
-        lines.append(" & ".join([escaped(label), *cells, count]))
-    body = [f"{line} \\\\" for line in lines]
-    head = ["\\begin{table}", "\\centering"]
-    head += [f"\\caption{{{escaped(caption)}}}"] if caption else []
-    head += [f"\\begin{{tabular}}{{l{'r' * (len(names) + 1)}}}", "\\toprule"]
-    tail = ["\\bottomrule", "\\end{tabular}", "\\end{table}"]
-    return "\n".join([*head, body[0], "\\midrule", *body[1:], *tail]) + "\n"
+    lines = [
+        [label, *(_latex_cell(row.get(name), top[name]) for name in names), count]
+        for label, row, count in rows
+    ]
+    return latex_table(["method", *names, "runs"], lines, caption=caption) + "\n"
 
 
 def _latex_cell(value: Stat | None, top: str | None) -> str:
@@ -195,15 +190,3 @@ def latex_number(value: Stat, *, bold: bool = False) -> str:
     """
     mean = f"\\mathbf{{{value.mean:.1f}}}" if bold else f"{value.mean:.1f}"
     return f"${mean}$" if value.spread is None else f"${mean} \\pm {value.spread:.1f}$"
-
-
-def escaped(text: str) -> str:
-    """Return text with LaTeX's own signs escaped.
-
-    Args:
-        text: The text.
-
-    Returns:
-        LaTeX.
-    """
-    return re.sub(r"([&%$#_{}])", r"\\\1", text)

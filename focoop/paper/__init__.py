@@ -2,7 +2,8 @@
 
 `items.py` reads the small files of `configs/paper`, one per table or figure, and the published
 values. `planning.py` turns an item into runs and says what they lack. `numbers.py` puts our means
-beside the paper's, `writing.py` and `figures.py` write them, and `reproducing.py` does all of it.
+beside the paper's, `documents.py` keeps them as JSON, `writing.py` and `figures.py` show them,
+`outputs.py` writes all files of an item, and `reproducing.py` does all of it.
 
 May import: errors, lazy, data, clip, methods, config, scenario, runs, experiments.
 """
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING
 from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from focoop.paper.documents import Numbers, read_numbers
     from focoop.paper.items import Item, Part, choose_items, read_item, read_items
     from focoop.paper.numbers import Entry
+    from focoop.paper.outputs import collect_numbers, draw_numbers, write_numbers
     from focoop.paper.planning import Choices, Planned, plan_item
     from focoop.paper.reproducing import (
         Progress,
@@ -23,23 +26,31 @@ if TYPE_CHECKING:
         reproduce,
         survey,
     )
+    from focoop.paper.writing import Remarks, markdown
 
 __all__ = [
     "Choices",
     "Entry",
     "Item",
+    "Numbers",
     "Part",
     "Planned",
     "Progress",
+    "Remarks",
     "Reproduction",
     "Surveyed",
     "choose_items",
+    "collect_numbers",
+    "draw_numbers",
     "make_choices",
+    "markdown",
     "plan_item",
     "read_item",
     "read_items",
+    "read_numbers",
     "reproduce",
     "survey",
+    "write_numbers",
 ]
 
 __getattr__ = lazy_names(__name__, __file__)

@@ -1,4 +1,4 @@
-"""Figures of an item: bars, lines over a sweep, or a map of similarities, as SVG and PDF."""
+"""Figures of an item: bars, lines over a sweep, or a map of similarities, as SVG, PNG or PDF."""
 
 import csv
 import io
@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from focoop.experiments import (
     COLOURS,
+    FORMATS,
     OpenedRun,
     draw_lines,
     new_figure,
@@ -30,7 +31,13 @@ OURS, THEIRS = COLOURS[0], COLOURS[1]
 NAMED = 30  # rows of a map whose names are readable
 
 
-def draw(item: Item, title: str, found: Sequence[Entry], stem: Path) -> list[Path]:
+def draw(
+    item: Item,
+    title: str,
+    found: Sequence[Entry],
+    stem: Path,
+    formats: Sequence[str] = FORMATS,
+) -> list[Path]:
     """Draw one part of an item, where it has a number of ours.
 
     Args:
@@ -38,6 +45,7 @@ def draw(item: Item, title: str, found: Sequence[Entry], stem: Path) -> list[Pat
         title: What stands above the figure.
         found: The part's numbers.
         stem: The files' path without the ending.
+        formats: Kinds of files.
 
     Returns:
         The figures; none where there is nothing to draw.
@@ -67,7 +75,7 @@ def draw(item: Item, title: str, found: Sequence[Entry], stem: Path) -> list[Pat
             axes.get_legend().remove()  # one for all panels, where it hides nothing
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize=8)
     figure.suptitle(title, fontsize=10)
-    return save_figure(figure, stem)
+    return save_figure(figure, stem, formats)
 
 
 def _bars(axes: Any, members: Sequence[Entry]) -> None:
@@ -143,13 +151,14 @@ def _cosines(state: OpenedRun, client: int, means: torch.Tensor) -> torch.Tensor
     return means @ F.normalize(prompts.float().cpu(), dim=-1).T
 
 
-def draw_map(title: str, folder: Path, stem: Path) -> list[Path]:
+def draw_map(title: str, folder: Path, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Draw the similarities of a finished run.
 
     Args:
         title: What stands above the figure.
         folder: The run's folder.
         stem: The files' path without the ending.
+        formats: Kinds of files.
 
     Returns:
         The figures.
@@ -170,7 +179,7 @@ def draw_map(title: str, folder: Path, stem: Path) -> list[Path]:
     axes.set_ylabel("images of a class")
     figure.colorbar(image, label="mean cosine")
     figure.suptitle(title, fontsize=10)
-    return save_figure(figure, stem)
+    return save_figure(figure, stem, formats)
 
 
 def map_csv(folder: Path) -> str:

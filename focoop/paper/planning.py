@@ -1,14 +1,14 @@
 """The runs of an item of the paper, and what they lack to begin."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import util
 from pathlib import Path
 
 from focoop.config import Override, RunConfig, shipped
 from focoop.data import ready_features
 from focoop.errors import ConfigError, FocoopError
-from focoop.experiments import Cell, parse_sweep, plan, sweep_points
+from focoop.experiments import FORMATS, Cell, parse_sweep, plan, sweep_points
 from focoop.methods import lookup
 from focoop.paper.items import Item, Part
 from focoop.scenario import datasets_of, require_data
@@ -36,6 +36,7 @@ class Choices:
         methods: Methods in place of the items' own; empty: the items' own.
         packaged: Whether packaged images stand in for the public datasets.
         presets: A folder of tuned settings; None: those that come with focoop, with `mini` alone.
+        formats: Kinds of figures.
     """
 
     out: Path
@@ -45,6 +46,7 @@ class Choices:
     methods: tuple[str, ...] = ()
     packaged: bool = False
     presets: Path | None = None
+    formats: tuple[str, ...] = FORMATS
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,14 @@ class Planned:
         cells: Its runs; none where `lacks` says why.
         lacks: What is missing, as text for the user; empty: all is here.
         short: The same in a few words: names of datasets and weights.
+        left_out: OOD sets that are missing, and which the runs do without.
     """
 
     part: Part
     cells: tuple[Cell, ...]
     lacks: str = ""
     short: str = ""
+    left_out: tuple[str, ...] = ()
 
 
 def plan_item(item: Item, choices: Choices, *, ask: bool = True) -> list[Planned]:
@@ -84,13 +88,40 @@ def plan_item(item: Item, choices: Choices, *, ask: bool = True) -> list[Planned
 def _planned(item: Item, part: Part, choices: Choices, ask: bool) -> Planned:
     if choices.packaged and not part.packaged:
         return Planned(part, (), "no packaged images stand in for it", "packaged images")
+    cells = _of_methods(item, part, choices)
+    lacks, short = _lacking([cell.config for cell in cells], ask)
+    absent = _absent_ood(cells) if lacks else ()
+    if absent:
+        fewer = _without(part, cells[0].config, absent)
+        others = _of_methods(item, fewer, choices)
+        if not _lacking([cell.config for cell in others], ask)[0]:
+            return Planned(part, tuple(others), left_out=absent)
+    return Planned(part, tuple(cells), lacks, short)
+
+
+def _of_methods(item: Item, part: Part, choices: Choices) -> list[Cell]:
     methods = choices.methods or item.methods
     try:
-        cells = [cell for method in methods for cell in _cells(item, part, method, choices)]
+        return [cell for method in methods for cell in _cells(item, part, method, choices)]
     except ConfigError as error:
         raise ConfigError(f"{item.name}, {part.name}: {error}") from error
-    lacks, short = _lacking([cell.config for cell in cells], ask)
-    return Planned(part, tuple(cells), lacks, short)
+
+
+def _absent_ood(cells: Sequence[Cell]) -> tuple[str, ...]:
+    """The OOD sets of runs that are neither images nor ready features here."""
+    data = cells[0].config.data
+    return tuple(one for one in data.ood if ready_features.lacking([one], data.root or None))
+
+
+def _without(part: Part, config: RunConfig, absent: Sequence[str]) -> Part:
+    """The part with the OOD sets that are here; its runs have a folder of their own."""
+    kept = [one for one in config.data.ood if one not in absent]
+    return replace(
+        part,
+        runs=f"{part.runs}-without-{'-'.join(absent)}",
+        set={**part.set, "data.ood": kept},
+        packaged={**part.packaged, "data.ood": kept} if part.packaged else part.packaged,
+    )
 
 
 def _cells(item: Item, part: Part, method: str, choices: Choices) -> list[Cell]:

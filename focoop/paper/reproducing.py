@@ -2,24 +2,28 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from focoop.config import Override, override_tree
-from focoop.errors import ConfigError, MissingExtra
-from focoop.experiments import Cell, Outcome, comparison, parse_methods, parse_seeds
+from focoop.config import Override
+from focoop.errors import ConfigError
+from focoop.experiments import (
+    FORMATS,
+    Cell,
+    Outcome,
+    comparison,
+    parse_formats,
+    parse_methods,
+    parse_seeds,
+)
 from focoop.methods import available
-from focoop.paper.figures import draw, draw_map, map_csv
-from focoop.paper.items import Item, choose_items, paper_name, read_items
-from focoop.paper.numbers import Entry, blocks, entries
+from focoop.paper.items import Item, choose_items, read_items
+from focoop.paper.numbers import Entry
+from focoop.paper.outputs import collect_numbers, write_numbers
 from focoop.paper.planning import MINI, Choices, Planned, plan_item
-from focoop.paper.writing import Remarks, csv_text, latex, markdown
-from focoop.runs import plain, write
 
 OUT = Path("runs/paper")
-UNTOLD = ("device", "weights", "root")  # of a machine, not of a result
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,7 @@ def reproduce(
     folder: str | Path | None = None,
     jobs: int = 0,
     device: str | None = None,
+    formats: str | Sequence[str] = FORMATS,
     on_progress: Callable[[Progress], None] | None = None,
     run: bool = True,
 ) -> list[Reproduction]:
@@ -113,6 +118,7 @@ def reproduce(
         folder: A folder of items; by default the one that comes with focoop.
         jobs: Runs at a time, each in a process of its own; 0: one after the other in this process.
         device: A torch device, such as `"cuda"`; by default the settings'.
+        formats: Kinds of figures: `"svg"`, `"png"`, `"pdf"`.
         on_progress: Called whenever a run starts, commits a round, finishes or fails.
         run: Whether to run anything; else the outputs hold what is finished.
 
@@ -120,7 +126,7 @@ def reproduce(
         One per item, in the order of the paper.
 
     Raises:
-        ConfigError: An item, a setting, a method or a seed cannot be read.
+        ConfigError: An item, a setting, a method, a seed or a format cannot be read.
         RunError: A folder holds a run of other settings.
     """
     known = read_items(None if folder is None else Path(folder))
@@ -134,6 +140,7 @@ def reproduce(
         packaged=packaged,
         presets=presets,
         device=device,
+        formats=formats,
     )
     plans = {item.name: plan_item(item, choices, ask=run) for item in wanted}
     ready = {name: _ready(parts) for name, parts in plans.items()}
@@ -146,7 +153,7 @@ def reproduce(
             found = comparison.run(cells, clock.watch(item.name), jobs=jobs)
         else:
             found = [comparison.outcome_of(cell) for cell in cells]
-        made.append(_write(item, plans[item.name], found, choices))
+        made.append(_made(item, plans[item.name], found, choices))
     return made
 
 
@@ -180,6 +187,7 @@ def make_choices(
     packaged: bool,
     presets: str | Path | None,
     device: str | None,
+    formats: str | Sequence[str] = FORMATS,
 ) -> Choices:
     """Return the arguments of `reproduce` as choices.
 
@@ -192,6 +200,7 @@ def make_choices(
         packaged: As in `reproduce`.
         presets: As in `reproduce`.
         device: As in `reproduce`.
+        formats: As in `reproduce`; text is a list with commas.
 
     Returns:
         The choices.
@@ -207,6 +216,7 @@ def make_choices(
         methods=_labels(methods),
         packaged=packaged,
         presets=None if presets is None else Path(presets),
+        formats=parse_formats(formats if isinstance(formats, str) else ",".join(formats)),
     )
 
 
@@ -272,101 +282,28 @@ class _Clock:
         return changed
 
 
-def _write(
+def _made(
     item: Item, plans: Sequence[Planned], found: Sequence[Outcome], choices: Choices
 ) -> Reproduction:
     """Write the files of an item, where it has a number."""
     outcomes = {str(outcome.cell.folder): outcome for outcome in found}
-    numbers = entries(item, plans, outcomes, choices.methods or item.methods)
-    failed = [outcome for outcome in found if outcome.status == "failed"]
-    told = [_failure(outcome, choices.out) for outcome in failed]
-    lacking = [f"{one.part.name}: missing: {one.short}" for one in plans if one.lacks]
-    remarks = Remarks(_made_with(item, choices), _notes(item, found), lacking, told)
-    files: list[Path] = []
-    if any(one.ours is not None for one in numbers):
-        texts = {
-            "md": markdown(item, numbers, remarks),
-            "tex": latex(item, numbers, remarks),
-            "csv": csv_text(item, numbers),
-        }
-        for kind, text in texts.items():
-            files.append(choices.out / f"{item.name}.{kind}")
-            write(files[-1], text.encode())
-        with suppress(MissingExtra):  # the tables are there; figures need the extra `plot`
-            files += _figures(item, plans, numbers, outcomes, choices)
+    numbers = collect_numbers(item, plans, outcomes, choices)
+    done = {name for name, outcome in outcomes.items() if outcome.status == "finished"}
+    folders = {
+        one.part.name: cell.folder
+        for one in plans
+        for cell in reversed(one.cells)  # the first one stays
+        if str(cell.folder) in done
+    }
     return Reproduction(
         item=item,
-        entries=numbers,
-        files=files,
+        entries=numbers.entries,
+        files=write_numbers(numbers, choices, folders),
         lacking={one.part.name: one.lacks for one in plans if one.lacks},
-        failures={str(outcome.cell.folder): outcome.error for outcome in failed},
+        failures={
+            str(outcome.cell.folder): outcome.error
+            for outcome in found
+            if outcome.status == "failed"
+        },
         left=sum(outcome.status != "finished" for outcome in found),
     )
-
-
-def _figures(
-    item: Item,
-    plans: Sequence[Planned],
-    numbers: Sequence[Entry],
-    outcomes: Mapping[str, Outcome],
-    choices: Choices,
-) -> list[Path]:
-    """Draw every part, and a map of the first finished run of each."""
-    files, out = [], choices.out
-    with_what = ", ".join(
-        [item.backbone or choices.backbone, *(["packaged images"] if choices.packaged else [])]
-    )
-    parts = blocks(item, numbers)
-    for part, members in parts.items():
-        stem = out / (item.name if len(parts) == 1 else f"{item.name}-{_slug(part)}")
-        files += draw(item, f"{item.name}: {part} ({with_what})", members, stem)
-    for one in plans if item.figure == "map" else ():
-        stem = out / f"{item.name}-{_slug(one.part.name)}"
-        for cell in one.cells:
-            if str(cell.folder) in outcomes and outcomes[str(cell.folder)].status == "finished":
-                title = f"{item.name}: {one.part.name} ({with_what})"
-                files += draw_map(title, cell.folder, stem)
-                files.append(stem.with_name(f"{stem.name}.csv"))
-                write(files[-1], map_csv(cell.folder).encode())
-                break
-    return files
-
-
-def _slug(name: str) -> str:
-    return "-".join("".join(c if c.isalnum() or c in "=." else " " for c in name).split())
-
-
-def _made_with(item: Item, choices: Choices) -> str:
-    """Backbone, seeds, data and what the user changed, in one or two sentences."""
-    data = ", packaged images" if choices.packaged else ""
-    seeds = ", ".join(map(str, choices.seeds))
-    told = f"Backbone {item.backbone or choices.backbone}, seeds {seeds}{data}."
-    changed = [text for over in choices.overrides for text in _told(override_tree(over))]
-    return f"{told} Changed: {', '.join(changed)}." if changed else told
-
-
-def _notes(item: Item, found: Sequence[Outcome]) -> list[str]:
-    """The item's notes, and one where methods may have been measured on other images."""
-    patches = [o.cell.label for o in found if o.cell.config.data.with_patches]
-    if not patches:
-        return list(item.notes)
-    names = ", ".join(map(paper_name, dict.fromkeys(patches)))
-    note = f"{names}: over the images with patch features; ready features may have fewer of them."
-    return [*item.notes, note]
-
-
-def _told(tree: Mapping[str, Any]) -> list[str]:
-    texts = []
-    for section, values in tree.items():
-        pairs = values.items() if isinstance(values, Mapping) else [("", values)]
-        for name, value in pairs:
-            if name not in UNTOLD:
-                shown = plain(getattr(value, "raw", value))
-                texts.append(f"{section}.{name}".rstrip(".") + f"={shown}")
-    return texts
-
-
-def _failure(outcome: Outcome, out: Path) -> str:
-    folder = outcome.cell.folder
-    where = folder.relative_to(out) if folder.is_relative_to(out) else folder
-    return f"{where}: {(outcome.error.strip() or 'unknown error').splitlines()[-1]}"

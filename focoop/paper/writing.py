@@ -3,10 +3,11 @@
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from focoop.experiments import tables
+from focoop.experiments import BOOKTABS, latex_table, markdown_table, tables
 from focoop.paper.items import Item
 from focoop.paper.numbers import Entry, blocks
 
@@ -29,14 +30,6 @@ class Remarks:
     notes: Sequence[str] = ()
     lacking: Sequence[str] = ()
     failed: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class _Grid:
-    """A block ready to write: heads, and a line of entries for each row."""
-
-    heads: list[str]
-    rows: list[tuple[list[str], list[Entry | None]]]
 
 
 def csv_text(item: Item, found: Sequence[Entry]) -> str:
@@ -76,14 +69,8 @@ def markdown(item: Item, found: Sequence[Entry], remarks: Remarks) -> str:
     """
     text = [f"# {item.name}: {item.title}", f"{item.paper} of the paper. {remarks.made_with}"]
     for part, members in blocks(item, found).items():
-        best = _best(item, members)
-        grid = _grid(members)
-        left = len(grid.heads) - (len(grid.rows[0][1]) if grid.rows else 0)
-        lines = [grid.heads, ["---"] * left + ["---:"] * (len(grid.heads) - left)]
-        for head, cells in grid.rows:
-            lines.append([*head, *(_cell(cell, best) for cell in cells)])
-        text.append(f"## {part}")
-        text.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+        heads, rows, left = _grid(members, partial(_cell, best=_best(item, members)))
+        text += [f"## {part}", markdown_table(heads, rows, left)]
     text.append(
         "Percent: ours, mean ± sample deviation over seeds, and in brackets the paper's value; "
         "bold: best of ours; -: no run or no value."
@@ -109,72 +96,36 @@ def latex(item: Item, found: Sequence[Entry], remarks: Remarks) -> str:
     Returns:
         LaTeX.
     """
-    texts = ["% needs \\usepackage{booktabs} and \\usepackage{graphicx}"]
+    texts = [BOOKTABS]
     for part, members in blocks(item, found).items():
-        best = _best(item, members)
-        grid = _grid(members)
-        left = len(grid.heads) - (len(grid.rows[0][1]) if grid.rows else 0)
-        rows = [
-            " & ".join([*map(escaped, head), *(_latex_cell(cell, best) for cell in cells)])
-            for head, cells in grid.rows
-        ]
+        heads, rows, left = _grid(members, partial(_latex_cell, best=_best(item, members)))
         caption = f"{item.title}: {part}. Ours, and in brackets the paper's. {remarks.made_with}"
-        texts.append(
-            "\n".join(
-                [
-                    r"\begin{table}",
-                    r"\centering",
-                    f"\\caption{{{escaped(caption)}}}",
-                    r"\resizebox{\linewidth}{!}{%",
-                    f"\\begin{{tabular}}{{{'l' * left}{'r' * (len(grid.heads) - left)}}}",
-                    r"\toprule",
-                    " & ".join(map(escaped, grid.heads)) + r" \\",
-                    r"\midrule",
-                    *(f"{row} \\\\" for row in rows),
-                    r"\bottomrule",
-                    r"\end{tabular}}",
-                    r"\end{table}",
-                ]
-            )
-        )
+        texts.append(latex_table(heads, rows, left, caption=caption, fitted=True))
     return "\n\n".join(texts) + "\n"
 
 
-def escaped(text: str) -> str:
-    """Return text with all of LaTeX's own signs escaped.
+def _grid(
+    members: Sequence[Entry], shown: Callable[[Entry | None], str]
+) -> tuple[list[str], list[list[str]], int]:
+    """Heads, cells and text columns of a block.
 
-    Args:
-        text: The text.
-
-    Returns:
-        LaTeX.
+    Rows are (point,) method -> columns; of a wide block column -> methods.
     """
-    plain = tables.escaped(text.replace("\\", "/"))
-    signs = {"±": r"$\pm$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    for sign, command in signs.items():
-        plain = plain.replace(sign, command)
-    return plain
-
-
-def _grid(members: Sequence[Entry]) -> _Grid:
-    """Rows of a block: (point,) method -> columns; of a wide one column -> methods."""
     columns = list(dict.fromkeys(one.column for one in members))
     methods = list(dict.fromkeys(one.method for one in members))
     keys = [key for key in dict.fromkeys(one.key for one in members) if key]
     at = {(one.point, one.method, one.column): one for one in members}
     points = list(dict.fromkeys(one.point for one in members))
     if len(columns) > WIDE and not keys:
-        rows = [([name], [at.get(("", method, name)) for method in methods]) for name in columns]
-        return _Grid(["", *methods], rows)
+        rows = [[name, *(shown(at.get(("", m, name))) for m in methods)] for name in columns]
+        return ["", *methods], rows, 1
     lines = [
-        (
-            [*([point] if keys else []), method],
-            [at.get((point, method, name)) for name in columns],
-        )
+        [*([point] if keys else []), method]
+        + [shown(at.get((point, method, name))) for name in columns]
         for point in points
         for method in methods
     ]
-    return _Grid([*keys, "method", *columns], lines)
+    return [*keys, "method", *columns], lines, len(keys) + 1
 
 
 def _best(item: Item, members: Sequence[Entry]) -> dict[tuple[str, str], str]:
