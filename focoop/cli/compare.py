@@ -14,6 +14,7 @@ from focoop.cli import completion, interruption
 from focoop.cli.display import PROSE, Column, Sheet, dataset_of
 from focoop.cli.display.sheet import joined
 from focoop.cli.fetch import Features
+from focoop.cli.grid_options import Jobs, Methods, NoRun, Presets, count_jobs
 from focoop.cli.run import say
 from focoop.cli.screen import (
     AsJson,
@@ -31,10 +32,6 @@ from focoop.errors import FocoopError
 if TYPE_CHECKING:
     from focoop.experiments import Cell, Choice, Outcome, Row, Study
 
-Jobs = Annotated[
-    int | None,
-    typer.Option(help="Runs at a time; default: one per core, on a GPU 4. 0: in this process."),
-]
 BRIEF = ("own", "all", "corrupted", "alarm", "fpr95", "auroc")
 
 
@@ -53,13 +50,7 @@ def compare(
             metavar="FILE", help="The same as FILES.", autocompletion=completion.configuration
         ),
     ] = None,
-    methods: Annotated[
-        str | None,
-        typer.Option(
-            help="Names, presets or variants such as focoop:bos=false; or all.",
-            autocompletion=completion.method_list,
-        ),
-    ] = None,
+    methods: Methods = None,
     seeds: Annotated[str, typer.Option(help="Seeds, each a run.")] = "0,1,2",
     sweep: Annotated[
         list[str] | None,
@@ -67,13 +58,7 @@ def compare(
             metavar="KEY=V,V", help="A setting at several values, as partition.shots=1,2,4."
         ),
     ] = None,
-    presets: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder of NAME.toml and NAME@SETTING.toml; default: configs/methods, else ours.",
-        ),
-    ] = None,
+    presets: Presets = None,
     folder: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Folder of the runs and tables.")
     ] = Path("runs/compare"),
@@ -83,9 +68,7 @@ def compare(
     device: Device = None,
     overrides: Overrides = None,
     weights: Weights = None,
-    no_run: Annotated[
-        bool, typer.Option("--no-run", help="Only make the tables of what is finished.")
-    ] = False,
+    no_run: NoRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Run methods x settings x seeds as one resumable grid, and print its tables."""
@@ -198,9 +181,7 @@ def tune(
 
 
 def _jobs(given: int | None, cells: "list[Cell]") -> int:
-    from focoop.experiments import default_jobs
-
-    return default_jobs([cell.config.backbone.device for cell in cells]) if given is None else given
+    return count_jobs(given, [cell.config.backbone.device for cell in cells])
 
 
 def _leave(outcomes: "Sequence[Outcome]") -> None:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from focoop.cli import completion, interruption
-from focoop.cli.compare import Jobs
+from focoop.cli import interruption
 from focoop.cli.display import PROSE, Column, Sheet
 from focoop.cli.fetch import Features
+from focoop.cli.grid_options import Jobs, Methods, NoRun, Presets, count_jobs
 from focoop.cli.screen import Device, Overrides, Weights, messages, out, with_weights
 from focoop.errors import DataError
 
@@ -28,13 +28,7 @@ def paper(
         str, typer.Option(help="mini, or openclip:ViT-B-16:openai as in the paper.")
     ] = "mini",
     seeds: Annotated[str, typer.Option(help="How many seeds, or which: 0,1,2.")] = "3",
-    methods: Annotated[
-        str | None,
-        typer.Option(
-            help="Only these methods or variants, as promptfl,focoop:bos=false.",
-            autocompletion=completion.method_list,
-        ),
-    ] = None,
+    methods: Methods = None,
     packaged: Annotated[
         bool, typer.Option("--packaged", help="Use the packaged images: nothing to download.")
     ] = False,
@@ -45,19 +39,17 @@ def paper(
         Path | None,
         typer.Option("--items", metavar="DIR", help="Items of your own, as configs/paper."),
     ] = None,
-    presets: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of tuned settings.")
-    ] = None,
+    presets: Presets = None,
+    formats: Annotated[str, typer.Option(help="Kinds of figures.")] = "svg,png,pdf",
     jobs: Jobs = None,
     features: Features = None,
     device: Device = None,
     overrides: Overrides = None,
     weights: Weights = None,
-    no_run: Annotated[bool, typer.Option("--no-run", help="Only write what is finished.")] = False,
+    no_run: NoRun = False,
 ) -> None:
     """Make tables and figures of the FOCoOp paper, the published numbers beside ours."""
     from focoop.api import reproduce
-    from focoop.experiments import default_jobs
     from focoop.paper import make_choices, read_items
 
     given: dict[str, Any] = {
@@ -69,6 +61,7 @@ def paper(
         "packaged": packaged,
         "presets": presets,
         "device": device,
+        "formats": formats,
     }
     if not items:
         _list(read_items(items_folder), make_choices(**given))
@@ -78,7 +71,7 @@ def paper(
             items,
             **given,
             folder=items_folder,
-            jobs=default_jobs([device or "cpu"]) if jobs is None else jobs,
+            jobs=count_jobs(jobs, [device or "cpu"]),
             on_progress=_tell,
             run=not no_run,
         )

@@ -1,0 +1,44 @@
+"""Options of the commands that make many runs: `compare`, `tune` and `paper`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from focoop.cli import completion
+
+Jobs = Annotated[
+    int | None,
+    typer.Option(help="Runs at a time; default: one per core, on a GPU 4. 0: in this process."),
+]
+Methods = Annotated[
+    str | None,
+    typer.Option(
+        help="Names, presets or variants such as promptfl,focoop:bos=false; or all.",
+        autocompletion=completion.method_list,
+    ),
+]
+Presets = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Folder of tuned settings, NAME.toml and NAME@SETTING.toml; default: "
+        "configs/methods, else ours.",
+    ),
+]
+NoRun = Annotated[bool, typer.Option("--no-run", help="Run nothing: only write what is finished.")]
+
+
+def count_jobs(given: int | None, devices: list[str]) -> int:
+    """Return how many runs go on at a time.
+
+    Args:
+        given: What the user said; None: nothing.
+        devices: Devices of the runs.
+
+    Returns:
+        Their number.
+    """
+    from focoop.experiments import default_jobs
+
+    return default_jobs(devices) if given is None else given
