@@ -210,7 +210,7 @@ def run(given: argparse.Namespace) -> int:
     choices = make_choices(
         backbone="mini",
         seeds=given.seeds,
-        methods=(),
+        methods=given.methods,
         overrides=given.set,
         out=given.runs,
         packaged=False,
@@ -337,6 +337,7 @@ def parser() -> argparse.ArgumentParser:
     )
     runs.add_argument("--minutes", type=float, default=8.0)
     runs.add_argument("--items", nargs="+", default=["all"])
+    runs.add_argument("--methods", default="", help="in place of the items' own")
     runs.add_argument("--seeds", default="3")
     runs.add_argument("--set", action="append", default=[])
     runs.add_argument("--done", type=Path, action="append", default=[])

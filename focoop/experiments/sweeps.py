@@ -41,7 +41,7 @@ UNDATED: dict[str, dict[str, Any]] = {
     "png": {"Software": None},
     "pdf": {"CreationDate": None},
 }
-FORMATS = tuple(UNDATED)
+FORMATS: tuple[str, ...] = ("svg", "png", "pdf")
 DOTS = 150  # per inch of a PNG
 
 

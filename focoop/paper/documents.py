@@ -75,7 +75,7 @@ def read_numbers(item: Item, tree: Mapping[str, Any]) -> Numbers:
             tuple(tree["failed"]),
         )
         return Numbers(item, tuple(_entries(item, found)), remarks)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ConfigError(f"the numbers of {item.name} cannot be read: {error}") from error
 
 
@@ -84,16 +84,17 @@ def _entries(item: Item, found: Mapping[tuple[Any, ...], list[Any]]) -> list[Ent
     sweeps = {part.name: parse_sweep(part.sweep) for part in item.parts if part.sweep}
     labels = list(dict.fromkeys([*item.methods, *(place[2] for place in found)]))
     entries = []
-    for part in (*item.parts, *item.averages):
-        sweep = sweeps.get(part.name)
+    names = [*(part.name for part in item.parts), *(one.name for one in item.averages)]
+    for name in names:
+        sweep = sweeps.get(name)
         for point in sweep.values if sweep else ("",):
             for label in labels:
                 for column in item.columns:
                     mean, spread, count, runs = found.get(
-                        (part.name, point, label, column), (None, None, 0, "0")
+                        (name, point, label, column), (None, None, 0, "0")
                     )
                     ours = None if mean is None else tables.Stat(mean, spread, count)
-                    theirs = published.get((part.name, point, paper_name(label), column))
-                    place = (part.name, sweep.key if sweep else "", point, label, paper_name(label))
+                    theirs = published.get((name, point, paper_name(label), column))
+                    place = (name, sweep.key if sweep else "", point, label, paper_name(label))
                     entries.append(Entry(*place, column, ours, runs, theirs))
     return entries

@@ -43,7 +43,7 @@ def collect_numbers(
     ]
     lacking = [f"{one.part.name}: missing: {one.short}" for one in plans if one.lacks]
     lacking += [
-        f"{one.part.name}: without the OOD sets {', '.join(one.left_out)}, which are missing"
+        f"{one.part.name}: run without OOD sets that are missing: {', '.join(one.left_out)}"
         for one in plans
         if one.left_out
     ]

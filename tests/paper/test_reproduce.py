@@ -1,19 +1,29 @@
 """The paper's tables and figures on a toy scale: numbers, files, what is missing, resuming."""
 
 import csv
+import json
 import re
 import shutil
 import statistics
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import focoop
 from focoop.errors import ConfigError, RunError
-from focoop.paper import Progress
+from focoop.paper import (
+    Progress,
+    collect_numbers,
+    make_choices,
+    markdown,
+    plan_item,
+    read_item,
+    read_numbers,
+)
 from tests.paper.toy_items import write_items
 from tests.toy_command import call
 
@@ -80,6 +90,31 @@ def test_what_lacks_data_is_named_and_the_rest_runs(made: Made) -> None:
     assert not (out / "runs" / "absent").exists()
 
 
+def test_a_missing_ood_set_is_left_out_and_the_others_are_measured(toy: Path) -> None:
+    item = read_item(toy / "T1.toml")
+    choices = make_choices(
+        backbone="mini",
+        seeds=1,
+        methods=(),
+        overrides=None,
+        out=toy.parent / "fewer",
+        packaged=False,
+        presets=None,
+        device=None,
+    )
+    part = item.parts[0]
+    (far,) = plan_item(item, choices)[0].cells[0].config.data.ood
+    wider = replace(part, set={"data.ood": [far, "isun", "places365"]})
+    item = replace(item, parts=(wider,), averages=())
+    (planned,) = plan_item(item, choices)
+    assert planned.left_out == ("isun", "places365") and not planned.lacks
+    (cell,) = planned.cells
+    assert cell.config.data.ood == (far,)
+    assert "toy-without-isun-places365" in cell.folder.parts, "all sets get a folder of their own"
+    remarks = collect_numbers(item, [planned], {}, choices).remarks
+    assert remarks.lacking == ["toy, K=2: run without OOD sets that are missing: isun, places365"]
+
+
 def test_progress_counts_all_items_and_estimates_the_rest(made: Made) -> None:
     _, told, _ = made
     ended = [one for one in told if one.outcome.status == "finished"]
@@ -93,7 +128,8 @@ def test_figures_are_drawn_and_equal_when_made_again(made: Made, toy: Path) -> N
     _, _, out = made
     before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
     drawn = {"T1-toy-K=2", "T1-toy-K=3", "T1-both", "F5"}
-    assert {f"{name}.{kind}" for name in drawn for kind in ("svg", "pdf")} <= set(before)
+    assert {f"{name}.{kind}" for name in drawn for kind in ("svg", "png", "pdf")} <= set(before)
+    assert before["F5.png"].startswith(b"\x89PNG") and before["F5.pdf"].startswith(b"%PDF")
     assert b"partition.shots" in before["F5.svg"]
     changes: list[Progress] = []
     focoop.reproduce(["T1"], seeds=2, folder=toy, out=out, on_progress=changes.append)
@@ -112,6 +148,32 @@ def test_the_command_lists_and_makes(made: Made, toy: Path) -> None:
     assert "T1, not run: not here" in again.stderr
     other = call("paper", "F5", f"--items={toy}", f"--out={out}", "--set=federation.rounds=7")
     assert other.exit_code != 0 and "other settings" in other.stderr
+
+
+def test_figures_are_of_the_kinds_asked_for(made: Made, toy: Path, tmp_path: Path) -> None:
+    _, _, out = made
+    shutil.copytree(out / "runs", tmp_path / "runs")
+    arguments = ("paper", "F5", f"--items={toy}", f"--out={tmp_path}", "--seeds=2", "--no-run")
+    assert call(*arguments, "--formats=PNG, png").exit_code == 0
+    drawn = {path.name for path in tmp_path.iterdir() if path.is_file()}
+    assert drawn == {"F5.md", "F5.tex", "F5.csv", "F5.json", "F5.png"}
+    assert (tmp_path / "F5.png").read_bytes() == (out / "F5.png").read_bytes()
+    for wrong, told in (("gif", "no format 'gif'"), (",", "names none")):
+        refused = call(*arguments, f"--formats={wrong}")
+        assert refused.exit_code == 2 and told in refused.stderr
+
+
+def test_the_json_holds_the_numbers_and_remarks(made: Made, toy: Path) -> None:
+    found, _, out = made
+    item = found["T1"].item
+    tree = json.loads((out / "T1.json").read_text())
+    read = read_numbers(item, tree)
+    assert read.document() == tree
+    assert markdown(item, read.entries, read.remarks) == (out / "T1.md").read_text()
+    with pytest.raises(ConfigError, match="not of T1"):
+        read_numbers(item, {**tree, "item": "T2"})
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_numbers(item, {**tree, "numbers": [[1]]})
 
 
 def test_bad_requests_are_refused(toy: Path, tmp_path: Path) -> None:
@@ -162,25 +224,6 @@ def test_killed_in_the_middle_and_resumed_equals_unkilled(tmp_path: Path) -> Non
     assert b"F6-toy.svg" in done.stdout or (cut / "F6-toy.svg").exists()
     assert contents(cut) == contents(whole)
     assert {"T1.md", "T1.tex", "T1.csv", "F5.svg", "F6-toy.csv"} <= set(contents(whole))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex is installed")
-def test_the_latex_compiles(made: Made, tmp_path: Path) -> None:
-    _, _, out = made
-    body = "\n".join((out / name).read_text() for name in ("T1.tex", "F5.tex"))
-    (tmp_path / "a.tex").write_text(
-        "\\documentclass{article}\n\\usepackage{booktabs,graphicx}\n\\begin{document}\n"
-        f"{body}\\end{{document}}\n"
-    )
-    done = subprocess.run(
-        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "a.tex"],
-        cwd=tmp_path,
-        capture_output=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
-    assert (tmp_path / "a.pdf").stat().st_size > 1000
 
 
 @pytest.mark.slow

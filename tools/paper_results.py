@@ -1,0 +1,159 @@
+"""The page docs/results/paper.md: tables and figures of the paper from committed numbers.
+
+    python tools/paper_results.py docs/results FILE ...
+
+Reads docs/results/paper/numbers.json and takes over the items of FILEs: `paper.json` of
+tools/device_paper.py, or `T1.json` of `focoop paper`. Writes numbers.json, the page, and figures
+as SVG. Without FILE it makes page and figures again; `--no-figures` makes the page alone.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from focoop.experiments import new_figure
+from focoop.paper import (
+    Item,
+    Numbers,
+    choose_items,
+    draw_numbers,
+    make_choices,
+    markdown,
+    read_items,
+    read_numbers,
+)
+
+FOLDER, PAGE, NUMBERS = "paper", "paper.md", "numbers.json"
+DRAWN = ("T1", "T13", "T14", "F5", "F7")  # items whose figures are committed
+INTRO = """# The paper's tables and figures
+
+What `focoop paper all` makes with the packaged backbone `mini`, a small stand-in for CLIP, beside
+the published numbers, which are of CLIP's ViT-B/16: compare the order of methods, not the height of
+the numbers. [Make the paper's tables and figures](../guides/paper.md) says how to make them
+yourself, and [what the results say](reading.md) what to think of them.
+
+{made}
+
+Our datasets are subsets where nothing else was at hand: CIFAR-100 with 200 training images per
+class, TinyImageNet with 32. Patch features are of fewer images: CIFAR-100 has 16 training and 20
+test images per class, TinyImageNet 4 and 5, Caltech101 8 and 3, Pets 16 and 6, DTD 10 and 8, Office
+8 per domain; FedOTP, FedLoCoOp and FedGalLoP see these alone, and train on what there is where 8
+shots ask for more. Damaged images are made from our test images: 10 per class of CIFAR-100 and 4 of
+TinyImageNet for brightness, 5 and 2 for the other types.
+
+This page and its figures are made by `python tools/paper_results.py docs/results` from
+`docs/results/paper/numbers.json`."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Merge and write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("--made", default="", help="a sentence on where and how long the runs ran")
+    parser.add_argument("--no-figures", action="store_true")
+    given = parser.parse_args(arguments)
+    path = given.folder / FOLDER / NUMBERS
+    tree = read(path) if path.exists() else {"made": "", "items": {}}
+    for file in given.files:
+        found = read(file)
+        tree["items"] |= {one["item"]: one for one in found.get("items", [found])}
+    tree["made"] = given.made or tree["made"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(dumped(tree), encoding="utf-8")
+    if not given.no_figures:
+        draw_all(tree, given.folder / FOLDER)
+    (given.folder / PAGE).write_text(page(tree, given.folder / FOLDER), encoding="utf-8")
+    print(f"{len(tree['items'])} items in {path}, {given.folder / PAGE}")
+    return 0
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A JSON file."""
+    tree: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return tree
+
+
+def dumped(tree: dict[str, Any]) -> str:
+    """JSON with a line for each number, so that changes can be read."""
+    items = []
+    for name, one in sorted(tree["items"].items()):
+        head = json.dumps({key: one[key] for key in one if key != "numbers"}, ensure_ascii=False)
+        rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in one["numbers"])
+        items.append(f'"{name}": {head[:-1]}, "numbers": [\n{rows}]}}')
+    made = json.dumps(tree["made"], ensure_ascii=False)
+    return f'{{"made": {made}, "items": {{\n' + ",\n".join(items) + "}}\n"
+
+
+def numbers_of(tree: dict[str, Any]) -> list[Numbers]:
+    """The numbers of all items that have some, in the order of the paper."""
+    return [
+        read_numbers(item, tree["items"][item.name])
+        for item in choose_items(["all"], read_items())
+        if item.name in tree["items"]
+    ]
+
+
+def draw_all(tree: dict[str, Any], folder: Path) -> None:
+    """Figures of the chosen items; letters stay letters, which keeps the files small."""
+    new_figure(1, 1)  # refuses where matplotlib is missing
+    from matplotlib import rc_context
+
+    for old in folder.glob("*.svg"):
+        old.unlink()
+    choices = make_choices(
+        backbone="mini",
+        seeds=1,
+        methods=(),
+        overrides=None,
+        out=folder,
+        packaged=False,
+        presets=None,
+        device=None,
+        formats="svg",
+    )
+    with rc_context({"svg.fonttype": "none", "font.family": "sans-serif"}):
+        for numbers in numbers_of(tree):
+            if numbers.item.name in DRAWN:
+                draw_numbers(numbers, choices)
+
+
+def page(tree: dict[str, Any], folder: Path) -> str:
+    """All items with their numbers, notes and figures.
+
+    Args:
+        tree: The committed numbers.
+        folder: The folder of figures.
+
+    Returns:
+        Markdown.
+    """
+    texts = [INTRO.format(made=tree["made"])]
+    for numbers in numbers_of(tree):
+        texts.append(section(numbers) + figures(numbers.item, folder))
+    return "\n\n".join(texts) + "\n"
+
+
+def section(numbers: Numbers) -> str:
+    """An item's tables and notes, one level lower."""
+    if not any(one.ours is not None for one in numbers.entries):
+        lacking = "".join(f"\n- {one}" for one in numbers.remarks.lacking)
+        return f"## {numbers.item.name}: {numbers.item.title}\n\nNot run:\n{lacking}"
+    text = markdown(numbers.item, numbers.entries, numbers.remarks).strip()
+    return "\n".join(f"#{line}" if line.startswith("#") else line for line in text.splitlines())
+
+
+def figures(item: Item, folder: Path) -> str:
+    """Links to an item's figures."""
+    found = [*folder.glob(f"{item.name}.svg"), *sorted(folder.glob(f"{item.name}-*.svg"))]
+    links = [f"![{path.stem.replace('-', ' ')}]({FOLDER}/{path.name})" for path in found]
+    return "".join(f"\n\n{link}" for link in links)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
