@@ -155,9 +155,11 @@ def test_secure_sums_and_later_rounds_of_the_same_clients_change_nothing(
     secure, _ = one_round(method, CLIENTS, summed)
     again = aggregate(method, plain, sent(method, task, plain.shared, CLIENTS), task)
     for name, value in plain.shared.items():
+        torch.testing.assert_close(again.shared[name], value, atol=1e-9, rtol=1e-9)
+        if kind is FOCoOpPlus and name in ("metric", "classes"):
+            continue  # a sum hides how far clients differ, which FOCoOp+ shrinks by
         # Sums in 24 bits after the point; what is solved magnifies their rounding.
         torch.testing.assert_close(secure.shared[name], value, atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(again.shared[name], value, atol=1e-9, rtol=1e-9)
 
 
 @every
