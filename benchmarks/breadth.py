@@ -6,8 +6,10 @@ not run again, whoever made them; runs that were stopped go on from their last r
 
     FOCOOP_FEATURES=DIR python benchmarks/breadth.py                     # closed forms, everything
     FOCOOP_FEATURES=DIR python benchmarks/breadth.py cifar100 --shots 1,4,16 \
-        --methods promptfl:class_specific=true,local_only,focoop --device cuda --jobs 4
-    python benchmarks/breadth.py --tables                               # tables alone
+        --methods promptfl,local_only,focoop --device cuda --jobs 15 --minutes 3
+    python benchmarks/breadth.py --tables --add FILE/cells.json         # tables alone
+
+`--minutes` stops a call on a borrowed machine, `--add` takes in the cells it brought back.
 
 Nothing is tuned here: methods have their presets. Seed s is the run's, which draws the shots, and
 21 + s the partition's, which draws the clients' classes. Closed forms run two rounds and tell
@@ -16,6 +18,7 @@ classes of one image too; other methods run as many rounds as the setting says.
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
@@ -95,6 +98,7 @@ def planned(
     seeds: Sequence[int],
     out: Path,
     device: str | None,
+    more: Sequence[str] = (),
 ) -> list[tuple[dict[str, Any], Cell]]:
     """Every run with what identifies its cell."""
     runs = []
@@ -111,7 +115,7 @@ def planned(
                     tree,
                     least_of(method) if closed else method,
                     seeds=[seed],
-                    overrides=overrides,
+                    overrides=[*overrides, *more],
                     out=out,
                     device=device,
                 )
@@ -180,6 +184,15 @@ def run_all(runs: Sequence[tuple[dict[str, Any], Cell]], out: Path, jobs: int) -
     return dict(run_comparison(left, jobs=jobs, on_change=keep).failures) if left else {}
 
 
+class OutOfTime(Exception):
+    """The minutes of a call are over."""
+
+
+def ring(*_: object) -> None:
+    """End a call: runs that are not finished go on with the next one."""
+    raise OutOfTime
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("settings", nargs="*", help="names of configs/settings; default: all")
@@ -190,6 +203,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=0, help="runs at a time; 0: in this process")
     parser.add_argument("--runs", type=Path, default=Path("runs/breadth"), help="run folders")
     parser.add_argument("--out", type=Path, default=OUT, help="cells.json and tables.md")
+    parser.add_argument("--set", action="append", default=[], help="KEY=VALUE for every run")
+    parser.add_argument("--minutes", type=float, default=0.0, help="stop after these; 0: never")
+    parser.add_argument("--add", type=Path, action="append", default=[], help="cells to take in")
     parser.add_argument("--tables", action="store_true", help="run nothing")
     given = parser.parse_args()
     shots = [int(one) for one in given.shots.split(",")] if given.shots else []
@@ -198,14 +214,25 @@ def main() -> int:
         groups = [(one, count) for one in SETS for count in shots or SHOTS]
         groups += [] if shots else [(one, AS_SAID) for one in OTHERS]
     failures = {}
+    if given.add:
+        cells = read_cells(given.out / "cells.json")
+        for path in given.add:
+            cells |= read_cells(path)
+        write_cells(given.out / "cells.json", cells)
     if not given.tables:
         # The methods as they were written: their own settings stay in their names.
         methods = [variant.label for variant in parse_methods(given.methods) or []]
         seeds = [int(seed) for seed in given.seeds.split(",")]
-        runs = planned(groups, methods, seeds, given.runs, given.device)
-        failures = run_all(runs, given.out, given.jobs)
-    cells = list(read_cells(given.out / "cells.json").values())
-    write_whole(given.out / "tables.md", markdown(cells, SETS, SHOTS, OTHERS).encode())
+        runs = planned(groups, methods, seeds, given.runs, given.device, given.set)
+        signal.signal(signal.SIGALRM, ring)
+        signal.alarm(int(60 * given.minutes))
+        try:
+            failures = run_all(runs, given.out, given.jobs)
+        except OutOfTime:
+            print(f"stopped after {given.minutes} minutes", flush=True)
+        signal.alarm(0)
+    found = list(read_cells(given.out / "cells.json").values())
+    write_whole(given.out / "tables.md", markdown(found, SETS, SHOTS, OTHERS).encode())
     for folder, why in failures.items():
         print(f"failed: {folder}: {why}", file=sys.stderr)
     return 1 if failures else 0
