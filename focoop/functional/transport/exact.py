@@ -13,6 +13,7 @@ plan is optimal. All of it is arithmetic on a host, in float64.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,36 +35,53 @@ _LEVEL = 1e-12  # heights that rounding explains, in units of the cost
 
 @dataclass
 class Meetings:
-    """When columns meet a group that overtakes their owner's, while groups rise at their rates."""
+    """When columns meet a class that overtakes their owner, while classes rise at their rates."""
 
-    top: Floats  # (G,J) the largest u_c - M_cj of each group at time 0
-    rate: Floats  # (G,)
-    own: Ints  # (J,) the owner's group; changed by `overtaken`
+    cost: Floats  # (C,J)
+    u: Floats  # (C,) at time 0
+    rate: Floats  # (C,)
+    owner: Ints  # (J,) not a copy
     when: Floats = field(init=False)  # (J,) each column's next meeting
-    whom: Ints = field(init=False)  # (J,) with which group
+    whom: Ints = field(init=False)  # (J,) with which class
 
     def __post_init__(self) -> None:
-        self.when, self.whom = self.first(np.arange(len(self.own)), 0.0)
+        own = self.rate[self.owner]
+        self.when, self.whom = np.full(len(own), np.inf), np.zeros(len(own), dtype=np.int64)
+        # A class that overtakes rises, or what it overtakes falls: most others stand still.
+        rising, falling = np.flatnonzero(self.rate > 0.0), np.flatnonzero(own < 0.0)
+        if len(rising):
+            self.when, self.whom = self.first(rising, slice(None), 0.0)
+        if len(falling):
+            times, comers = self.first(slice(None), falling, 0.0)
+            sooner = times < self.when[falling]
+            self.when[falling[sooner]] = times[sooner]
+            self.whom[falling[sooner]] = comers[sooner]
 
-    def first(self, columns: Ints, now: float) -> tuple[Floats, Ints]:
-        """The next meeting of some columns after a time, and the group that comes."""
-        own, top = self.own[columns], self.top[:, columns]
-        closing = self.rate[:, None] - self.rate[own]
-        slack = np.maximum(top[own, np.arange(len(columns))] - top, 0.0)
-        times = np.full_like(slack, np.inf)
-        np.divide(slack, closing, out=times, where=closing > 0.0)
-        comer = times.argmin(axis=0)
-        return np.maximum(times[comer, np.arange(len(columns))], now), comer
+    def first(self, rows: Ints | slice, columns: Ints | slice, now: float) -> tuple[Floats, Ints]:
+        """The next meeting of some columns with some classes after a time, and the class."""
+        owner = self.owner[columns]
+        numbers = np.arange(self.cost.shape[1])[columns]
+        slack = self.cost[rows][:, columns] - self.u[rows][:, None]
+        slack += self.u[owner] - self.cost[owner, numbers]
+        closing = self.rate[rows][:, None] - self.rate[owner]
+        np.maximum(slack, 0.0, out=slack)
+        away = closing <= 0.0
+        closing[away] = 1.0
+        slack[away] = np.inf
+        slack /= closing
+        place = slack.argmin(axis=0)
+        times = slack[place, np.arange(len(owner))]
+        return np.maximum(times, now), np.arange(len(self.rate))[rows][place]
 
     def next(self) -> tuple[float, int, int]:
-        """Time, column and group of the next meeting; infinity: there is none."""
+        """Time, column and class of the next meeting; infinity: there is none."""
         column = int(self.when.argmin())
         return float(self.when[column]), column, int(self.whom[column])
 
     def overtaken(self, column: int, comer: int, now: float) -> None:
-        """A column has an owner of another group from a time on."""
-        self.own[column] = comer
-        times, comers = self.first(np.array([column]), now)
+        """A column has another owner from a time on."""
+        self.owner[column] = comer
+        times, comers = self.first(slice(None), np.array([column]), now)
         self.when[column], self.whom[column] = times[0], comers[0]
 
 
@@ -78,6 +96,11 @@ class Vertex:
     u: Floats  # (C,)
     owner: Ints  # (J,) a class that the column sends for
     ties: dict[int, list[int]] = field(default_factory=dict)  # column -> its classes, two or more
+
+    @cached_property
+    def reach(self) -> float:
+        """No group needs to move farther at once."""
+        return float(self.cost.max() - self.cost.min()) + self.tau
 
     @property
     def drawn(self) -> Floats:
@@ -113,7 +136,7 @@ class Vertex:
             mass = np.bincount(group[self.owner], weights=drawn, minlength=len(sent))
             if np.abs(sent - mass).max() > _BALANCED:
                 self.move(group, drawn, sent, mass)
-            elif not self.untie(drawn):
+            elif not self.untie(group, drawn):
                 return moves
         return -1
 
@@ -123,37 +146,32 @@ class Vertex:
         A column that meets a class of another group on the way is owned by it from then on while
         the dual still rises after it.
         """
-        reach = float(self.cost.max() - self.cost.min()) + self.tau
         with np.errstate(divide="ignore", invalid="ignore"):  # a group may have no mass
-            shift = np.clip(self.tau * np.log(sent / mass), -reach, reach)
+            shift = np.clip(self.tau * np.log(sent / mass), -self.reach, self.reach)
         shift[np.abs(sent - mass) <= _BALANCED] = 0.0
-        order = np.argsort(group, kind="stable")
-        starts = np.searchsorted(group[order], np.arange(len(sent)))
-        height = self.u[:, None] - self.cost
-        meetings = Meetings(np.maximum.reduceat(height[order], starts), shift, group[self.owner])
+        rate = shift[group]  # (C,)
+        meetings = Meetings(self.cost, self.u.copy(), rate, self.owner)
         wanted, passed = float(sent @ shift), False
         while True:
             time, column, comer = meetings.next()
             if time >= 1.0 and not passed:
-                self.u += shift[group]
+                self.u += rate
                 return
-            own = shift[meetings.own]
+            own = rate[self.owner]
             level = drawn * np.exp(min(time, 1.0) * own / self.tau)
             level /= level.sum()
             rise = wanted - float(level @ own)
             if time >= 1.0 or rise <= 0.0:
-                self.u += self.highest(drawn, own, wanted, min(time, 1.0)) * shift[group]
+                self.u += self.highest(drawn, own, wanted, min(time, 1.0)) * rate
                 return
-            members = np.flatnonzero(group == comer)
-            new = int(members[height[members, column].argmax()])
-            if column in self.ties or rise <= level[column] * (shift[comer] - own[column]):
-                self.u += time * shift[group]
-                self.ties.setdefault(column, [int(self.owner[column])]).append(new)
+            if column in self.ties or rise <= level[column] * (rate[comer] - own[column]):
+                self.u += time * rate
+                self.ties.setdefault(column, [int(self.owner[column])]).append(comer)
                 return
             # What the column draws is counted from its new owner's height at the start.
-            drawn[column] *= np.exp(time * (own[column] - shift[comer]) / self.tau)
-            self.owner[column], passed = new, True
+            drawn[column] *= np.exp(time * (own[column] - rate[comer]) / self.tau)
             meetings.overtaken(column, comer, time)
+            passed = True
 
     def highest(self, drawn: Floats, own: Floats, wanted: float, most: float) -> float:
         """How far the dual rises along a move whose columns keep their owners."""
@@ -199,18 +217,19 @@ class Vertex:
                 leaves.append(other)
         return found
 
-    def untie(self, drawn: Floats) -> bool:
-        """Take the class with the most negative mass out of its tie; whether there was one."""
+    def untie(self, group: Ints, drawn: Floats) -> bool:
+        """Take the most negative class of every group out of its tie; whether there was one."""
         found = self.masses(drawn)
-        worst = min(found, key=found.__getitem__, default=None)
-        if worst is None or found[worst] >= _NEGATIVE:
-            return False
-        c, column = worst
-        classes = [other for other in self.ties.pop(column) if other != c]
-        self.owner[column] = classes[0]
-        if len(classes) > 1:
-            self.ties[column] = classes
-        return True
+        negative = sorted((mass, edge) for edge, mass in found.items() if mass < _NEGATIVE)
+        done: set[int] = set()
+        for _, (c, column) in negative:
+            if int(group[c]) not in done:
+                done.add(int(group[c]))
+                classes = [other for other in self.ties.pop(column) if other != c]
+                self.owner[column] = classes[0]
+                if len(classes) > 1:
+                    self.ties[column] = classes
+        return bool(negative)
 
     def plan(self) -> Floats:
         """(C,J) the plan of balanced groups."""
