@@ -62,6 +62,23 @@ class MissingExtra(FocoopError):
     exit_code = 8
 
 
+def newer_format(where: object, form: int, known: int) -> str:
+    """Return the message about a file or folder of a format that this focoop does not know.
+
+    Args:
+        where: The file or folder.
+        form: Its format.
+        known: The newest format that can be read.
+
+    Returns:
+        The message.
+    """
+    return (
+        f"{where} was made by a newer focoop (format {form}; this one reads up to {known}): "
+        "install that version"
+    )
+
+
 def folded(name: str) -> str:
     """Return a name without what people write differently: case, spaces, dashes, a plus sign.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from focoop.caching import SUM, is_intact, sealed
-from focoop.errors import RunError
+from focoop.errors import RunError, newer_format
 from focoop.predict.conformal import Sketch
 
 GLOBAL = "global"  # the name of the model without a client
@@ -126,7 +126,7 @@ class Calibration:
             The calibration.
 
         Raises:
-            RunError: The text is damaged, or of a later focoop.
+            RunError: The text is damaged, or of a newer focoop.
         """
         try:
             tree: Mapping[str, Any] = json.loads(text)
@@ -159,7 +159,7 @@ def _check(tree: Mapping[str, Any], where: str) -> None:
         if not is_intact(tree):
             raise ValueError("its checksum differs")
         if tree["format"] > FORMAT:
-            raise RunError(f"{where} was made by a later focoop: update this one to read it")
+            raise RunError(newer_format(where, tree["format"], FORMAT))
     elif tree["format"] != 1:
         raise ValueError("it has no checksum")
     else:

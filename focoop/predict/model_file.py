@@ -18,7 +18,7 @@ from safetensors.torch import save
 
 from focoop.caching import SUM, is_intact, sealed, tensor_sum, write_whole
 from focoop.clip import Backbone, load_backbone
-from focoop.errors import RunError
+from focoop.errors import RunError, newer_format
 from focoop.fields import build
 from focoop.methods import Text, lookup
 from focoop.predict.calibration import GLOBAL, Calibration
@@ -86,7 +86,7 @@ def read_model(
         The model.
 
     Raises:
-        RunError: The file is missing, damaged, or of a later focoop.
+        RunError: The file is missing, damaged, or of a newer focoop.
     """
     path = folder / FILE if folder.is_dir() else folder
     where = device or "cpu"
@@ -124,7 +124,7 @@ def _check(path: Path, tree: Mapping[str, Any], tensors: Mapping[str, Tensor]) -
     if not is_intact(tree):
         raise ValueError("it is damaged: its checksum differs")
     if tree["format"] > FORMAT:
-        raise RunError(f"{path} was made by a later focoop: update this one to read it")
+        raise RunError(newer_format(path, tree["format"], FORMAT))
     if tree["sums"] != _sums(tensors):
         raise ValueError("it is damaged: the checksum of its tensors differs")
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from focoop.caching import SUM, checksum, is_intact
 from focoop.config import RunConfig, from_dict
-from focoop.errors import ConfigError, MethodError, RunError
+from focoop.errors import ConfigError, MethodError, RunError, newer_format
+from focoop.fields import brief
 from focoop.plugins import looking_in
 from focoop.runs.places import base
 
@@ -88,12 +89,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise RunError(f"{file} is damaged: it holds no table; {RESTORE}")
     form = content.get("format", 1)
-    newer = isinstance(form, int) and form > FORMAT
+    if type(form) is not int or form < 1:
+        raise RunError(f"{file} is damaged: its format is {brief(form)}; {RESTORE}")
+    newer = form > FORMAT
     if newer and (SUM not in content or is_intact(content)):
-        raise RunError(
-            f"{path} was made by a newer focoop (format {form}; this one reads up to {FORMAT}): "
-            "install that version"
-        )
+        raise RunError(newer_format(path, form, FORMAT))
     # The format is looked at last: a changed bit in it must not make a folder an old one.
     if SUM in content and not is_intact(content):
         raise RunError(f"{file} is damaged: its checksum differs; {RESTORE}")

@@ -167,6 +167,15 @@ def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
     join_bundle.pack(path, {**files, "join.toml": changed})
     with pytest.warns(UserWarning, match="must have the same version"):
         join_bundle.settle(path, tmp_path / "state")
+    assert files["join.toml"].startswith(b"format = 1\n")
+    newer = files["join.toml"].replace(b"format = 1", b"format = 2")
+    join_bundle.pack(path, {**files, "join.toml": newer})
+    with pytest.raises(ConfigError, match="the bundle was made by a newer focoop .format 2"):
+        join_bundle.settle(path, tmp_path / "newer")
+    assert not (tmp_path / "newer").exists()
+    earlier = files["join.toml"].replace(b"format = 1\n", b"")
+    join_bundle.pack(path, {**files, "join.toml": earlier})
+    join_bundle.settle(path, tmp_path / "earlier")
 
 
 @pytest.fixture(scope="module")

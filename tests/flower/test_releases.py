@@ -26,7 +26,7 @@ from focoop.flower.site.policy import Refusal
 from focoop.flower.site.privacy_summary import privacy_facts, privacy_sentences
 from focoop.flower.site.releases import LEDGER, Releases, spent
 from focoop.methods.base import ClientUpdate, Params
-from focoop.runs import RunFolder
+from focoop.runs import RunFolder, dump, read, write
 from focoop.scenario.assignment import make_split
 from focoop.scenario.schedule import client_privacy
 from focoop.seeds import torch_generator
@@ -136,6 +136,20 @@ def test_a_round_is_answered_once(tmp_path: Path) -> None:
     Releases(site.state, KEY, 0).path.write_bytes(b"torn")
     with pytest.raises(FederationError, match="is damaged"):
         site.ask(config, site.update(), 3)
+
+
+def test_releases_of_other_versions_of_focoop(tmp_path: Path) -> None:
+    site, config = Site(tmp_path / "a"), noised(tmp_path, "privacy.noise=2.0")
+    kept = site.ask(config, site.update(), 1)
+    path = Releases(site.state, KEY, 0).path
+    tensors, about = read(path)
+    earlier = {key: value for key, value in about.items() if key not in ("format", "sum")}
+    write(path, dump(tensors, earlier))
+    again = site.ask(config, site.update(), 1)  # the answer that was given, not a second one
+    assert torch.equal(again.shared["a"], kept.shared["a"])
+    write(path, dump(tensors, {**earlier, "format": "2"}))
+    with pytest.raises(FederationError, match="made by a newer focoop .format 2; .* up to 1"):
+        site.ask(config, site.update(), 1)
 
 
 def test_a_site_stops_at_its_own_epsilon(tmp_path: Path) -> None:

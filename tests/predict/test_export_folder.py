@@ -11,6 +11,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from focoop.caching import sealed
 from focoop.errors import RunError
 from focoop.predict import check_sums, read_model
 from focoop.predict.export_folder import CARD, SUMS, write_sums
@@ -77,6 +78,10 @@ def test_a_model_of_an_earlier_focoop_opens_with_a_note_and_gains_checksums(fold
     file = folder / "model.safetensors"
     with safe_open(file, "pt") as stored:
         tree = json.loads(stored.metadata()["focoop"])
+    newer = {"focoop": json.dumps(sealed({**tree, "format": 9}))}
+    save_file(load_file(file), file, newer)
+    with pytest.raises(RunError, match="newer focoop .format 9; this one reads up to 2.*install"):
+        read_model(folder)
     for name in ("sum", "sums"):
         del tree[name]
     for form, reason in ((1, None), (2, "damaged"), (9, "damaged")):

@@ -179,6 +179,22 @@ def test_a_newer_format_is_refused(run: Path) -> None:
         RunFolder.open(run)
 
 
+@pytest.mark.parametrize("form", [0, -1, "2", None, True, 2.0])
+def test_what_is_no_format_is_damage(run: Path, form: object) -> None:
+    change_manifest(run, format=form)
+    with pytest.raises(RunError, match="is damaged: its format is"):
+        RunFolder.open(run)
+
+
+def test_a_folder_that_says_no_format_is_of_the_first_one(run: Path) -> None:
+    as_earlier(run)
+    told = json.loads((run / runs.MANIFEST).read_text())
+    (run / runs.MANIFEST).write_text(json.dumps({k: v for k, v in told.items() if k != "format"}))
+    with pytest.warns(UserWarning, match="has no checksums"):
+        RunFolder.open(run)
+    assert json.loads((run / runs.MANIFEST).read_text())["format"] == FORMAT
+
+
 def test_a_reader_beside_a_writer_sees_one_round(tmp_path: Path) -> None:
     """Every value of round r is r: a mixture of rounds, or a client taken as new, would show."""
     done = threading.Event()

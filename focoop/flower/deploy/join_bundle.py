@@ -23,7 +23,7 @@ from pathlib import Path
 
 from focoop import __version__
 from focoop.caching import write_whole
-from focoop.errors import ConfigError, FederationError
+from focoop.errors import ConfigError, FederationError, newer_format
 from focoop.fields import parse_toml, toml_value
 from focoop.flower.deploy.gate import ENROL
 from focoop.flower.deploy.keys import make_site_key
@@ -34,6 +34,7 @@ SUFFIX = ".focoop"
 JOIN, RUN, CLASSES, AUTHORITY = "join.toml", "run.toml", "classes.txt", "ca.crt"
 NAMES = (JOIN, SITE, AUTHORITY, RUN, CLASSES, POLICY)
 SENT = "sent.txt"  # hash of the invitation by which the site has sent its key
+FORMAT = 1  # of bundles; those of an earlier focoop do not say theirs
 LARGEST = 2**20  # bytes of a file in a bundle
 SECONDS = 30.0  # to enrol
 
@@ -57,10 +58,13 @@ class Invitation:
             The invitation.
 
         Raises:
-            ConfigError: It is no invitation.
+            ConfigError: It is no invitation, or that of a newer focoop.
         """
         try:
             table = parse_toml(text)
+            form = table.get("format", FORMAT)
+            if type(form) is int and form > FORMAT:
+                raise ConfigError(newer_format("the bundle", form, FORMAT))
             return cls(str(table["server"]), str(table["token"]), str(table["focoop"]))
         except (ValueError, KeyError) as error:
             raise ConfigError(f"{JOIN} of the bundle cannot be read ({error})") from error
@@ -68,7 +72,8 @@ class Invitation:
     def text(self) -> str:
         """Return the invitation as TOML."""
         lines = {"server": self.server, "token": self.token, "focoop": self.version}
-        return "".join(f"{key} = {toml_value(value)}\n" for key, value in lines.items())
+        told = "".join(f"{key} = {toml_value(value)}\n" for key, value in lines.items())
+        return f"format = {FORMAT}\n{told}"
 
 
 def pack(path: Path, files: dict[str, bytes]) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from focoop.caching import SUM, checksum, is_intact, sealed, tensor_sum
-from focoop.errors import FederationError, RunError
+from focoop.errors import FederationError, RunError, newer_format
 from focoop.federation import Privacy, SecretNormal, composed
 from focoop.flower.records import Order
 from focoop.flower.site.policy import Refusal
@@ -34,6 +34,7 @@ from focoop.methods import ClientUpdate, Params
 from focoop.runs import append, dump, read, write
 
 LEDGER = "releases.jsonl"
+FORMAT = 1  # of a kept release; those of an earlier focoop do not say theirs
 SHARED, COUNTS = "shared/", "class-counts"
 
 
@@ -125,6 +126,8 @@ class Releases:
             tensors, about = read(self.path)
             if about.get(SUM, "") != _sum(tensors, about) and SUM in about:
                 raise ValueError("its checksum differs")
+            if int(about.get("format", FORMAT)) > FORMAT:
+                raise FederationError(newer_format(self.path, int(about["format"]), FORMAT))
             if about.get(SUM, "") and about["account"] not in accounts(self.state):
                 raise ValueError(f"{LEDGER} has lost the line of its release")
             shared = {n.removeprefix(SHARED): v for n, v in tensors.items() if n != COUNTS}
@@ -142,6 +145,7 @@ class Releases:
         tensors = {SHARED + name: value for name, value in update.shared.items()}
         tensors[COUNTS] = update.class_counts
         about = {
+            "format": str(FORMAT),
             "round": str(release.round_index),
             "asked": release.asked,
             "settings": release.settings,
