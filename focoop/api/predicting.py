@@ -14,6 +14,7 @@ from focoop.features import FeatureSet, open_features
 from focoop.federation import Owned
 from focoop.predict import (
     CALIBRATION,
+    COORDINATED,
     FILE,
     GLOBAL,
     ONNX,
@@ -21,9 +22,11 @@ from focoop.predict import (
     Client,
     Model,
     calibration_of,
+    from_sketches,
     halves,
     model_of_run,
     read_model,
+    sketches_of,
 )
 from focoop.predict import calibrate as find_thresholds
 from focoop.runs import CONFIG, RunFolder, write
@@ -111,7 +114,11 @@ def calibrate(
         model = model_of_run(folder, None, device, calibrated=False)
         key = model.key(client)
         owned = _given(model, key, images)
-        found = find_thresholds(model, owned, keep, clients=[key])
+        told = sketches_of(folder)
+        known = None if told is None else from_sketches(told, keep, [key])
+        found = find_thresholds(model, owned, keep, clients=[key], before=known)
+    elif COORDINATED in folder.manifest:
+        found = _calibrate_coordinated(folder, keep, client, device)
     else:
         state = open_state(folder, device)
         backbone = state.scenario.backbone
@@ -146,6 +153,30 @@ def _before(folder: RunFolder) -> Calibration | None:
         return None
 
 
+def _calibrate_coordinated(
+    folder: RunFolder, keep: float, client: Client, device: str | None
+) -> Calibration:
+    """Calibrate a coordinator's run: no image is here, but sketches of the sites' scores are."""
+    told = sketches_of(folder)
+    if told is None or not told.sites:
+        reasons = (
+            "they did not tell"
+            if told is None
+            else "; ".join(f"{name}: {reason}" for name, reason in told.left_out.items())
+        )
+        raise DataError(
+            f"{folder.path} is a coordinator's and has no sketches of its sites' scores "
+            f"({reasons}): give labelled images that took no part in it (--images folder:PATH "
+            "--client K), or calibrate the model that each site keeps, there"
+        )
+    model = model_of_run(folder, None, device, calibrated=False)
+    found = from_sketches(told, keep, model.keys if client is None else [model.key(client)])
+    if told.left_out:
+        names = "; ".join(f"{name}: {reason}" for name, reason in told.left_out.items())
+        warnings.warn(f"the pool is without {names}", stacklevel=3)
+    return found
+
+
 def _calibrate_export(
     path: Path, keep: float, client: Client, images: str | FeatureSet | None, device: str | None
 ) -> Calibration:
@@ -157,8 +188,9 @@ def _calibrate_export(
         )
     model = read_model(path, None, device)
     key = model.key(client)
-    found = find_thresholds(model, _given(model, key, images), keep, clients=[key])
     before = model.calibration
+    owned = _given(model, key, images)
+    found = find_thresholds(model, owned, keep, clients=[key], before=before)
     if before is not None and before.keep == keep:
         found = replace(found, sites={**before.sites, **found.sites})
     model.calibration = found

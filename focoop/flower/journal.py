@@ -133,6 +133,8 @@ STEPS = {
     "query.sum_keys": "for keys of a secure sum",
     "query.sum_shares": "for shares of a secure sum",
     "query.sum_open": "to open a secure sum",
+    "query.sketch": "for sketches of calibration scores",
+    "query.keep": "to keep their models",
 }
 # Facts that are for programs, or part of a sentence of their own.
 UNSAID = (

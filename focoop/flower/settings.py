@@ -138,3 +138,22 @@ def listed(text: str) -> list[str]:
     ['cat', 'dog']
     """
     return [part.strip() for part in text.split(";") if part.strip()]
+
+
+def unprotected(config: RunConfig) -> str:
+    """Say why a sketch of scores cannot leave a site under a run's privacy settings.
+
+    Args:
+        config: The run's settings.
+
+    Returns:
+        The reason; empty where it can.
+    """
+    privacy = config.privacy
+    if privacy.noise > 0:
+        return "privacy.noise is set, and sketches of scores have no noise"
+    if privacy.secure_sum:
+        return "privacy.secure_sum is set, and sketches of scores are not summed"
+    if privacy.counts != "exact":
+        return f"privacy.counts = {privacy.counts!r}, and a sketch tells how many images it is of"
+    return ""

@@ -12,12 +12,20 @@ from typing import TYPE_CHECKING
 from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from focoop.predict.calibrating import calibrate, halves
+    from focoop.predict.calibrating import calibrate, halves, own_calibration, scored
     from focoop.predict.calibration import GLOBAL, Calibration, SiteCalibration
-    from focoop.predict.conformal import Sketch, least_images, pooled
+    from focoop.predict.conformal import BLOCKS, EXACT, Sketch, least_images, pooled
     from focoop.predict.export_folder import CARD, FILE, ONNX, check_sums
     from focoop.predict.facts import Client, Facts
-    from focoop.predict.from_run import CALIBRATION, calibration_of, model_of_run
+    from focoop.predict.from_run import (
+        CALIBRATION,
+        COORDINATED,
+        calibration_of,
+        folded,
+        model_of_run,
+        sketches_of,
+        words_of_prompts,
+    )
     from focoop.predict.heat_map import overlay
     from focoop.predict.hub import push
     from focoop.predict.model import Model
@@ -32,38 +40,58 @@ if TYPE_CHECKING:
         flat,
     )
     from focoop.predict.side import Side, evidence
+    from focoop.predict.sketches import (
+        SKETCHES,
+        FederationSketches,
+        SiteSketches,
+        from_sketches,
+        sketched,
+    )
 
 __all__ = [
+    "BLOCKS",
     "CALIBRATION",
     "CARD",
     "COLUMNS",
+    "COORDINATED",
+    "EXACT",
     "FILE",
     "GLOBAL",
     "ONNX",
     "OPSET",
+    "SKETCHES",
     "VERDICTS",
     "Calibration",
     "ClassProbability",
     "Client",
     "Facts",
+    "FederationSketches",
     "Model",
     "Prediction",
     "Predictions",
     "Side",
     "SiteCalibration",
+    "SiteSketches",
     "Sketch",
     "calibrate",
     "calibration_of",
     "check_sums",
     "evidence",
     "flat",
+    "folded",
+    "from_sketches",
     "halves",
     "least_images",
     "model_of_run",
     "overlay",
+    "own_calibration",
     "pooled",
     "push",
     "read_model",
+    "scored",
+    "sketched",
+    "sketches_of",
+    "words_of_prompts",
 ]
 
 __getattr__ = lazy_names(__name__, __file__)

@@ -76,6 +76,7 @@ def calibrate(
     *,
     clients: Sequence[int | None] | None = None,
     test: Owned | None = None,
+    before: Calibration | None = None,
 ) -> Calibration:
     """Find thresholds of clients' models from images that took no part in training or tests.
 
@@ -89,6 +90,8 @@ def calibrate(
         keep: Share of ID images to keep, and coverage of class sets.
         clients: The clients to calibrate, None for the global model; by default all.
         test: Test images, and which are whose: what the thresholds do there is noted.
+        before: An earlier calibration of the same model: a client with too few images adds them to
+            the pool that its thresholds came from.
 
     Returns:
         The calibration. A warning names the clients that use the pool.
@@ -103,7 +106,7 @@ def calibrate(
         for k in own
         if k in model.keys and len(own[k]) and (k in wanted or small)
     }
-    everyone = _pool(found) if small else None
+    everyone = _pool(found, before, small) if small else None
     for client in wanted:
         if client is None:
             by_global = {k: scored(model, None, part) for k, part in own.items() if len(part)}
@@ -113,12 +116,7 @@ def calibrate(
             assert everyone is not None
             site = SiteCalibration.of(len(own.get(client, ())), FROM_POOL, *everyone, keep)
         else:
-            mine = found[client]
-            scores, beyond = (
-                Sketch.of(part, exact=OWN_SIZE, blocks=OWN_SIZE)
-                for part in (mine.scores, mine.class_scores)
-            )
-            site = SiteCalibration.of(len(mine.scores), FROM_OWN, scores, beyond, keep)
+            site = own_calibration(found[client], keep)
         if test is not None:
             site = replace(site, measured=measured(model, client, site, test))
         sites[GLOBAL if client is None else str(client)] = site
@@ -144,11 +142,34 @@ def halves(test: Owned, seed: int) -> tuple[Owned, Owned]:
     return Owned(test.images, aside), Owned(test.images, rest)
 
 
-def _pool(found: Mapping[int, Scored]) -> tuple[Sketch, Sketch]:
-    """What a server makes of the sketches that clients send."""
+def own_calibration(found: Scored, keep: float) -> SiteCalibration:
+    """Find a client's thresholds from its own images.
+
+    Args:
+        found: Scores of its calibration images.
+        keep: Share of ID images to keep, and coverage of class sets.
+
+    Returns:
+        The calibration; without thresholds where there are too few images.
+    """
+    scores, beyond = (
+        Sketch.of(part, exact=OWN_SIZE, blocks=OWN_SIZE)
+        for part in (found.scores, found.class_scores)
+    )
+    return SiteCalibration.of(len(found.scores), FROM_OWN, scores, beyond, keep)
+
+
+def _pool(
+    found: Mapping[int, Scored], before: Calibration | None = None, small: Sequence[int] = ()
+) -> tuple[Sketch, Sketch]:
+    """What a server makes of the sketches that clients send, beside those of an earlier pool."""
+    earlier = None if before is None or len(small) != 1 else before.at(small[0])
+    known = [] if earlier is None or earlier.source != FROM_POOL else [earlier]
     return (
-        pooled(Sketch.of(part.scores) for part in found.values()),
-        pooled(Sketch.of(part.class_scores) for part in found.values()),
+        pooled([*(p.scores for p in known), *(Sketch.of(p.scores) for p in found.values())]),
+        pooled(
+            [*(p.class_scores for p in known), *(Sketch.of(p.class_scores) for p in found.values())]
+        ),
     )
 
 

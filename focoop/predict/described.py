@@ -187,5 +187,5 @@ class DescribedModel:
         )
 
     def _usual(self) -> int | None:
-        """The global model where there is one, else the first client."""
-        return None if None in self.keys else self.keys[0]
+        """The first of those it answers for: of a run the global model, if there is one."""
+        return self.keys[0]

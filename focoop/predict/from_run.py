@@ -20,6 +20,7 @@ from focoop.predict.calibration import Calibration
 from focoop.predict.facts import Client, Facts
 from focoop.predict.model import Model
 from focoop.predict.side import Side
+from focoop.predict.sketches import SKETCHES, FederationSketches
 from focoop.runs import Names, PrivateStore, RunFolder, anchored
 from focoop.scenario import make_task, open_backbone
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CALIBRATION = "calibration.json"  # beside the run's other files
+COORDINATED = "federation"  # noted in the manifest of a run whose images are at sites
+COUNTS = "counts"  # private tensors that a site's class counts make
 
 
 def model_of_run(
@@ -71,9 +74,19 @@ def model_of_run(
     shared = {name: value.to(task.device) for name, value in committed.shared.items()}
     initial = start(method, task, config.seed)
     keys: list[int | None] = list(range(len(names.clients)))
+    if COORDINATED in folder.manifest:
+        names = with_held(names, sketches_of(folder))
+        keys = [k for k, client in enumerate(names.clients) if client.train]
+        if set(initial.private) - {COUNTS}:  # they never leave their sites
+            keys = []
     if shared or not initial.private:
         keys.insert(0, None)
-    words = _words_of_prompts(names.words, shared)
+    if not keys:
+        raise RunError(
+            f"{folder.path} is a coordinator's, and the method {config.method.name} keeps all it "
+            "learns at the sites: ask the model that each site keeps (focoop site status)"
+        )
+    words = words_of_prompts(names.words, shared)
     facts = _facts(folder, config, backbone, names, words, task)
     sides = partial(_side, method, task, initial, shared, store, names)
     opened: Callable[[], Backbone] = lambda: backbone  # noqa: E731
@@ -108,8 +121,48 @@ def calibration_of(folder: RunFolder) -> Calibration | None:
     return found
 
 
-def _words_of_prompts(words: tuple[str, ...], shared: Params) -> tuple[str, ...]:
-    """The word of each OOD prompt; a server may have put prompts into another order."""
+def sketches_of(folder: RunFolder) -> FederationSketches | None:
+    """Read what sites told a coordinator after the last committed round.
+
+    Args:
+        folder: The coordinator's run.
+
+    Returns:
+        The sketches; None where there are none, or where the run has gone on since.
+    """
+    found = FederationSketches.read(folder.path / SKETCHES)
+    return found if found is not None and found.round_index == folder.last_round() else None
+
+
+def with_held(names: Names, told: FederationSketches | None) -> Names:
+    """Return a run's names with the classes of the sites that let these be named.
+
+    Args:
+        names: The names of a coordinator's run, which knows no counts.
+        told: What sites told.
+
+    Returns:
+        The names.
+    """
+    held = {} if told is None else told.held
+    return replace(
+        names,
+        clients=tuple(
+            replace(client, train=held.get(place, {})) for place, client in enumerate(names.clients)
+        ),
+    )
+
+
+def words_of_prompts(words: tuple[str, ...], shared: Params) -> tuple[str, ...]:
+    """Return the word of each OOD prompt; a server may have put prompts into another order.
+
+    Args:
+        words: The words that the prompts began with.
+        shared: The server's shared tensors.
+
+    Returns:
+        A word per prompt.
+    """
     if "ood_words" not in shared:
         return words
     return tuple(words[place] for place in shared["ood_words"].tolist())

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from logging import INFO
 from typing import Any
@@ -26,11 +26,14 @@ from focoop.flower.server.reply_checks import (
     suspicious_rows,
 )
 from focoop.flower.server.roster import POLICY, Facts, Roster
+from focoop.flower.server.sketches import collected, no_sketches
 from focoop.flower.server.spares import Draw, chosen, secret_seed, suffice
 from focoop.flower.server.summary import summarise
 from focoop.flower.settings import ServerSettings
+from focoop.flower.sketch_records import KEEP, SKETCH, pool_content
 from focoop.methods import ClientUpdate, Method, Server, Task
-from focoop.runs import RunFolder, is_due
+from focoop.predict import SKETCHES
+from focoop.runs import RunFolder, is_due, write
 from focoop.scenario import client_privacy, server_screen
 
 
@@ -95,6 +98,39 @@ class PromptStrategy(Strategy):
             replies = self._collect(grid, index, enough)
             arrays = self.aggregate_train(number, replies)[0] or arrays
             self._evaluate(number, arrays, grid)
+        self._calibrate(arrays, grid)
+
+    def _calibrate(self, arrays: ArrayRecord, grid: Grid) -> None:
+        """Pool the sites' sketches into the run folder, and send every site the pool."""
+        classes, index = self.task.classes, self.folder.last_round()
+        told = no_sketches(index, self.config)
+        if told is None:
+            self.roster.look(grid)
+            replies = self._ask_all(SKETCH, index, arrays, grid, {})
+            told = collected(*replies, self.roster.name, index, classes, self.settings.count_bound)
+        for name, reason in told.left_out.items():
+            self.journal.note("no sketch", round=index, site=name, reason=reason)
+        write(self.folder.path / SKETCHES, told.to_json().encode())
+        held = {
+            client: (
+                self.roster.name(client),
+                [k for k, name in enumerate(classes) if counts[name]],
+            )
+            for client, counts in told.held.items()
+        }
+        _, failed = self._ask_all(KEEP, index, arrays, grid, pool_content(told.pool, held))
+        for name, reason in failed.items():
+            self.journal.note("no model", round=index, site=name, reason=reason)
+
+    def _ask_all(
+        self, kind: str, index: int, arrays: ArrayRecord, grid: Grid, also: Mapping[str, Any]
+    ) -> tuple[list[tuple[int, Message]], dict[str, str]]:
+        """Usable replies of all sites that are here, and why others have none."""
+        self._orders(self.roster.present(), index, arrays, kind)
+        for _, message in self.sent:
+            message.content.update(also)
+        refused: dict[str, str] = {}
+        return self._sorted(self._collect(grid, index), refused), refused
 
     def _evaluate(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> None:
         self.configure_evaluate(server_round, arrays, ConfigRecord(), grid)

@@ -15,7 +15,7 @@ from focoop.config import RunConfig, config_hash
 from focoop.errors import ConfigError, FederationError
 from focoop.federation import Privacy, seeded_release
 from focoop.flower.records import Order
-from focoop.flower.settings import listed, run_config, server_settings
+from focoop.flower.settings import listed, run_config, server_settings, unprotected
 from focoop.flower.site.policy import Policy, Refusal
 from focoop.flower.site.releases import Releases
 from focoop.methods import ClientUpdate, Params, lookup
@@ -116,6 +116,29 @@ class Party:
             raise Refusal(
                 f"round {order.round_index} of a run of {self.config.federation.rounds} rounds"
             )
+
+    def check_sketches(self) -> None:
+        """Refuse to tell sketches of calibration scores where nothing would protect them.
+
+        Raises:
+            Refusal: The run's privacy settings or the site's policy keep them here.
+        """
+        if reason := unprotected(self.config):
+            raise Refusal(reason)
+        if self.policy is not None and not self.policy.sketches:
+            raise Refusal("sketches of calibration scores stay at this site")
+        if not self.reports:
+            raise Refusal("sketches of calibration scores stay at this site, as accuracies do")
+
+    @property
+    def least_images(self) -> int:
+        """Return of how many images a sketch must be to leave."""
+        return 1 if self.policy is None else max(1, self.policy.least_images)
+
+    @property
+    def names_classes(self) -> bool:
+        """Return whether models may say which classes this site holds."""
+        return self.policy is None or self.policy.holdings
 
     def scenario(self, *, evaluation: bool = False) -> Scenario:
         """Make task and images; the sets to evaluate on are only read for an evaluation.

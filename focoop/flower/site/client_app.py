@@ -19,9 +19,10 @@ from focoop.flower.records import (
     row_content,
     update_content,
 )
-from focoop.flower.site import secure_rounds
+from focoop.flower.site import calibration, secure_rounds
 from focoop.flower.site.client import Party
 from focoop.flower.site.guard import SiteApp
+from focoop.flower.sketch_records import KEEP_STEP, SKETCH_STEP
 from focoop.methods import Server
 from focoop.scenario import schedule_of
 
@@ -29,6 +30,8 @@ app = SiteApp()
 app.query(secure_rounds.KEYS)(secure_rounds.keys)
 app.query(secure_rounds.SHARES)(secure_rounds.shares)
 app.query(secure_rounds.OPEN)(secure_rounds.open_shares)
+app.query(SKETCH_STEP)(calibration.sketch)
+app.query(KEEP_STEP)(calibration.keep)
 
 
 @app.query("hello")

@@ -83,6 +83,12 @@ class Policy:
     megabytes_in: float = setting(500.0, "largest message that is taken, in MB", above=0)
     megabytes_out: float = setting(500.0, "largest answer that is sent, in MB", above=0)
     accuracies: bool = setting(True, "false: accuracies on the site's test images stay here")
+    sketches: bool = setting(
+        True, "false: sketches of the scores of calibration images stay here; so without accuracies"
+    )
+    holdings: bool = setting(
+        False, "true: the federation's models may say which classes this site holds"
+    )
     privacy: PrivacyPolicy = field(default_factory=PrivacyPolicy)
     settings: Mapping[str, Any] = field(default_factory=dict)
     base: Path = Path()  # folder that relative paths of the policy start from
@@ -314,6 +320,13 @@ class Policy:
             "Sends accuracies on its test images."
             if self.accuracies
             else "Keeps accuracies on its test images.",
+            f"Sends a sketch of the scores of {max(1, self.least_images)} calibration images or "
+            "more, once a run."
+            if self.sketches and self.accuracies
+            else "Keeps scores of calibration images.",
+            "Lets models say which classes it holds."
+            if self.holdings
+            else "Does not let models say which classes it holds.",
         ]
         if self.run:
             lines.append(f"Takes part in the run of {self.run} alone: no setting may differ.")

@@ -23,7 +23,14 @@ FILE, JOURNAL = "status.json", "journal.jsonl"
 KEPT = 20  # refusals, rounds left out and errors that the status names
 TOLD = ("time", "round", "reason")  # what it says of each
 SILENT = 30.0  # seconds without a write after which the process is not there any more
-STEPS = {"train": "training", "evaluate": "evaluating", "query.hello": "introducing itself"}
+STEPS = {
+    "train": "training",
+    "evaluate": "evaluating",
+    "query.hello": "introducing itself",
+    "query.sketch": "scoring calibration images",
+    "query.keep": "keeping its model",
+}
+AFTERWARDS = ("query.sketch", "query.keep")  # asked when all rounds are done
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,7 @@ class SiteStatus:
     rounds: int | None = None
     doing: str = ""
     finished: bool = False
+    model: str = ""
     run_failed: str = ""
     updates_sent: int = 0
     updates_counted: int = 0
@@ -85,7 +93,9 @@ class SiteStatus:
             self.doing = STEPS.get(str(event.get("step")), str(event.get("step")))
             self.round = event.get("round", self.round)
             self.rounds = event.get("rounds") or self.rounds
-            self.finished, self.run_failed = False, ""
+            if event.get("step") not in AFTERWARDS:
+                self.finished = False
+            self.run_failed = ""
         elif kind == "run failed":
             self.doing, self.run_failed = "", str(event.get("reason", ""))
         elif kind == "sent":
@@ -98,6 +108,8 @@ class SiteStatus:
             self.updates_counted += 1
         elif kind == "finished":
             self.finished = True
+        elif kind == "model kept":
+            self.model = str(event.get("path", ""))
         lists = {"refused": self.refused, "left out": self.left_out, "failed": self.errors}
         if kind in lists:
             self.doing = "" if kind != "left out" else self.doing
@@ -118,6 +130,8 @@ def line_of(event: dict[str, Any]) -> str:
     kind, reason = event["event"], event.get("reason", "")
     if kind == "sent" and event.get("step") == "query.hello":
         return "told the coordinator its name, classes and version"
+    if kind == "sent" and event.get("step") == "query.keep":
+        return ""
     if kind == "sent" and event.get("step") == "evaluate":
         return f"{place}evaluated in {event.get('seconds')} s"
     if kind == "sent":
@@ -129,6 +143,7 @@ def line_of(event: dict[str, Any]) -> str:
         "refused": f"{place}refused: {reason}",
         "failed": f"{place}failed: {reason}",
         "finished": "finished: the last round is done",
+        "model kept": f"this site's model: {event.get('path')} (focoop predict, focoop serve)",
         "run failed": f"the run failed at the coordinator: {reason}; this site waits for it to "
         "start again",
     }
@@ -362,6 +377,8 @@ def sentences(status: dict[str, Any]) -> list[str]:
         doing = status["doing"] if status["running"] and status["doing"] else ""
         done = "finished" if status["finished"] else doing or "waiting for the next order"
         lines.append(f"round {status['round']}{of}: {done}")
+    if status.get("model"):
+        lines.append(f"this site's model: {status['model']}")
     if status.get("run_failed"):
         lines.append(f"the run failed at the coordinator: {status['run_failed']}")
     lines.append(

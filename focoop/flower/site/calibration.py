@@ -1,0 +1,134 @@
+"""What a site does after the last round: it tells sketches of its scores, and keeps its model.
+
+A sketch leaves under the site's policy and the run's privacy settings. Scores under prompts that a
+coordinator chooses would tell more with every question, so a site answers once for the last round
+of a run: the same question gets the same answer again, another one gets none.
+"""
+
+import json
+from pathlib import Path
+
+from flwr.app import Context, Message, RecordDict
+
+from focoop.caching import is_intact, sealed
+from focoop.errors import FederationError
+from focoop.federation import start
+from focoop.flower.journal import Journal
+from focoop.flower.records import Order, received
+from focoop.flower.site.client import Party
+from focoop.flower.site.home_model import (
+    calibration_images,
+    class_counts,
+    home_model,
+    model_folder,
+    thresholds,
+)
+from focoop.flower.site.policy import Refusal
+from focoop.flower.site.releases import question
+from focoop.flower.sketch_records import read_pool, sketch_content
+from focoop.methods import Params, lookup
+from focoop.predict import SiteSketches, sketched
+from focoop.runs import write
+from focoop.scenario import Scenario
+
+
+def sketch(message: Message, context: Context) -> Message:
+    """Tell how this site's calibration images score, if its policy and the run's privacy let it.
+
+    Args:
+        message: The order.
+        context: Flower's context.
+
+    Returns:
+        The reply.
+    """
+    party, order = _asked(message, context)
+    party.check_sketches()
+    scenario = party.scenario()
+    shared = _shared(party, scenario, message)
+    told = _answered(party, order, shared) if party.data else None
+    if told is None:
+        images = calibration_images(scenario, party.client)
+        if 0 < len(images) < party.least_images:
+            raise Refusal(
+                f"a sketch of {len(images)} images, and {party.least_images} is the least"
+            )
+        told = sketched(home_model(party, scenario, order, shared), party.client, images)
+        if party.data:
+            _keep_answer(party, order, shared, told)
+    held = class_counts(scenario, party.client) if party.names_classes else None
+    return Message(sketch_content(told, held, party.client, order.round_index), reply_to=message)
+
+
+def keep(message: Message, context: Context) -> Message:
+    """Keep this site's model with its thresholds; a node without images of its own keeps none.
+
+    Args:
+        message: The order, with the final tensors and the pool of all sites.
+        context: Flower's context.
+
+    Returns:
+        An empty reply.
+    """
+    party, order = _asked(message, context)
+    if party.data:
+        scenario = party.scenario()
+        pool, held = read_pool(message.content, party.clients, len(scenario.task.classes))
+        model = home_model(party, scenario, order, _shared(party, scenario, message), held)
+        images = calibration_images(scenario, party.client)
+        model.calibration = thresholds(model, party.client, images, pool)
+        folder = model.save(model_folder(party.state, order.key, party.client))
+        journal = Journal(party.state / "journal.jsonl")
+        journal.note("model kept", round=order.round_index, path=str(folder))
+    return Message(RecordDict(), reply_to=message)
+
+
+def _asked(message: Message, context: Context) -> tuple[Party, Order]:
+    """Who is asked what; only about the last round of a run."""
+    party, order = Party.of(context), Order.read(message.content)
+    party.check(order)
+    trains = lookup(party.config.method.name).trains
+    last = party.config.federation.rounds if trains else 0
+    if order.round_index != last:
+        raise FederationError(f"round {order.round_index} is not the last: {last} is")
+    return party, order
+
+
+def _shared(party: Party, scenario: Scenario, message: Message) -> Params:
+    """The final tensors that the coordinator sent."""
+    like = start(scenario.method, scenario.task, party.config.seed).shared
+    down = party.config.federation.payload_down
+    return received(message.content, down, like, scenario.task.device)
+
+
+def _file(party: Party, order: Order) -> Path:
+    return party.state / order.key / "sketches" / f"{party.client:04d}.json"
+
+
+def _answered(party: Party, order: Order, shared: Params) -> SiteSketches | None:
+    """What this site told before; None where it was not asked yet, or of an earlier last round."""
+    path = _file(party, order)
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        if not is_intact(saved):
+            raise ValueError("its checksum differs")
+        if saved["round"] < order.round_index:  # the run was lengthened since
+            return None
+        asked, told = saved["asked"], SiteSketches.from_dict(saved["told"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise FederationError(
+            f"{path} is damaged ({error}): this site cannot tell which sketches it has sent"
+        ) from error
+    if asked != question(order, shared):
+        raise Refusal("this site has told its sketches of this run, of other tensors")
+    return told
+
+
+def _keep_answer(party: Party, order: Order, shared: Params, told: SiteSketches) -> None:
+    path = _file(party, order)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    asked = question(order, shared)
+    saved = {"round": order.round_index, "asked": asked, "told": told.to_dict()}
+    write(path, json.dumps(sealed(saved)).encode())
