@@ -6,11 +6,17 @@ turns within one run, and against plain torch in a process without HTTP: the flo
 the machine moves all of them, so ratios are what to read; images per second of a processor, which
 other work moves little, stand beside images per second.
 
-Memory: requests against a server whose image tower answers from a cache, so that tens of thousands
-fit into minutes; everything else (HTTP, decoding, batches, decision) is as it is. Overload: 64
-connections against a queue of 8; all answers must be 200 or 503, and the server must live.
+Batches save on a CPU what the image tower saves, and that is told too: images a second of a core at
+1, 2 and 8 images at a time. A server that encodes one by one has the tower share its cores for each
+image; batches give every core images of its own.
 
-`python benchmarks/serving.py` (about six minutes on two cores; needs wrk: apt-get install wrk)
+Memory (`--memory`): requests against a server whose image tower answers from a cache, so that tens
+of thousands fit into minutes; everything else (HTTP, decoding, batches, decision) is as it is.
+Overload: 64 connections against a queue of 8; all answers must be 200 or 503, and the server must
+live.
+
+`python benchmarks/serving.py --turns 3` takes about four minutes on two cores, four more with
+`--memory`; it needs wrk (apt-get install wrk).
 """
 
 import argparse
@@ -124,7 +130,7 @@ def floor(run: Path, seconds: float) -> dict[str, float]:
     from focoop.serve.loading import load
 
     model, content, rates = load(run), image(), {}
-    for size in (1, 8):
+    for size in (1, 2, 8):
         prepared = [model.prepare(rgb_from_bytes(content, pixels=10**7))] * size
         model.encode(prepared)  # warm
         count, began, used = 0, time.perf_counter(), time.process_time()
@@ -142,7 +148,7 @@ def speed(run: Path, folder: Path, seconds: float, turns: int) -> None:
     (folder / "body").write_bytes(body(image()))
     told = subprocess.run(
         [sys.executable, __file__, "--floor", str(run), "--seconds", str(seconds)],
-        capture_output=True, text=True, check=True, timeout=seconds * 4 + 120,
+        capture_output=True, text=True, check=True, timeout=seconds * 6 + 120,
     ).stdout  # fmt: skip
     plain = json.loads(told)
     ways = {"batched": (), "one by one": ("--batch", "1", "--wait", "0")}
@@ -234,6 +240,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a run folder; default: a small one is trained")
     parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
     parser.add_argument("--turns", type=int, default=3, help="measurements of each kind")
+    parser.add_argument("--memory", action="store_true", help="measure the memory too")
     parser.add_argument("--requests", type=int, default=50_000, help="for the memory")
     parser.add_argument(
         "--memory-seconds", type=float, default=400.0, help="at most, for the memory"
@@ -256,7 +263,8 @@ def main() -> None:
             subprocess.run([*command, "--out", str(run)], check=True, stdout=subprocess.DEVNULL)
         speed(run, folder, given.seconds, given.turns)
         overload(run, folder, given.seconds)
-        memory(run, folder, given.requests, given.memory_seconds)
+        if given.memory:
+            memory(run, folder, given.requests, given.memory_seconds)
     return None
 
 

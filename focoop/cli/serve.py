@@ -36,6 +36,10 @@ def serve(
     runs: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Let the page watch the runs in this folder.")
     ] = None,
+    open_share: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Where the dial stands: 0 own classes alone, 1 all alike."),
+    ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Images encoded together, at most.")] = 8,
     wait: Annotated[
         float, typer.Option(min=0, help="Milliseconds that an image waits for others.")
@@ -84,6 +88,7 @@ def serve(
         runs=runs,
         limits=limits,
         device=device,
+        open_share=open_share,
         on_ready=tell_address,
     )
 

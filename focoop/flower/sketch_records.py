@@ -40,8 +40,8 @@ def sketch_content(
     Returns:
         A message's content.
     """
-    numbers = {"client": client, "round": round_index, "images": told.images}
-    content = RecordDict({SCORES: sketch_arrays(told), METRICS: MetricRecord(numbers)})
+    numbers = MetricRecord({"client": client, "round": round_index, "images": told.images})
+    content = RecordDict({SCORES: sketch_arrays(told), METRICS: numbers})
     if held is not None:
         content[STATS] = to_arrays({COUNTS: held.to(torch.int64)})
     return content
@@ -220,8 +220,9 @@ def read_pool(
         name, classes = record.get(f"name/{client}"), record.get(f"held/{client}")
         if name is None and classes is None:
             continue
-        whole = isinstance(classes, list) and all(type(place) is int for place in classes)
-        if not isinstance(name, str) or not whole or not name.isprintable() or len(name) > 200:
+        if not isinstance(name, str) or not name.isprintable() or len(name) > 200:
+            raise FederationError("the name of a site cannot be read")
+        if not isinstance(classes, list) or any(type(place) is not int for place in classes):
             raise FederationError("what it says of who holds what cannot be read")
         places = sorted({place for place in classes if isinstance(place, int)})
         if places and not 0 <= places[0] <= places[-1] < num_classes:

@@ -30,14 +30,15 @@ class _Waiting(Generic[Asked, Found]):
 class Batcher(Generic[Asked, Found]):
     """Collects questions of many threads and answers those of one group together.
 
-    The first question of a batch waits for others as long as `wait`, or until the batch is full.
-    A question whose future was cancelled meanwhile is left out.
+    The first question of a batch waits for others as long as `wait`, or until the batch is full or
+    nobody else is on the way. A question whose future was cancelled meanwhile is left out.
 
     Args:
         work: Answers a group's questions, in their order. What it raises, all of them raise.
         batch: Questions that are answered together, at most.
         wait: Seconds.
         queue: Questions that may wait.
+        coming: Gives how many questions wait or are on the way; None: that is not known.
     """
 
     def __init__(
@@ -47,7 +48,9 @@ class Batcher(Generic[Asked, Found]):
         batch: int,
         wait: float,
         queue: int,
+        coming: Callable[[], int] | None = None,
     ) -> None:
+        self._coming = coming
         self._work, self._batch, self._wait, self._queue = work, batch, wait, queue
         self._waiting: deque[_Waiting[Asked, Found]] = deque()
         self._changed = threading.Condition()
@@ -132,6 +135,8 @@ class Batcher(Generic[Asked, Found]):
                 self._changed.wait()
             group, until = self._waiting[0].group, time.monotonic() + self._wait
             while len(self._waiting) < self._batch and not self._stopping:
+                if self._coming is not None and self._coming() <= len(self._waiting):
+                    break
                 left = until - time.monotonic()
                 if left <= 0 or not self._changed.wait(left):
                     break

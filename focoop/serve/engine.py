@@ -72,7 +72,11 @@ class Engine:
         self._inside, self._lock = 0, threading.Lock()
         self._decoders = ThreadPoolExecutor(min(4, cores()), "focoop-decode")
         self._batcher: Batcher[tuple[Tensor, Question], Answered] = Batcher(
-            self._answer, batch=self.limits.batch, wait=self.limits.wait, queue=self.limits.queue
+            self._answer,
+            batch=self.limits.batch,
+            wait=self.limits.wait,
+            queue=self.limits.queue,
+            coming=lambda: self._inside,
         )
         # A heat map runs the tower: one at a time, so that answers do not wait for many.
         self._explainer = ThreadPoolExecutor(1, "focoop-explain")

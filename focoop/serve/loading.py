@@ -24,9 +24,10 @@ class LoadedModel:
 
     Args:
         model: The model.
+        open_share: Position of the dial where a request names none; None: as the method was set up.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, open_share: float | None = None) -> None:
         from focoop.features import patch_kind_of
 
         self._model = model
@@ -37,7 +38,8 @@ class LoadedModel:
         self.sides: Mapping[str, int | None] = dict(zip(model.sides, model.keys, strict=True))
         self.usual = next(name for name, key in self.sides.items() if key == model.client)
         self.calibration: Calibration | None = model.calibration
-        self.open_share: float | None = model.open_share
+        self.open_share: float | None = model.open_share if open_share is None else open_share
+        self._chosen = open_share
         self.explains = bool(model.backbone.patch_kinds)
 
     def own_classes(self, client: int | None) -> Sequence[str]:
@@ -99,13 +101,14 @@ class LoadedModel:
         Args:
             features: What `encode` gave.
             client: For whom; None: the global model.
-            open_share: Position of the dial; None: the model's.
+            open_share: Position of the dial; None: the usual one.
             top: How many classes are listed.
 
         Returns:
             An answer for each image.
         """
         side = GLOBAL if client is None else client
+        open_share = self._chosen if open_share is None else open_share
         return self._model.decide(features, client=side, open_share=open_share, top=top)
 
     def heat_map(self, image: Any, label: str, client: int | None) -> "NDArray[np.float32]":
@@ -122,12 +125,13 @@ class LoadedModel:
         return self._model.heat_map(image, label, client=GLOBAL if client is None else client)
 
 
-def load(path: Path, device: str | None = None) -> LoadedModel:
+def load(path: Path, device: str | None = None, open_share: float | None = None) -> LoadedModel:
     """Load a run folder or an exported model.
 
     Args:
         path: The folder.
         device: Torch device; by default that of the run, or the CPU.
+        open_share: Position of the dial where a request names none; None: as the method was set up.
 
     Returns:
         The model.
@@ -136,7 +140,7 @@ def load(path: Path, device: str | None = None) -> LoadedModel:
         RunError: The folder holds neither.
     """
     if (path / CONFIG).is_file() and not (path / FILE).is_file():
-        return LoadedModel(model_of_run(RunFolder.open(path), device=device))
+        return LoadedModel(model_of_run(RunFolder.open(path), device=device), open_share)
     if not path.is_file() and not (path / FILE).is_file():
         raise RunError(f"{path} holds no model: give a folder of focoop run or of focoop export")
-    return LoadedModel(read_model(path, device=device))
+    return LoadedModel(read_model(path, device=device), open_share)

@@ -28,6 +28,7 @@ def serve(
     runs: Path | None = None,
     limits: Limits | None = None,
     device: str | None = None,
+    open_share: float | None = None,
     on_ready: Callable[[str], None] = lambda address: None,
 ) -> None:
     """Serve models and the page until SIGTERM or SIGINT; what was taken is answered first.
@@ -41,6 +42,8 @@ def serve(
         runs: Folder of runs that the page may watch.
         limits: What requests may hold.
         device: Torch device of the backbone; by default that of the run, or the CPU.
+        open_share: Position of the dial, 0 to 1, where a request names none; None: as each method
+            was set up.
         on_ready: Told the address when the server listens.
 
     Raises:
@@ -48,6 +51,8 @@ def serve(
         ConfigError: The port is taken, or keys are missing.
     """
     require_extra()
+    if open_share is not None and not 0.0 <= open_share <= 1.0:
+        raise ConfigError(f"open_share must lie between 0 and 1, got {open_share}")
     if keys is None and not is_loopback(host) and not open_to_all:
         raise ConfigError(
             f"without keys a server listens on this machine alone, not on {host}: make a key with "
@@ -56,7 +61,7 @@ def serve(
         )
     key_file = None if keys is None else KeyFile(keys)
     with _listening(host, port) as listener:
-        loaded = load_models(models, device)
+        loaded = load_models(models, device, open_share)
         _run(Engine(loaded, limits), listener, host, key_file, runs, on_ready)
 
 
@@ -75,12 +80,15 @@ def require_extra() -> None:
         raise MissingExtra(EXTRA) from error
 
 
-def load_models(models: Sequence[str | Path], device: str | None = None) -> dict[str, ServedModel]:
+def load_models(
+    models: Sequence[str | Path], device: str | None = None, open_share: float | None = None
+) -> dict[str, ServedModel]:
     """Load models by name.
 
     Args:
         models: Paths, or `NAME=PATH`.
         device: Torch device; by default that of the run, or the CPU.
+        open_share: Position of the dial where a request names none.
 
     Returns:
         The models, in the given order.
@@ -97,7 +105,7 @@ def load_models(models: Sequence[str | Path], device: str | None = None) -> dict
             name, path = Path(given).resolve().name, str(given)
         if name in loaded:
             raise ConfigError(f"two models are called {name!r}: give names, as in mine={path}")
-        loaded[name] = load(Path(path), device)
+        loaded[name] = load(Path(path), device, open_share)
     return loaded
 
 

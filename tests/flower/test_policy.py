@@ -230,7 +230,8 @@ def test_both_sides_read_why_a_site_refuses(tmp_path: Path) -> None:
     there = list(events(tmp_path / "state2" / "journal.jsonl"))
     assert [one["reason"] for one in there if one["event"] == "refused"] == [reason]
     kept = [one["event"] for one in events(tmp_path / "state0" / "journal.jsonl")]
-    assert kept.count("sent") == 4  # hello, two rounds, the last evaluation
+    # Hello, two rounds, the last evaluation, sketches, and that the model is kept.
+    assert kept.count("sent") == 6
     assert "accepted" in kept and "refused" not in kept
 
 

@@ -140,12 +140,14 @@ def test_a_run_as_its_site_sees_it(tmp_path: Path) -> None:
     assert said[0] == "told the coordinator its name, classes and version"
     assert said[1].startswith("round 1: sent 12.6 kB (context 16 x 192 float32, class-counts 4")
     assert said[2] == "round 1: the update counted"
-    assert said[-1] == "finished: the last round is done"
+    assert "finished: the last round is done" in said
+    assert said[-1].startswith(f"this site's model: {tmp_path / 'state0'}")
     watch._set("connected", "")
     found = read_status(tmp_path / "state0")
     assert (found["round"], found["rounds"], found["finished"]) == (2, 2, True)
     assert found["updates_sent"] == found["updates_counted"] == 2
-    assert found["bytes_sent"] > 2 * 16 * 192 * 4 and found["last_sent"]["step"] == "evaluate"
+    assert found["bytes_sent"] > 2 * 16 * 192 * 4 and found["last_sent"]["step"] == "query.sketch"
+    assert f"this site's model: {found['model']}" in sentences(found)
     assert not found["refused"] and not found["left_out"] and not found["errors"]
     # A command that starts again knows the history, and says none of it again.
     again = Said()

@@ -17,7 +17,7 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 import focoop
-from focoop.config.loading import RunConfig, config_hash
+from focoop.config import RunConfig, config_hash
 from focoop.errors import DataError, FederationError, RunError
 from focoop.features.lookup import FeatureSet, save_splits
 from focoop.flower import in_process

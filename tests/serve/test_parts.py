@@ -45,6 +45,15 @@ def test_a_batch_holds_one_group_and_keeps_the_order() -> None:
         batcher.ask("a", [1])
 
 
+def test_a_batch_does_not_wait_for_nobody() -> None:
+    batcher = Batcher(doubled, batch=3, wait=60.0, queue=9, coming=lambda: 2)
+    (first,) = batcher.ask("a", [1])
+    time.sleep(0.02)
+    assert not first.done()  # another is on the way
+    assert [one.result(10) for one in [first, *batcher.ask("a", [2])]] == [2, 4]
+    assert batcher.stop(5)
+
+
 def test_an_error_reaches_those_who_asked_and_no_others() -> None:
     batcher = Batcher(doubled, batch=1, wait=0.0, queue=10)
     bad, good = batcher.ask("a", [13, 4])

@@ -103,7 +103,8 @@ class SiteStatus:
             self.bytes_sent += int(event.get("bytes", 0))
             self.updates_sent += event.get("step") == "train"
             wanted = ("time", "round", "step", "bytes", "tensors")
-            self.last_sent = {key: event.get(key) for key in wanted}
+            if event.get("step") != "query.keep":  # an empty answer
+                self.last_sent = {key: event.get(key) for key in wanted}
         elif kind == "accepted":
             self.updates_counted += 1
         elif kind == "finished":
