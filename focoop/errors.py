@@ -8,12 +8,22 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 PART = 4  # letters from which a part of a name stands for the name
+LONGEST = 4000  # characters of a message: a damaged file may quote itself in it
 
 
 class FocoopError(Exception):
     """Anything a user can mend; its message is complete and shown without a stack trace."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        """Return the message; the middle of a very long one is left out."""
+        text = super().__str__()
+        if len(text) <= LONGEST:
+            return text
+        half = LONGEST // 2 - 50
+        left_out = len(text) - 2 * half
+        return f"{text[:half]} ... ({left_out:,} characters left out) ... {text[-half:]}"
 
 
 class ConfigError(FocoopError):

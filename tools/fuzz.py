@@ -1,12 +1,12 @@
 """Throw settings, files and command lines at focoop, as long as one likes.
 
     python tools/fuzz.py --seconds 600                # settings, files and command lines
-    python tools/fuzz.py --kinds commands --seed 7
+    python tools/fuzz.py --kinds settings --cases 10000 --seed 0 --docs docs/reliability.md
     python tools/fuzz.py --train --seconds 3600       # also trains a round where a case is valid
 
-Cases are drawn from the schema itself (settings of runs and methods, options of commands): valid,
-at the edge, absurd and of wrong types. Each must end in a `FocoopError`, or in a success, within
-`PATIENCE` seconds. Anything else is printed with what repeats it; the exit code is then 1.
+Cases are drawn from the schema itself (`tools/fuzz_cases.py`). Each must end in a `FocoopError`, or
+in a success, within `PATIENCE` seconds of a processor. Anything else is printed with what repeats
+it; the exit code is then 1. `--docs` writes the counts into the table of that page.
 """
 
 import argparse
@@ -15,66 +15,30 @@ import dataclasses
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
 import time
 import traceback
-import typing
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hypothesis import strategies as st
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from focoop import caching
 from focoop.config import RunConfig, from_dict, parse_override, read_toml, to_dict, to_toml
 from focoop.config import merge as merged
 from focoop.errors import FocoopError
-from focoop.fields import Bounds, bounds_of, fields_of, toml_value
-from focoop.methods import available, lookup
+from tools.fuzz_cases import CLASSES, DIM, KINDS, STRATEGIES, Case, whole_files
+from tools.promises import Promise, write_promise
 
-PATIENCE = 20  # seconds a case may take
-KINDS = ("settings", "files", "commands")
-CLASSES = ("apple", "boat", "cat", "drum")
-DIM = 256  # of the backbone mini
-NASTY: tuple[str, ...] = (
-    *("", " ", "{}", "{}}", "{0}", "{x}", "a {} b {}", "%s", "auto", "none", "true", "nan", "-1"),
-    *("\0", "a\nb", "\udc80", "é" * 300, "a" * 20_000, "../..", "~", "~nobody/x", "/dev/null"),
-    *("/dev/full", "meta", "cuda:99", "mps", "xla", "folder:", "hf:", "demo:", "csv:x.csv"),
-    *("file:absent.safetensors", "file:/dev/null", "cifar100#fog@9", "dtd@999999999px", "dtd@32px"),
-    *("openclip:x:y", "openclip:ViT-B-16", "mini:", "./absent.py", "[[[", "'", '"', "\\", "="),
-)
-NUMBERS: tuple[Any, ...] = (
-    *(0, 1, -1, 2, 3, 10**8, 2**31, 2**63, 2**64, 10**308, 10**400, 10**5000, -(10**400)),
-    *(0.0, -0.0, 0.5, 1e-45, 5e-324, 1e38, 1e308, float("inf"), float("-inf"), float("nan")),
-)
-OTHERS: tuple[Any, ...] = (None, [], {}, [[]], {"a": 1}, [0] * 20_000, [None], [1, "a"], True)
-# Commands that only look, or stop before they train; those that serve or mine are left out.
-SAFE = ("config", "methods", "runs", "evaluate", "features", "data list", "data show", "data check")
-COMMANDS = (*SAFE, "doctor", "compare", "run", "tune", "site status", "data fetch")
-
-
-@dataclass(frozen=True)
-class Case:
-    """One thing to try.
-
-    Attributes:
-        kind: one of `KINDS`.
-        tree: settings by section and name, where `kind` is settings.
-        overrides: texts behind `--set`.
-        text: content of a TOML file, where `kind` is files.
-        arguments: the command line behind `focoop`, where `kind` is commands.
-    """
-
-    kind: str
-    tree: dict[str, Any] = field(default_factory=dict)
-    overrides: tuple[str, ...] = ()
-    text: bytes = b""
-    arguments: tuple[str, ...] = ()
+PATIENCE = 20.0  # seconds of a processor that a case may take
+WAIT = 120.0  # seconds by the clock, on a machine that others use too
 
 
 @dataclass(frozen=True)
@@ -84,171 +48,6 @@ class Outcome:
     how: Literal["told", "done", "fault"]
     report: str = ""
     seconds: float = 0.0
-
-
-def near(bounds: Bounds) -> list[Any]:
-    """Return numbers at the edges of bounds and just outside."""
-    ends = [end for end in (bounds.low, bounds.above, bounds.high) if end is not None]
-    steps = (-1, 0, 1) if all(isinstance(end, int) for end in ends) else (-1.0, -1e-9, 0.0, 1e-9)
-    return [end + step for end in ends for step in steps]
-
-
-def plain(kind: Any, bounds: Bounds | None, default: Any) -> st.SearchStrategy[Any]:
-    """Return values that a setting of this type allows, or nearly so."""
-    arguments = typing.get_args(kind)
-    if typing.get_origin(kind) is Literal:
-        return st.sampled_from(arguments)
-    if typing.get_origin(kind) is tuple:
-        inner = plain(arguments[0], bounds, None)
-        size = {} if arguments[-1] is Ellipsis else {"min_size": len(arguments)}
-        return st.lists(inner, max_size=max(3, len(arguments)), **size)
-    if kind is bool:
-        return st.booleans()
-    if bounds is not None:
-        low, high = bounds.low if bounds.low is not None else bounds.above, bounds.high
-        if kind is int:
-            return st.integers(int(low or 0), min(int(high or 0), 50)) | st.sampled_from(
-                near(bounds)
-            )
-        return st.floats(low, high) | st.sampled_from(near(bounds))
-    return st.just(default) if default is not None else st.sampled_from(NASTY)
-
-
-def value(one: Any, kind: Any) -> st.SearchStrategy[Any]:
-    """Return a strategy of values of one setting: mostly allowed ones, and all that is wrong."""
-    choices = one.metadata.get("choices")
-    fine = st.sampled_from(choices) if choices else plain(kind, bounds_of(one, kind), one.default)
-    wrong = st.sampled_from((*NASTY, *NUMBERS)) | st.sampled_from(OTHERS)
-    odd = st.one_of(wrong, st.text(max_size=8), st.integers(), st.floats())
-    return st.integers(0, 9).flatmap(lambda chance: odd if chance > 7 else fine)
-
-
-@cache
-def settings_of(method: str) -> dict[str, st.SearchStrategy[Any]]:
-    """Return a strategy of values for every setting of a run, by dotted name."""
-    found: dict[str, st.SearchStrategy[Any]] = {}
-    for member, kind in fields_of(RunConfig):
-        if member.metadata:
-            found[member.name] = value(member, kind)
-        elif member.name != "method":
-            inner: Any = member.default_factory
-            for one, its_kind in fields_of(inner):
-                found[f"{member.name}.{one.name}"] = value(one, its_kind)
-    for one, its_kind in fields_of(lookup(method).Config):
-        found[f"method.{one.name}"] = value(one, its_kind)
-    return found
-
-
-@cache
-def methods() -> list[str]:
-    """Return the names of the methods."""
-    return sorted(available())
-
-
-@cache
-def whole_file(method: str) -> bytes:
-    """Return a file of all settings of a method's run."""
-    return to_toml(from_dict({"method": {"name": method}})).encode()
-
-
-@st.composite
-def settings(draw: st.DrawFn) -> Case:
-    """Draw a case of a few settings over the toy ones, as a tree and as texts behind --set."""
-    method = draw(st.sampled_from(methods()))
-    known = settings_of(method)
-    tree: dict[str, Any] = {"method": {"name": method}}
-    names = draw(st.lists(st.sampled_from(sorted(known)), max_size=4, unique=True))
-    overrides = []
-    for name in names:
-        given = draw(known[name])
-        if draw(st.booleans()):
-            overrides.append(f"{name}={_typed(given)}")
-            continue
-        section, dot, inner = name.partition(".")
-        if dot:
-            tree.setdefault(section, {})[inner] = given
-        else:
-            tree[section] = given
-    if draw(st.integers(0, 9)) == 0:
-        tree[draw(st.text(max_size=6))] = draw(st.sampled_from(OTHERS))
-    if draw(st.integers(0, 9)) == 0:
-        overrides.append(draw(st.sampled_from((*NASTY, "a.b.c=1", "method={}", "data=1"))))
-    return Case("settings", tree, tuple(overrides))
-
-
-@st.composite
-def files(draw: st.DrawFn) -> Case:
-    """Draw a file of settings: a right one that is damaged, deep brackets, or anything."""
-    raw = bytearray(whole_file(draw(st.sampled_from(methods()))))
-    how = draw(st.integers(0, 3))
-    if how == 0:
-        for _ in range(draw(st.integers(1, 5))):
-            raw[draw(st.integers(0, len(raw) - 1))] = draw(st.integers(0, 255))
-    elif how == 1:
-        start, end = sorted(draw(st.integers(0, len(raw))) for _ in range(2))
-        del raw[start:end]
-    elif how == 2:
-        depth = draw(st.sampled_from((1, 50, 5000, 200_000)))
-        opening = draw(st.sampled_from((b"[", b"{a=", b"a.", b"[[a]]\n", b"seed=1" + b"0" * 10)))
-        raw[:0] = b"x = " * draw(st.integers(0, 1)) + opening * depth
-    else:
-        raw = bytearray(draw(st.binary(max_size=60)))
-    return Case("files", text=bytes(raw))
-
-
-@st.composite
-def commands(draw: st.DrawFn) -> Case:
-    """Draw a command line: a command, some of its options, odd values and odd arguments."""
-    path = draw(st.sampled_from(COMMANDS))
-    options, wanted = parameters()[path]
-    texts = st.sampled_from([*NASTY, "toy.toml", "file:toy.safetensors", "1", "promptfl"])
-    given = [_argument(draw(texts)) for _ in range(wanted + draw(st.integers(-1, 1)))]
-    for name, is_flag in draw(st.lists(st.sampled_from(options), max_size=3)) if options else ():
-        given += [name] if is_flag else [name, _argument(draw(texts))]
-    case = draw(settings())
-    if "--set" in dict(options):
-        given += [f"--set={_argument(text)}" for text in case.overrides[:2]]
-    if path in ("run", "compare", "tune"):  # right command lines would train
-        given += ["--set=federation.rounds=0"] if path != "tune" else ["--set=nothing=1"]
-    return Case("commands", arguments=(*path.split(" "), *given))
-
-
-STRATEGIES: dict[str, Callable[[], st.SearchStrategy[Case]]] = {
-    "settings": settings,
-    "files": files,
-    "commands": commands,
-}
-
-
-@cache
-def parameters() -> dict[str, tuple[list[tuple[str, bool]], int]]:
-    """Return of every command in `COMMANDS` its options (and which are flags) and arguments."""
-    import typer
-
-    from focoop.cli import app
-
-    found = {}
-    for path in COMMANDS:
-        command: Any = typer.main.get_command(app)
-        for name in path.split(" "):
-            command = command.commands[name]
-        options = [one for one in command.params if one.param_type_name == "option"]
-        flags = [(one.opts[0], bool(getattr(one, "is_flag", False))) for one in options]
-        found[path] = (flags, len(command.params) - len(options))
-    return found
-
-
-def _typed(given: Any) -> str:
-    """A value as somebody types it behind --set."""
-    try:
-        return toml_value(given)
-    except (TypeError, ValueError):
-        return str(type(given)) if isinstance(given, int) else repr(given)
-
-
-def _argument(text: str) -> str:
-    """A text as a command line can hold it: no zero bytes."""
-    return text.replace("\0", "0")
 
 
 class Ground:
@@ -296,7 +95,7 @@ class Ground:
         how: Literal["told", "done", "fault"] = "done"
         report = ""
         try:
-            with warnings.catch_warnings(), _limit(PATIENCE):
+            with warnings.catch_warnings(), limited(PATIENCE):
                 warnings.simplefilter("ignore")
                 self._try(case)
         except FocoopError as error:
@@ -310,10 +109,7 @@ class Ground:
         if case.kind == "commands":
             return self._command(case.arguments)
         if case.kind == "files":
-            path = self.folder / "case.toml"
-            path.write_bytes(case.text)
-            config = from_dict(read_toml(path))
-            return self._check(config)
+            return self._file(case)
         tree = dict(self.tree)
         tree = merged(tree, case.tree)
         for text in case.overrides:
@@ -322,6 +118,47 @@ class Ground:
         self._check(config)
         self._plan(config)
         return None
+
+    def _file(self, case: Case) -> None:
+        """Read a file as the command does that is given it."""
+        from focoop.data import inspect
+        from focoop.data.unpacking import unpack
+        from focoop.features import load_split
+        from focoop.flower import Policy
+        from focoop.scenario.wordnet import read_words
+
+        folder = self.folder / "files"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        path = folder / "case"
+        if case.file not in ("image", "class names"):
+            path.write_bytes(case.text)
+        if case.file == "settings":
+            self._check(from_dict(read_toml(path)))
+        elif case.file == "policy":
+            Policy.read(path)
+        elif case.file == "words":
+            read_words(path)
+        elif case.file == "features":
+            load_split(path, "test")
+        elif case.file == "archive":
+            unpack(path, folder / "unpacked")
+        elif case.file == "table":
+            self._images(folder)
+            path.rename(folder / "list.csv")
+            inspect("csv", str(folder / "list.csv"))
+        else:
+            self._images(folder / "images")
+            odd = Path("ant", case.name) if case.file == "image" else Path("class_names.csv")
+            with contextlib.suppress(OSError):  # a name that this file system does not allow
+                (folder / "images" / odd).write_bytes(case.text)
+            inspect("folder", str(folder / "images"))
+
+    @staticmethod
+    def _images(folder: Path) -> None:
+        for name in ("ant", "bee"):
+            (folder / name).mkdir(parents=True)
+            (folder / name / "0.png").write_bytes(whole_files("image")[0])
 
     @staticmethod
     def _check(config: RunConfig) -> None:
@@ -335,7 +172,8 @@ class Ground:
 
         require_data(config)
         make_split(config, None, self.folder / "cache")
-        if not self.train or not config.data.id.startswith("file:"):
+        own_words = bool(config.negatives.words)  # mining WordNet's takes minutes, and is told
+        if not self.train or not config.data.id.startswith("file:") or not own_words:
             return
         caching.BACKBONES.limit = 1
         scenario = build_scenario(config, self.folder / "cache")
@@ -379,19 +217,30 @@ class Hung(BaseException):
 
 
 @contextlib.contextmanager
-def _limit(seconds: float) -> Iterator[None]:
-    """Raise `Hung` in what takes longer."""
+def limited(seconds: float, wait: float = WAIT) -> Iterator[None]:
+    """Raise `Hung` in what takes longer.
 
-    def ring(*_: Any) -> None:
-        raise Hung(f"longer than {seconds} s")
+    Args:
+        seconds: of a processor.
+        wait: by the clock.
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    Yields:
+        Nothing.
+    """
+
+    def ring(number: int, _: Any) -> None:
+        raise Hung(f"longer than {seconds if number == signal.SIGPROF else wait} s")
+
+    timers = {signal.SIGPROF: signal.ITIMER_PROF, signal.SIGALRM: signal.ITIMER_REAL}
+    before = {number: signal.signal(number, ring) for number in timers}
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, wait)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for number, timer in timers.items():
+            signal.setitimer(timer, 0)
+            signal.signal(number, before[number])
 
 
 def drawn(kind: str, seed: int, number: int) -> Iterator[Case]:
@@ -418,47 +267,97 @@ def drawn(kind: str, seed: int, number: int) -> Iterator[Case]:
     yield from found
 
 
+def attack(
+    ground: Ground, kinds: Sequence[str], seed: int, *, seconds: float, cases: int
+) -> tuple[Counter[str], Counter[str]]:
+    """Try cases until there were enough of them.
+
+    Args:
+        ground: Where they are tried.
+        kinds: Some of `KINDS`.
+        seed: Seed of the first hundred.
+        seconds: How long at most.
+        cases: How many at most.
+
+    Returns:
+        Counts of `told`, `done`, `traceback` and `hang`, and of faults by place.
+    """
+    counts, faults = Counter[str](), Counter[str]()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and counts.total() < cases:
+        for kind in kinds:
+            for case in drawn(kind, seed, 100):
+                outcome = ground.attempt(case)
+                how: str = outcome.how
+                if how == "fault":
+                    how = "hang" if "Hung: " in outcome.report else "traceback"
+                    _tell(case, outcome, seed, faults)
+                counts[how] += 1
+                if time.monotonic() > end or counts.total() >= cases:
+                    break
+        seed += 1
+    return counts, faults
+
+
+ROWS = {
+    "settings": ("No setting ends in a traceback or hangs", "settings drawn from the schema"),
+    "files": (
+        "No file ends in a traceback or hangs",
+        "damaged settings, policies, word lists, class names, tables, images with odd names, "
+        "features, archives",
+    ),
+    "commands": ("No command line ends in a traceback or hangs", "options and values at random"),
+    "train": (
+        "No setting breaks a round of training",
+        "settings drawn from the schema, a round trained of those that are accepted",
+    ),
+}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the tool; 1 where a case ended in a traceback or did not end."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long (default: 60)")
+    parser.add_argument("--seconds", type=float, default=None, help="how long (default: 60)")
+    parser.add_argument("--cases", type=int, default=None, help="how many (default: any number)")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--seed", type=int, default=None, help="default: another one each time")
     parser.add_argument("--train", action="store_true", help="train a round of valid settings")
+    parser.add_argument("--docs", type=Path, help="write the counts of one kind into this page")
     given = parser.parse_args(arguments)
+    if given.docs and len(given.kinds) > 1:
+        parser.error("--docs: give one of --kinds, which is one row of the table")
     seed = random.randrange(2**32) if given.seed is None else given.seed
-    faults: dict[str, int] = {}
-    counts: dict[str, int] = {}
-    end = time.monotonic() + given.seconds
+    seconds = given.seconds or (60.0 if given.cases is None else float("inf"))
     with tempfile.TemporaryDirectory() as folder:
         ground = Ground(Path(folder), train=given.train)
-        while time.monotonic() < end:
-            for kind in given.kinds:
-                for case in drawn(kind, seed, 100):
-                    outcome = ground.attempt(case)
-                    counts[outcome.how] = counts.get(outcome.how, 0) + 1
-                    if outcome.how == "fault":
-                        _tell(case, outcome, seed, faults)
-                    if time.monotonic() > end:
-                        break
-            seed += 1
-    print(json.dumps({"cases": sum(counts.values()), **counts, "kinds of fault": len(faults)}))
+        counts, faults = attack(
+            ground, given.kinds, seed, seconds=seconds, cases=given.cases or sys.maxsize
+        )
+    print(json.dumps({"cases": counts.total(), **counts, "kinds of fault": len(faults)}))
+    if given.docs:
+        promise, how = ROWS["train" if given.train else given.kinds[0]]
+        happened = f"{counts['told']:,} refused with a message, {counts['done']:,} accepted"
+        command = f"python tools/fuzz.py --kinds {given.kinds[0]}{' --train' * given.train}"
+        command += f" --cases {counts.total()} --seed {seed}"
+        broken = counts["traceback"] + counts["hang"]
+        row = Promise(promise, how, counts.total(), happened, broken, command)
+        write_promise(given.docs, row)
     return 1 if faults else 0
 
 
-def _tell(case: Case, outcome: Outcome, seed: int, faults: dict[str, int]) -> None:
+def _tell(case: Case, outcome: Outcome, seed: int, faults: Counter[str]) -> None:
     """Print a fault once, with what repeats it."""
     last = outcome.report.strip().splitlines()
     place = next((line for line in reversed(last) if "File " in line), "")
     name = place + last[-1][:80]
-    faults[name] = faults.get(name, 0) + 1
+    faults[name] += 1
     if faults[name] > 1:
         return
     print(f"\nfault (seed {seed}, {outcome.seconds:.1f} s):\n{outcome.report}")
     if case.kind == "commands":
         print(f"repeat: focoop.cli, arguments {list(case.arguments)!r:.2000}")
     elif case.kind == "files":
-        print(f"repeat: focoop config FILE with {case.text!r:.2000}")
+        print(f"repeat: a file of {case.file} named {case.name!r} with {case.text!r:.2000}")
     else:
         print(f"repeat: from_dict({case.tree!r:.1000}) with --set {case.overrides!r:.1000}")
 

@@ -1,6 +1,5 @@
 """`focoop coordinator`: the server of a federation, from its keys to the last round."""
 
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -113,7 +112,6 @@ def serve(
     """
     from focoop.flower import Tail, numbered, serving
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # then the server ends with it
     home, console = path.with_name(f"{path.name}-flower"), messages()
 
     def say(text: str) -> None:

@@ -1,7 +1,6 @@
 """`focoop site`: a site's images and its node. Flower is the engine (docs/reference/flower.md)."""
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -288,7 +287,6 @@ def _stay(
     processes.own_folder(home)
     watch = SiteWatch(name, server, keys / "ca.crt", state, speaker(name, log_json))
     if bundled:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
         watch.await_server()
         if send_key(keys):
             watch.say(f"the coordinator has this site's key, {key_print(_public(keys))}")

@@ -128,6 +128,9 @@ def csv_table(path: Path, by: str = "domain") -> Table:
     bad = next((number for number, row in rows.items() if is_missing(row["path"])), None)
     if bad is not None:
         raise DataError(f"{path}, line {bad}: path and label must both be given")
+    bad = next((number for number, row in rows.items() if "\0" in row["path"]), None)
+    if bad is not None:
+        raise DataError(f"{path}, line {bad}: the path holds a zero byte: the file is damaged")
     names = named_classes(path.parent) | _column_names(path, rows)
     classes = {number: name_of(row["label"], names) for number, row in rows.items()}
     refuse_missing(str(path), classes)

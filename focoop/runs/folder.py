@@ -162,7 +162,6 @@ class RunFolder(RunReader):
             keep_copy(self.path / STATE, self.path / BEFORE)
         write(self.path / STATE, state)
         self._seen = Snapshot(round_index, ledger, sums.state)
-        self.manifest.setdefault("rounds", []).append({"round": round_index, **facts})
         self.private.settle(round_index, KEPT_ROUNDS)
 
     def pin(self, key: str, value: Any) -> None:
@@ -258,7 +257,10 @@ class RunFolder(RunReader):
             self.close()
 
     def close(self) -> None:
-        """Release the folder; the status stays."""
+        """Release the folder; the status stays, and `manifest` tells of the rounds again."""
+        if self._writable and self._name:
+            with contextlib.suppress(RunError):  # whoever opens the run is told
+                self.manifest["rounds"] = self._seen.ledger.facts()
         self._writable = False
         self._lock.release()
 
@@ -313,6 +315,7 @@ class RunFolder(RunReader):
         for draft in self.path.glob(f"*{DRAFT}"):
             remove(draft)
         ledger.rewrite(ledger.entries)
+        self.manifest.pop("rounds", None)  # a run that trains does not keep them in memory
         resumed = self.manifest.setdefault("resumed", [])
         resumed.append({"round": last, "time": now(), "code": code()})
         self.manifest["status"] = "running"

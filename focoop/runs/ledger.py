@@ -75,13 +75,30 @@ class Sums:
 
 
 class Ledger:
-    """The lines of a run's rounds, in memory and on the disk."""
+    """The lines of a run's rounds, on the disk; in memory they are only while somebody reads them.
+
+    A line of a thousand participants takes 160 KB of memory: a run that kept all of them would grow
+    with every round.
+    """
 
     def __init__(self, run: Path, name: str, entries: Sequence[Entry] = (), last: str = "") -> None:
         self.path = run / ROUNDS
         self.name = name
-        self.entries = list(entries)
+        self._entries: list[Entry] | None = list(
+            entries
+        )  # None: to be read when they are asked for
         self._last = last or checksum(name)  # checksum of the last line
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Return the lines; those that were written since they were read are read again.
+
+        Raises:
+            RunError: A line is damaged.
+        """
+        if self._entries is None:
+            self._entries = Ledger.read(self.path.parent, self.name).entries
+        return self._entries
 
     @classmethod
     def read(cls, run: Path, name: str, up_to: int | None = None) -> "Ledger":
@@ -140,8 +157,7 @@ class Ledger:
         """
         line = self._line({"round": round_index, **facts, "sums": sums.to_json()})
         append(self.path, line + b"\n")
-        self.entries.append(json.loads(line))
-        self._last = self.entries[-1]["sum"]
+        self._entries, self._last = None, _sum_of(line)
 
     def rewrite(self, entries: Iterable[Entry]) -> None:
         """Replace all lines.
@@ -149,13 +165,13 @@ class Ledger:
         Args:
             entries: The lines; each gets a new checksum.
         """
-        kept, self.entries, self._last = list(entries), [], checksum(self.name)
+        kept, self._last = list(entries), checksum(self.name)
         lines = []
         for entry in kept:
             line = self._line({key: value for key, value in entry.items() if key != "sum"})
             lines.append(line + b"\n")
-            self.entries.append(json.loads(line))
-            self._last = self.entries[-1]["sum"]
+            self._last = _sum_of(line)
+        self._entries = None
         write(self.path, b"".join(lines))
 
     def versions(self, up_to: int | None = None) -> dict[int, Version]:
@@ -184,6 +200,11 @@ class Ledger:
 
     def _closed(self, body: bytes) -> bytes:
         return body + f'{END}{checksum(self._last, body)}"}}'.encode()
+
+
+def _sum_of(line: bytes) -> str:
+    """A line's own checksum, with which it ends."""
+    return line[-DIGITS - 2 : -2].decode()
 
 
 class DamagedLedger(RunError):

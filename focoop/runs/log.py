@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,8 @@ def run_log(run: Path, log: logging.Logger) -> Iterator[None]:
         _unlisten(handler)
         for logger in (log, shared):
             logger.removeHandler(handler)
-        handler.close()
+        with suppress(OSError):  # what a full disk did not take is tried once more
+            handler.close()
         _current.reset(token)
 
 

@@ -56,7 +56,8 @@ class RunReader:
     Args:
         path: the run folder.
         config: its configuration.
-        manifest: its origin, status, and under `rounds` what is known of each round.
+        manifest: its origin, status, and under `rounds` what is known of each round; not while it
+            is open for writing.
     """
 
     def __init__(self, path: Path, config: RunConfig, manifest: dict[str, Any]) -> None:

@@ -138,3 +138,9 @@ def test_weights_are_the_same_option_of_every_command(command: str) -> None:
 def test_weights_become_the_setting(tmp_path: Path) -> None:
     shown = call("config", "--weights", "a b.pt", "--json")
     assert json.loads(shown.stdout)["backbone"]["weights"] == "a b.pt"
+
+
+def test_a_message_that_quotes_a_whole_file_is_cut_in_its_middle() -> None:
+    text = str(errors.DataError("begins " + "x" * 100_000 + " ends"))
+    assert len(text) < 5000 and text.startswith("begins x") and text.endswith("x ends")
+    assert "characters left out" in text and str(errors.DataError("short")) == "short"

@@ -60,6 +60,7 @@ def test_a_csv_without_splits_is_one_set(tmp_path: Path) -> None:
         ("file,label\nx,y\n", r"no column 'path' \(it has file, label\)"),
         ("path,label\n", "lists no images"),
         ("path,label\n1.png,a\n,b\n", "line 3"),
+        ("path,label\n1.png,a\n\0.png,b\n", "line 3: the path holds a zero byte"),
         ("path,label,split\n1.png,a,train\n2.png,a,\n", "line 3: split is empty"),
         ("path,label,client\n1.png,a,n\n2.png,a,\n", "2.png has no client"),
     ],

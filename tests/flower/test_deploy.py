@@ -107,7 +107,7 @@ def test_a_service_runs_a_command_of_the_guide_and_can_write_what_it_must(path: 
     assert settings["StateDirectory"] == settings["CacheDirectory"] == "focoop"
     assert settings["WorkingDirectory"] == "/var/lib/focoop"
     assert "FOCOOP_CACHE=/var/cache/focoop" in settings["Environment"]
-    assert settings["SuccessExitStatus"] == "130" and settings["UMask"] == "0077"
+    assert settings["SuccessExitStatus"] == "130 143" and settings["UMask"] == "0077"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")

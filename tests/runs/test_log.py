@@ -122,3 +122,14 @@ def test_a_log_that_cannot_be_written_stops_nothing(
         folder.finish("finished")
     assert RunFolder.open(tmp_path / "run").last_round() == 1
     assert capsys.readouterr().err == ""
+
+
+def test_a_log_on_a_full_disk_hides_no_error(tmp_path: Path) -> None:
+    """What the disk did not take is tried again at closing, and refused again."""
+    (tmp_path / LOG).symlink_to("/dev/full")
+    log = logging.Logger("test", logging.INFO)
+    with pytest.raises(ValueError, match="the error itself"), run_log(tmp_path, log):
+        log.info("begins")
+        raise ValueError("the error itself")
+    with run_log(tmp_path, log):
+        log.info("begins")

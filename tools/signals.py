@@ -1,0 +1,302 @@
+"""Send signals to commands at random moments and look at what they leave.
+
+    python tools/signals.py --cases 450 --seed 0 --docs docs/reliability.md
+
+SIGINT, SIGTERM or SIGHUP arrives at a moment between focoop's first line (import time included) and
+the middle of its work, the shorter the likelier. The command must say one line, end within ten
+seconds with the signal's exit code (0 where it serves until it is stopped), and leave no process.
+Whatever breaks this is printed; the exit code is then 1. Needs Linux's /proc.
+"""
+
+import argparse
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tools.fuzz import Ground  # noqa: E402
+from tools.promises import Promise, write_promise  # noqa: E402
+
+LIMIT = 10.0  # seconds a command may take to end
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
+MARK = "FOCOOP_SIGNAL_CASE"  # a variable by which all processes of a case are found
+TRAINED = ("--set=negatives.count=2", "--set=method.name=promptfl")
+Process = subprocess.Popen[str]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command to be stopped.
+
+    Attributes:
+        words: its words behind `focoop`; `{n}` stands for the number of the case.
+        longest: latest moment of a signal, in seconds.
+        serves: whether being stopped is its normal end.
+    """
+
+    words: tuple[str, ...]
+    longest: float = 8.0
+    serves: bool = False
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What became of a command: `stopped`, `done` before the signal, or `broken` with a reason."""
+
+    how: str
+    seconds: float = 0.0
+    report: str = ""
+
+
+def start(words: Sequence[str], folder: Path, mark: str = "") -> Process:
+    """Start a command in a session of its own, with a mark that all its processes carry."""
+    environment = {**os.environ, "FOCOOP_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+    environment |= {"PYTHONPATH": str(ROOT), MARK: mark}
+    return subprocess.Popen(
+        [sys.executable, "-m", "focoop", *words],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def wait_until_watching(process: Process) -> None:
+    """Wait for the first line of focoop: Python itself sets no handler for SIGHUP."""
+    end = time.monotonic() + 60
+    status = Path(f"/proc/{process.pid}/status")
+    while time.monotonic() < end and process.poll() is None:
+        caught = next(row for row in status.read_text().splitlines() if row.startswith("SigCgt"))
+        if int(caught.split()[1], 16) & 1 << (signal.SIGHUP - 1):
+            return
+        time.sleep(0.001)
+    raise AssertionError("the command never began")
+
+
+def stop(
+    command: Command, folder: Path, number: signal.Signals, delay: float, case: str = "0"
+) -> Ending:
+    """Start a command, send it a signal and look at what it leaves.
+
+    Args:
+        command: The command.
+        folder: Where it runs.
+        number: The signal.
+        delay: Seconds between focoop's first line and the signal.
+        case: Something that no other case has.
+
+    Returns:
+        What became of it.
+    """
+    mark = f"{os.getpid()}-{case}"
+    process = start([word.replace("{n}", case) for word in command.words], folder, mark)
+    try:
+        wait_until_watching(process)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(delay)
+        if process.poll() is not None:
+            output, errors = process.communicate()
+            problem = f"ended by itself with {process.returncode}" if process.returncode else ""
+            return Ending("broken" if problem else "done", 0.0, f"{problem}\n{output}\n{errors}")
+        process.send_signal(number)
+        began = time.monotonic()
+        output, errors = process.communicate(timeout=60)
+        seconds = time.monotonic() - began
+        problem = fault(command, number, process.returncode, seconds, output, errors)
+        left = processes(mark)
+        problem = problem or (f"left {left}" if left else "")
+        told = f"{command.words} {number.name} after {delay:.3f} s: {problem}\n{output}\n{errors}"
+        return Ending("broken" if problem else "stopped", seconds, told if problem else "")
+    except subprocess.TimeoutExpired:
+        return Ending("broken", 60.0, f"{command.words} {number.name} after {delay:.3f} s: hangs")
+    finally:
+        for pid in processes(mark, patience=0.0):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait(60)
+
+
+def fault(
+    command: Command, number: signal.Signals, code: int, seconds: float, output: str, errors: str
+) -> str:
+    """Return what is wrong with an ending, or nothing."""
+    lines = f"{output}\n{errors}".splitlines()
+    if seconds > LIMIT:
+        return f"took {seconds:.1f} s"
+    if "Traceback" in output + errors or "Exception ignored" in errors:
+        return "a traceback"
+    if code == -number:  # Python itself was ending: the shell tells the same code
+        return ""
+    if code == 0 and not command.serves:  # the signal came while it ended
+        return ""
+    if code != CODES[number] and code != 0:
+        return f"exit code {code}"
+    said = [line for line in lines if "interrupted" in line or "stopped" in line]
+    if not said or len(said[-1]) > 400:
+        return "no line that says so"
+    if sum(line.startswith(("interrupted", "stopped")) for line in lines) > 1:
+        return "says it twice"
+    return ""
+
+
+def processes(mark: str, patience: float = 2.0) -> list[int]:
+    """Return processes that carry a mark still after some seconds."""
+    end = time.monotonic() + patience
+    while True:
+        left = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                if state != "Z" and f"{MARK}={mark}\0".encode() in (entry / "environ").read_bytes():
+                    left.append(int(entry.name))
+            except OSError:
+                continue
+        if not left or time.monotonic() >= end:
+            return left
+        time.sleep(0.05)
+
+
+def commands(folder: Path) -> dict[str, Command]:
+    """Return the commands by name; `folder` is then ready for them.
+
+    Args:
+        folder: An empty folder.
+
+    Returns:
+        Commands that train, look, serve and federate.
+    """
+    ground = Ground(folder)
+    text = (folder / "toy.toml").read_text()
+    few = text.replace("rounds = 1\n", "rounds = 300\n")
+    held = f'validation_ood = ["file:{ground.folder}/far.safetensors"]'
+    lines = [held if line.startswith("validation_ood") else line for line in few.splitlines()]
+    (folder / "long.toml").write_text("\n".join(lines) + "\n")
+    _do(folder, "run", "toy.toml", *TRAINED, "--out", "done")
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    address = ("--host", f"127.0.0.1:{port}", "--sites", "a", "--classes", "apple; boat; cat; drum")
+    study = ("--set=federation.rounds=900", "--set=partition.shots=0", *TRAINED)
+    _do(folder, "federation", "create", "fed", *address, "--quorum=1", *study)
+    both = ("--methods", "promptfl,fedotp", "--jobs=2", "--out", "grid-{n}")
+    listen = ("--listen", "127.0.0.1", "--status-port", "0")
+    data = ("--data", "file:toy.safetensors", "--state", "site")
+    return {
+        "run": Command(("run", "long.toml", *TRAINED, "--out", "run-{n}")),
+        "compare": Command(("compare", "--settings", "long.toml", *both)),
+        "tune": Command(
+            ("tune", "--setting", "long.toml", "--methods", "promptfl", "--budget=3", "--jobs=2")
+            + ("--out", "tune-{n}")
+        ),
+        "evaluate": Command(("evaluate", "done"), 4.0),
+        "encode": Command(("features", "demo:cifar100"), 4.0),
+        "demo": Command(("demo", "--set=partition.clients=2", "--out", "demo-{n}"), 12.0),
+        "serve": Command(("serve", "done", "--port", "0"), 10.0, serves=True),
+        "federation start": Command(("federation", "start", "fed", *listen), 15.0),
+        "site join": Command(("site", "join", "fed/bundles/a.focoop", *data), 15.0, serves=True),
+    }
+
+
+def _do(folder: Path, *words: str) -> None:
+    process = start(words, folder)
+    output, errors = process.communicate(timeout=300)
+    if process.returncode:
+        raise RuntimeError(f"{words}: {process.returncode}\n{output}\n{errors}")
+
+
+@contextmanager
+def partner(name: str, every: dict[str, Command], folder: Path) -> Iterator[None]:
+    """Keep the other side of a federation running, so that rounds are interrupted too."""
+    other = {"federation start": "site join", "site join": "federation start"}.get(name)
+    if other is None or other not in every:
+        yield
+        return
+    mark = f"{os.getpid()}-partner"
+    process = start(every[other].words, folder, mark)
+    try:
+        yield
+    finally:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=30)
+        for pid in processes(mark, patience=0.0):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait(60)
+
+
+def attack(folder: Path, cases: int, seed: int, only: Sequence[str] = ()) -> Iterator[Ending]:
+    """Stop commands at random moments, each as often as the others.
+
+    Args:
+        folder: An empty folder.
+        cases: How many signals.
+        seed: Seed of signals and moments.
+        only: Names of commands; empty: all.
+
+    Yields:
+        What became of each.
+    """
+    every = commands(folder)
+    names = list(only or every)
+    draw, number = random.Random(seed), 0
+    for place, name in enumerate(names):
+        share = cases // len(names) + (place < cases % len(names))
+        with partner(name, every, folder):
+            for _ in range(share):
+                delay = every[name].longest * draw.random() ** 2
+                yield stop(every[name], folder, draw.choice(list(CODES)), delay, str(number))
+                number += 1
+
+
+def main() -> int:
+    """Run the tool; 1 where a command did not end as it must."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--cases", type=int, default=90)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="+", default=[], help="names of commands")
+    parser.add_argument("--docs", type=Path, help="write the counts into this page")
+    given = parser.parse_args()
+    counts, longest = Counter[str](), 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        for ending in attack(Path(folder), given.cases, given.seed, given.only):
+            counts[ending.how] += 1
+            longest = max(longest, ending.seconds)
+            if ending.how == "broken":
+                print(f"\n{ending.report[-3000:]}", flush=True)
+            if counts.total() % 25 == 0:
+                print(dict(counts), f"slowest {longest:.1f} s", flush=True)
+    print(dict(counts), f"slowest {longest:.1f} s")
+    if given.docs:
+        happened = f"{counts['stopped']:,} ended, the slowest after {longest:.1f} s; "
+        happened += f"{counts['done']:,} were done before"
+        row = Promise(
+            "A signal ends a command: one line, the right exit code, no process left, within 10 s",
+            "SIGINT, SIGTERM, SIGHUP at random moments of run, compare, tune, evaluate, features, "
+            "demo, serve, federation start, site join",
+            counts.total(),
+            happened,
+            counts["broken"],
+            f"python tools/signals.py --cases {given.cases} --seed {given.seed}",
+        )
+        write_promise(given.docs, row)
+    return 1 if counts["broken"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
