@@ -13,7 +13,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 SETTING = "apart"
@@ -72,7 +72,8 @@ def drawing(curves: Curves) -> str:
         x = LEFT + (place % 2) * (PANEL_W + GAP_X)
         y = TOP + (place // 2) * (PANEL_H + GAP_Y)
         lines = {name: values[number] for name, values in shown.items() if values.get(number)}
-        body += panel(x, y, title, lines, logarithmic)
+        kinds = {name: kind for name, (_, kind) in VARIANTS.items()}
+        body += panel(x, y, title, lines, logarithmic, kinds)
     return "\n".join(
         [
             f'<svg class="chart" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"'
@@ -112,9 +113,14 @@ def legend(names: Sequence[str]) -> list[str]:
 
 
 def panel(
-    x: int, y: int, title: str, lines: dict[str, list[float]], logarithmic: bool
+    x: int,
+    y: int,
+    title: str,
+    lines: dict[str, list[float]],
+    logarithmic: bool,
+    kinds: Mapping[str, str],
 ) -> list[str]:
-    """Return one chart: a frame with the scale's two ends, and a line for each variant."""
+    """Return one chart: a frame with the scale's two ends, and a line of its kind for each name."""
 
     def scaled(value: float) -> float:
         return math.log10(max(value, 1e-6)) if logarithmic else value
@@ -137,7 +143,7 @@ def panel(
             f"{y + PANEL_H * (1 - (scaled(value) - low) / (high - low)):.1f}"
             for step, value in enumerate(line)
         )
-        drawn.append(f'<polyline class="{VARIANTS[name][1]}" points="{points}"/>')
+        drawn.append(f'<polyline class="{kinds[name]}" points="{points}"/>')
     for step, anchor in ((1, "start"), (most, "end")):
         at = x + (PANEL_W if step == most else 0)
         drawn.append(

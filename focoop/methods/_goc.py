@@ -52,8 +52,8 @@ class Consistency:
     """How class prompts T^g are calibrated and OOD prompts T^o are chosen (Sec. GOC).
 
     Attributes:
-        tau, steps, gap, rule: of SemiUOT and its solver; the gap is a share of what is gained over
-            the product plan.
+        tau, steps, gap, exact, rule: of SemiUOT and its solver; the gap is a share of what is
+            gained over the product plan, `exact` goes on to the optimum where the problem is small.
         cost_scale, cost_quantile: what the cost is divided by, see `transport.rescale`.
         seemly, seemly_count: which OOD prompts look like classes: `top` M or `kmeans2`.
         alpha: share of T^g kept in calibration.
@@ -67,6 +67,7 @@ class Consistency:
     tau: float
     steps: int = 300
     gap: float = 1e-4
+    exact: bool = True
     rule: Literal["dual", "armijo", "open_loop"] = "dual"
     cost_scale: Literal["quantile", "range", "max"] = "quantile"
     cost_quantile: float = 0.5
@@ -150,7 +151,7 @@ class Consistency:
                 tolerance=LEAST_GAP,
                 relative=self.gap,
                 start=previous,
-                exact=cost.numel() <= EXACT,
+                exact=self.exact and cost.numel() <= EXACT,
             )
         fits = previous is not None and previous.shape == cost.shape
         return transport.semi_unbalanced(

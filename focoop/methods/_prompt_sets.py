@@ -70,6 +70,11 @@ class PromptSetsConfig:
         low=0,
         group="engineering",
     )
+    transport_exact: bool = setting(
+        True,
+        "go on from that gap to the optimum itself; up to 2^18 pairs of classes and OOD prompts",
+        group="engineering",
+    )
     cost_quantile: float = setting(
         0.5,
         "quantile of the costs that becomes 1 where cost_scale is quantile",
@@ -145,6 +150,7 @@ class PromptSetsConfig:
             tau=self.transport_tau,
             steps=self.transport_steps,
             gap=self.transport_gap,
+            exact=self.transport_exact,
             cost_quantile=self.cost_quantile,
             seemly_count=self.seemly_count,
             alpha=self.alpha,

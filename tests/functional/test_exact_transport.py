@@ -109,12 +109,13 @@ def test_where_nothing_is_gained_the_even_plan_stays() -> None:
 
 def test_meetings_come_in_order_and_go_on_from_the_new_owner() -> None:
     cost, u = np.array([[0.0, 0.0], [1.0, 3.0], [4.0, 9.0]]), np.zeros(3)
-    meetings = Meetings(cost, u, np.array([0.0, 1.0, 2.0]), np.array([0, 0]))
+    meetings = Meetings(cost)
+    meetings.begin(u, np.array([0.0, 1.0, 2.0]), np.array([0, 0]))
     assert meetings.next() == (1.0, 0, 1)
     meetings.overtaken(0, 1, 1.0)
     # Column 0: the third class meets the second at -4 + 2t = -1 + t; column 1: the second at t = 3.
     assert meetings.when.tolist() == [3.0, 3.0]
-    assert meetings.whom.tolist() == [2, 1]
+    assert meetings.next() == (3.0, 0, 2)
     # What falls is overtaken by what stands still.
-    falling = Meetings(cost, u, np.array([-2.0, 0.0, 0.0]), np.array([0, 0]))
-    assert falling.next() == (0.5, 0, 1)
+    meetings.begin(u, np.array([-2.0, 0.0, 0.0]), np.array([0, 0]))
+    assert meetings.next() == (0.5, 0, 1)

@@ -28,61 +28,76 @@ Ints = NDArray[np.int64]
 
 # Shares of the total: a group as near its mass is balanced, a mass as little below 0 is rounding.
 _BALANCED, _NEGATIVE = 1e-13, -1e-12
+# Moves at most, per class; problems of trained prompts took up to 1.5.
+_MOVES = 4
 # The share of a smoothed column from which a class ties with the column's owner.
 _SHARED = 0.05
 _LEVEL = 1e-12  # heights that rounding explains, in units of the cost
 
 
-@dataclass
 class Meetings:
     """When columns meet a class that overtakes their owner, while classes rise at their rates."""
 
-    cost: Floats  # (C,J)
-    u: Floats  # (C,) at time 0
-    rate: Floats  # (C,)
-    owner: Ints  # (J,) not a copy
-    when: Floats = field(init=False)  # (J,) each column's next meeting
-    whom: Ints = field(init=False)  # (J,) with which class
+    def __init__(self, cost: Floats) -> None:
+        self.cost = cost  # (C,J)
+        # New memory of this size would take longer than to fill it.
+        self.slack, self.closing = np.empty_like(cost), np.empty_like(cost)
+        self.away = np.empty(cost.shape, dtype=bool)
 
-    def __post_init__(self) -> None:
-        own = self.rate[self.owner]
-        self.when, self.whom = np.full(len(own), np.inf), np.zeros(len(own), dtype=np.int64)
+    def begin(self, u: Floats, rate: Floats, owner: Ints) -> None:
+        """Start anew, from potentials (C,) at time 0, their rates (C,) and the owners (J,)."""
+        self.u, self.rate, self.owner = u.copy(), rate, owner
+        own = rate[owner]
+        self.when = np.full(len(own), np.inf)  # (J,) each column's next meeting
         # A class that overtakes rises, or what it overtakes falls: most others stand still.
-        rising, falling = np.flatnonzero(self.rate > 0.0), np.flatnonzero(own < 0.0)
+        rising, falling = np.flatnonzero(rate > 0.0), np.flatnonzero(own < 0.0)
         if len(rising):
-            self.when, self.whom = self.first(rising, slice(None), 0.0)
+            self.when = self.first(rising, np.arange(len(own)))
         if len(falling):
-            times, comers = self.first(slice(None), falling, 0.0)
-            sooner = times < self.when[falling]
-            self.when[falling[sooner]] = times[sooner]
-            self.whom[falling[sooner]] = comers[sooner]
+            every = np.arange(len(rate))
+            self.when[falling] = np.minimum(self.when[falling], self.first(every, falling))
 
-    def first(self, rows: Ints | slice, columns: Ints | slice, now: float) -> tuple[Floats, Ints]:
-        """The next meeting of some columns with some classes after a time, and the class."""
+    def first(self, rows: Ints, columns: Ints) -> Floats:
+        """(M,) when some columns first meet one of some classes; infinity: never."""
+        shape, size = (len(rows), len(columns)), len(rows) * len(columns)
+        slack, closing, away = (
+            buffer.reshape(-1)[:size].reshape(shape)
+            for buffer in (self.slack, self.closing, self.away)
+        )
+        if len(rows) == len(self.rate):
+            np.take(self.cost, columns, axis=1, out=slack)
+        else:
+            np.take(self.cost, rows, axis=0, out=slack)
         owner = self.owner[columns]
-        numbers = np.arange(self.cost.shape[1])[columns]
-        slack = self.cost[rows][:, columns] - self.u[rows][:, None]
-        slack += self.u[owner] - self.cost[owner, numbers]
-        closing = self.rate[rows][:, None] - self.rate[owner]
+        slack -= self.u[rows][:, None]
+        slack += self.u[owner] - self.cost[owner, columns]
         np.maximum(slack, 0.0, out=slack)
-        away = closing <= 0.0
-        closing[away] = 1.0
-        slack[away] = np.inf
+        np.subtract(self.rate[rows][:, None], self.rate[owner], out=closing)
+        np.less_equal(closing, 0.0, out=away)
+        np.copyto(closing, 1.0, where=away)
+        np.copyto(slack, np.inf, where=away)
         slack /= closing
-        place = slack.argmin(axis=0)
-        times = slack[place, np.arange(len(owner))]
-        return np.maximum(times, now), np.arange(len(self.rate))[rows][place]
+        found: Floats = slack.min(axis=0)
+        return found
+
+    def times(self, column: int) -> Floats:
+        """(C,) when a column meets each class; infinity: never."""
+        owner = self.owner[column]
+        slack = self.u[owner] - self.cost[owner, column] + self.cost[:, column] - self.u
+        closing = self.rate - self.rate[owner]
+        return np.where(
+            closing > 0.0, np.maximum(slack, 0.0) / np.where(closing > 0.0, closing, 1.0), np.inf
+        )
 
     def next(self) -> tuple[float, int, int]:
         """Time, column and class of the next meeting; infinity: there is none."""
         column = int(self.when.argmin())
-        return float(self.when[column]), column, int(self.whom[column])
+        return float(self.when[column]), column, int(self.times(column).argmin())
 
     def overtaken(self, column: int, comer: int, now: float) -> None:
         """A column has another owner from a time on."""
         self.owner[column] = comer
-        times, comers = self.first(slice(None), np.array([column]), now)
-        self.when[column], self.whom[column] = times[0], comers[0]
+        self.when[column] = max(float(self.times(column).min()), now)
 
 
 @dataclass
@@ -96,6 +111,11 @@ class Vertex:
     u: Floats  # (C,)
     owner: Ints  # (J,) a class that the column sends for
     ties: dict[int, list[int]] = field(default_factory=dict)  # column -> its classes, two or more
+
+    @cached_property
+    def meetings(self) -> Meetings:
+        """What a move meets on its way."""
+        return Meetings(self.cost)
 
     @cached_property
     def reach(self) -> float:
@@ -150,7 +170,8 @@ class Vertex:
             shift = np.clip(self.tau * np.log(sent / mass), -self.reach, self.reach)
         shift[np.abs(sent - mass) <= _BALANCED] = 0.0
         rate = shift[group]  # (C,)
-        meetings = Meetings(self.cost, self.u.copy(), rate, self.owner)
+        meetings = self.meetings
+        meetings.begin(self.u, rate, self.owner)
         wanted, passed = float(sent @ shift), False
         while True:
             time, column, comer = meetings.next()
@@ -261,7 +282,7 @@ def optimal(
     """
     arrays = [value.detach().double().cpu().numpy() for value in (cost, b, a, u, share)]
     vertex = first_vertex(*arrays[:3], tau, *arrays[3:])
-    if vertex.climb(20 * len(b) + 100) < 0:
+    if vertex.climb(_MOVES * len(b)) < 0:
         return None
     plan, potential = torch.from_numpy(vertex.plan()), torch.from_numpy(vertex.u)
     return plan.to(cost.device), potential.to(cost.device)
