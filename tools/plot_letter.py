@@ -30,7 +30,7 @@ NUMBERS = {
     "distinct_words": ("words left of 100", 0, False),
     "spread": ("spread of T^g", 3, True),
     "transport_gap": ("gap after 300 steps", 3, True),
-    "transport_gained": ("gained over the product plan", 3, False),
+    "transport_gained": ("gained over product plan", 3, False),
     "row_entropy": ("entropy of rows", 2, False),
     "seemly_overlap": ("overlap of seemly sets", 2, False),
 }
