@@ -5,8 +5,8 @@
 
 The runs are those of `focoop compare configs/settings/cifar100.toml --methods focoop-paper --seeds
 0,1,2` as `tools/device_runs.py grid-1` writes them: what the server told of every round
-(`rounds.jsonl` of each run). The table goes between the marks `<!-- table letter -->` and
-`<!-- end -->` of the page, the drawing to docs/results/focoop/letter.svg.
+(`rounds.jsonl` of each run). The table goes between the marks `<!-- letter: begin -->` and
+`<!-- letter: end -->` of the page, the drawing to docs/results/focoop/letter.svg.
 """
 
 import argparse
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EVIDENCE = ROOT / "docs" / "results" / "focoop" / "letter.json"
 DRAWING = EVIDENCE.with_suffix(".svg")
 PAGE = ROOT / "docs" / "model" / "focoop.md"
-MARK = re.compile(r"(<!-- table letter -->\n).*?(<!-- end -->)", re.DOTALL)
+MARK = re.compile(r"(<!-- letter: begin -->\n).*?(<!-- letter: end -->)", re.DOTALL)
 ROUNDS = (1, 2, 3, 5, 10, 25)
 # Number -> its title, figures behind the point, and whether its scale is logarithmic.
 NUMBERS = {

@@ -128,10 +128,11 @@ class Vertex:
         columns = np.arange(len(self.a))
         slope = self.u[self.owner] - self.cost[self.owner, columns]
         top = slope.max()
-        raw = self.a * np.exp((slope - top) / self.tau)
-        total = raw.sum()
+        raw: Floats = self.a * np.exp((slope - top) / self.tau)
+        total = float(raw.sum())
         self.u -= top + self.tau * np.log(total)
-        return raw / total
+        raw /= total
+        return raw
 
     def groups(self) -> Ints:
         """(C,) the group of each class, joined by ties; numbered from 0."""
@@ -152,8 +153,10 @@ class Vertex:
         """Move groups, tie and untie until the plan is optimal; the moves taken, -1: too many."""
         for moves in range(most):
             group, drawn = self.groups(), self.drawn
-            sent = np.bincount(group, weights=self.b)
-            mass = np.bincount(group[self.owner], weights=drawn, minlength=len(sent))
+            sent: Floats = np.bincount(group, weights=self.b).astype(np.float64)
+            mass: Floats = np.bincount(
+                group[self.owner], weights=drawn, minlength=len(sent)
+            ).astype(np.float64)
             if np.abs(sent - mass).max() > _BALANCED:
                 self.move(group, drawn, sent, mass)
             elif not self.untie(group, drawn):
@@ -280,8 +283,9 @@ def optimal(
     Returns:
         The plan (C, J) and its potentials (C,) in float64; None: too many moves.
     """
-    arrays = [value.detach().double().cpu().numpy() for value in (cost, b, a, u, share)]
-    vertex = first_vertex(*arrays[:3], tau, *arrays[3:])
+    given = (value.detach().double().cpu().numpy() for value in (cost, b, a, u, share))
+    costs, rows, prior, potentials, shares = given
+    vertex = first_vertex(costs, rows, prior, tau, potentials, shares)
     if vertex.climb(_MOVES * len(b)) < 0:
         return None
     plan, potential = torch.from_numpy(vertex.plan()), torch.from_numpy(vertex.u)

@@ -102,13 +102,8 @@ def device_steps(
         torch.add(priced, logs, alpha=tau, out=reduced)
         torch.argmin(reduced, 1, out=best)
         received.index_add_(0, best, row_mass)
-    steps, met = _needed(
-        chosen.cpu().numpy(),
-        *(value.cpu().numpy() for value in (cost, row_mass, col_prior)),
-        tau,
-        tolerance,
-        relative,
-    )
+    host, b, a = (value.cpu().numpy() for value in (cost, row_mass, col_prior))
+    steps, met = _needed(chosen.cpu().numpy(), host, b, a, tau, tolerance, relative)
     betas = [torch.tensor(1.0 / (i + 2), dtype=row_mass.dtype) for i in range(steps)]
     return list(chosen[:steps].cpu()), betas, met
 
