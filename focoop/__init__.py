@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         weighted_mean,
     )
     from focoop.predict import Calibration, ClassProbability, Model, Prediction, Predictions
+    from focoop.tracking import RoundEvent, Tracker
 
 __version__ = "0.1.0"
 
@@ -102,6 +103,7 @@ __all__ = [
     "Predictions",
     "Prompt",
     "Reproduction",
+    "RoundEvent",
     "Run",
     "RunConfig",
     "RunError",
@@ -110,6 +112,7 @@ __all__ = [
     "Table",
     "Task",
     "Text",
+    "Tracker",
     "Tuning",
     "__version__",
     "calibrate",

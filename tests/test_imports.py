@@ -33,6 +33,7 @@ LAYERS = (
     ("config",),
     ("scenario",),
     ("runs",),
+    ("tracking",),
     ("experiments", "predict"),
     ("report",),
     ("paper",),

@@ -23,6 +23,7 @@ from focoop.experiments import (
     write_sweep,
 )
 from focoop.plugins import origin
+from focoop.tracking import OnRound, split_hooks
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -144,6 +145,7 @@ def compare(
     jobs: int = 0,
     device: str | None = None,
     on_change: OnChange | None = None,
+    on_round: OnRound = None,
 ) -> Table:
     """Run methods x settings x seeds as one grid, and return its table.
 
@@ -163,6 +165,9 @@ def compare(
             `if __name__ == "__main__":`); 0: one after the other in this process.
         device: A torch device, such as `"cuda"`; by default the settings'.
         on_change: Called whenever a run starts, commits a round, finishes or fails.
+        on_round: As in `run`, for every run that is not finished; `event.name` is
+            `SETTING/LABEL/seedN`. Trackers named by text write where the run is made, functions
+            and objects are called in this process.
 
     Returns:
         The table; runs that failed are in `failures`.
@@ -183,7 +188,7 @@ def compare(
         use_tuned=use_tuned,
         device=device,
     )
-    table = run_comparison(cells, jobs=jobs, on_change=on_change)
+    table = run_comparison(cells, jobs=jobs, on_change=on_change, on_round=on_round)
     if len(table.failures) == len(cells):
         raise RunError(f"every run failed; the first: {next(iter(table.failures.values()))}")
     table.save(out)
@@ -241,6 +246,7 @@ def run_comparison(
     *,
     jobs: int = 0,
     on_change: OnChange | None = None,
+    on_round: OnRound = None,
     run: bool = True,
 ) -> Table:
     """Make the runs of a plan that are not finished.
@@ -249,6 +255,7 @@ def run_comparison(
         cells: What `plan_comparison` returned.
         jobs: As in `compare`.
         on_change: As in `compare`.
+        on_round: As in `compare`.
         run: Whether to run anything; else the table holds what is finished.
 
     Returns:
@@ -263,7 +270,8 @@ def run_comparison(
         return Table([comparison.outcome_of(cell) for cell in cells])
     refuse_registered(cells, jobs)
     watch = on_change or (lambda outcome: None)
-    return Table(comparison.run(cells, watch, jobs=jobs))
+    refuse_registered_trackers(on_round, jobs)
+    return Table(comparison.run(cells, watch, jobs=jobs, on_round=on_round))
 
 
 def refuse_registered(cells: Sequence[Cell], jobs: int) -> None:
@@ -281,6 +289,25 @@ def refuse_registered(cells: Sequence[Cell], jobs: int) -> None:
             raise ConfigError(
                 f"the method {name!r} was registered in this process, and jobs = {jobs} makes runs "
                 "in others: use jobs = 0, or put it into a file, ./mine.py"
+            )
+
+
+def refuse_registered_trackers(on_round: OnRound, jobs: int) -> None:
+    """Refuse trackers that other processes would not know.
+
+    Args:
+        on_round: The hooks.
+        jobs: Processes that make runs; 0: this one.
+
+    Raises:
+        ConfigError: A tracker was registered in this process alone.
+    """
+    for text in split_hooks(on_round)[0] if jobs else ():
+        name = text.partition(":")[0]
+        if "registered" in (origin("tracker", name) or {}):
+            raise ConfigError(
+                f"the tracker {name!r} was registered in this process, and jobs = {jobs} makes "
+                "runs in others: use jobs = 0, or put it into a file, ./mine.py"
             )
 
 

@@ -111,9 +111,9 @@ class Run:
 
         Participants, bytes, seconds, and the loss where it is known.
         """
-        losses = {line["round"]: line.get("loss") for line in self.metrics}
+        losses = {line["round"]: line.get("loss") for line in self.metrics}  # of older folders
         trained = [entry for entry in self._folder.manifest.get("rounds", []) if entry["round"]]
-        return [{**entry, "loss": losses.get(entry["round"])} for entry in trained]
+        return [{"loss": losses.get(entry["round"]), **entry} for entry in trained]
 
     def frame(self, of: str = "rounds") -> "DataFrame":
         """Return metrics as a pandas DataFrame.

@@ -10,10 +10,11 @@ from focoop.api.settings import Overrides, Settings, configure
 from focoop.config import RunConfig
 from focoop.data import fetch as fetch_dataset
 from focoop.errors import ConfigError, RunError
-from focoop.experiments import OnRound, refuse_other_data, run_experiment
+from focoop.experiments import refuse_other_data, run_to_end
 from focoop.methods import lookup
 from focoop.runs import RunFolder, anchored, collect, read_config, start
 from focoop.scenario import require_data
+from focoop.tracking import Listener, OnRound, as_hooks
 
 Fetch = Callable[[str, RunConfig], None]  # gets a public dataset by its name
 
@@ -27,7 +28,7 @@ def run(
     from_round_before: bool = False,
     use_tuned: bool = True,
     device: str | None = None,
-    on_round: OnRound | None = None,
+    on_round: OnRound = None,
 ) -> Run:
     """Train and evaluate one federation; everything about it is kept in a run folder.
 
@@ -45,8 +46,10 @@ def run(
         use_tuned: Whether settings that are not given have the method's tuned values; a `RunConfig`
             is always taken as it is.
         device: A torch device, such as `"cuda"`; by default the settings'.
-        on_round: Called after each committed round with its number, its mean training loss (None
-            before the first round) and its evaluation (None where it was not evaluated).
+        on_round: Called after each committed round with a `focoop.RoundEvent`: a function; a
+            `focoop.Tracker`, which is told of begin and end too; a text that names a tracker,
+            `"tensorboard:folder"`, `"wandb"`, `"mlflow"`, `"trackio"` or `"./mine.py"`; or several
+            of them. What it raises is a warning, and the training goes on.
 
     Returns:
         The finished run.
@@ -55,6 +58,7 @@ def run(
         ConfigError: A setting is unknown or impossible.
         DataError: Images or features are missing or do not fit.
         RunError: The folder holds another run, or one that is not to be resumed.
+        MissingExtra: The package of a tracker is not installed.
 
     Example:
         ```python
@@ -62,9 +66,10 @@ def run(
         run.summary["accuracy_own"]
         ```
     """
+    hooks = as_hooks(on_round)
     whole, _ = configure(config, overrides, use_tuned=use_tuned, device=device)
     prepared = prepare_run(whole, out, resume=resume, from_round_before=from_round_before)
-    return prepared.train(on_round)
+    return prepared.train(hooks)
 
 
 @dataclass
@@ -91,19 +96,17 @@ class PreparedRun:
         """Return how many rounds there are until it is finished."""
         return self.config.federation.rounds if lookup(self.config.method.name).trains else 0
 
-    def train(self, on_round: OnRound | None = None) -> Run:
+    def train(self, hooks: Sequence[Listener] = ()) -> Run:
         """Train from the last committed round to the end.
 
         Args:
-            on_round: As in `run`.
+            hooks: What `focoop.tracking.as_hooks` made of `on_round`.
 
         Returns:
             The finished run.
         """
         if not self.finished:
-            with self.folder:
-                run_experiment(self.config, self.folder, on_round, notes=self.notes)
-                self.folder.finish("finished")
+            run_to_end(self.config, self.folder, hooks, notes=self.notes)
         return Run(RunFolder.open(self.folder.path))
 
 

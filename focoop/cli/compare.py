@@ -20,6 +20,7 @@ from focoop.cli.screen import (
     AsJson,
     Device,
     Overrides,
+    Track,
     Untuned,
     Weights,
     messages,
@@ -68,6 +69,7 @@ def compare(
     device: Device = None,
     overrides: Overrides = None,
     weights: Weights = None,
+    track: Track = None,
     no_run: NoRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -91,7 +93,8 @@ def compare(
     else:
         _note_data([cell for cell in cells if grid_runs.outcome_of(cell).status != "finished"])
         with _board(cells, live_comparison) as watch:
-            table = run_comparison(cells, jobs=_jobs(jobs, cells), on_change=watch)
+            many = _jobs(jobs, cells)
+            table = run_comparison(cells, jobs=many, on_change=watch, on_round=track)
     paths = table.save(folder)
     if as_json:
         print_json({"cells": table.runs})

@@ -164,6 +164,18 @@ def score(incomplete: str) -> list[str]:
     return offered(re.findall(r'"(\w+)": Score\(', source), incomplete)
 
 
+def tracker(incomplete: str) -> list[str]:
+    """Offer the trackers that focoop writes to.
+
+    Args:
+        incomplete: What is typed so far.
+
+    Returns:
+        Words to offer.
+    """
+    return offered(("mlflow", "tensorboard", "trackio", "wandb"), incomplete)
+
+
 def backbone(incomplete: str) -> list[str]:
     """Offer the backbones of the paper.
 

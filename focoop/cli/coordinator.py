@@ -1,7 +1,7 @@
 """`focoop coordinator`: the server of a federation, from its keys to the last round."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +10,7 @@ import typer
 
 from focoop.cli.keys import need_flower
 from focoop.cli.live_table import Watch
-from focoop.cli.screen import ConfigFile, Overrides, RunOut, load_config, messages, out
+from focoop.cli.screen import ConfigFile, Overrides, RunOut, Track, load_config, messages, out
 from focoop.cli.site import Classes, Keys
 from focoop.cli.site_status import LogJson
 from focoop.cli.status_page import STATUS_PORT, DisplayOptions, StatusPort, shown_page
@@ -43,6 +43,7 @@ def coordinator(
     ] = 60.0,
     status_port: StatusPort = STATUS_PORT,
     log_json: LogJson = False,
+    track: Track = None,
 ) -> None:
     """Serve a federation: start the server, let the sites in, run to the end, show each round."""
     need_flower()
@@ -61,7 +62,7 @@ def coordinator(
         resume=resume,
     )
     display = DisplayOptions(config.federation.rounds, status_port, log_json)
-    serve(keys, (host, port), path, settings, display)
+    serve(keys, (host, port), path, settings, display, track=track or ())
 
 
 def study_settings(
@@ -99,6 +100,7 @@ def serve(
     settings: dict[str, bool | int | float | str],
     display: DisplayOptions,
     again: str = "continue with --resume",
+    track: Sequence[str] = (),
 ) -> None:
     """Serve the sites of `keys` at (host, port) and run `settings` to the end, in folder `path`.
 
@@ -109,15 +111,19 @@ def serve(
         settings: Those of `study_settings`.
         display: How many rounds it has, and how it is shown.
         again: What somebody should do after a failure.
+        track: Trackers that the run writes to.
     """
     from focoop.flower import Tail, numbered, serving
+    from focoop.tracking import as_hooks
+
+    as_hooks(list(track))  # refused before anything starts
 
     home, console = path.with_name(f"{path.name}-flower"), messages()
 
     def say(text: str) -> None:
         console.print(text, markup=False, soft_wrap=True)
 
-    with serving(keys, *where, home, say) as served:
+    with serving(keys, *where, home, say, track) as served:
         say(f"listening on {where[0]}:{where[1]}; waiting for sites")
         _await_free(path)
         names, tail = list(numbered(keys).values()), Tail(home / "journal.jsonl")

@@ -7,7 +7,7 @@ import typer
 
 from focoop.cli import completion
 from focoop.cli.keys import need_flower
-from focoop.cli.screen import Overrides, Untuned, load_config, load_tuned, messages, out
+from focoop.cli.screen import Overrides, Track, Untuned, load_config, load_tuned, messages, out
 from focoop.cli.site import Classes, class_names
 from focoop.cli.site_status import LogJson
 from focoop.cli.status_page import STATUS_PORT, DisplayOptions, StatusPort
@@ -92,6 +92,7 @@ def start(
     ] = None,
     status_port: StatusPort = STATUS_PORT,
     log_json: LogJson = False,
+    track: Track = None,
 ) -> None:
     """Serve the sites and run the study to its end; a run that was stopped goes on."""
     need_flower()
@@ -116,7 +117,7 @@ def start(
     where = listen or federation.listen, port or federation.port
     again = "start it again by the same command"
     display = DisplayOptions(config.federation.rounds, status_port, log_json)
-    serve(keys, where, path, settings, display, again)
+    serve(keys, where, path, settings, display, again, track or ())
 
 
 @app.command("invite")

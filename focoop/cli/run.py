@@ -16,6 +16,7 @@ from focoop.cli.screen import (
     Overrides,
     Rounds,
     RunOut,
+    Track,
     Untuned,
     Weights,
     download_progress,
@@ -54,6 +55,7 @@ def run(
     device: Device = None,
     weights: Weights = None,
     untuned: Untuned = False,
+    track: Track = None,
     as_json: AsJson = False,
 ) -> None:
     """Train and evaluate one federation; everything about it is kept in a run folder.
@@ -75,6 +77,7 @@ def run(
         lengthen=True,
         notes=notes,
         from_round_before=round_before,
+        track=track or (),
     )
     if as_json:
         return print_json({"folder": str(path), "status": "finished", "summary": summary})
@@ -163,6 +166,7 @@ def train(
     lengthen: bool = False,
     notes: Sequence[str] = (),
     from_round_before: bool = False,
+    track: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Run in a folder and show it.
 
@@ -175,12 +179,15 @@ def train(
         lengthen: a resumed run may go on to more rounds.
         notes: what the user was told before, for the run's log.
         from_round_before: a resumed run goes on from the round before its last one.
+        track: trackers that it writes to.
 
     Returns:
         The evaluation of the last evaluated round.
     """
     from focoop.api import prepare_run
+    from focoop.tracking import as_hooks
 
+    trackers = as_hooks(list(track))  # refused before a folder is made
     console = messages() if quiet else out()
     with watched(ImageWork(messages())):  # lines: a bar would stand in the way of a download's
         prepared = prepare_run(
@@ -205,7 +212,10 @@ def train(
     try:
         bar = Rounds(console, prepared.rounds, label or config.method.name)
         with bar, watched(bar.images()):
-            return prepared.train(bar.show).metrics[-1]
+            found = prepared.train([*as_hooks(bar.show), *trackers]).metrics[-1]
+        for look in filter(None, (one.tracker.look for one in trackers)):
+            messages().print(f"tracked: {look}", markup=False, soft_wrap=True)
+        return found
     except KeyboardInterrupt:
         messages().print(
             f"stopped after round {max(folder.last_round(), 0)}; "

@@ -33,6 +33,7 @@ from focoop.progress import watched
 
 if TYPE_CHECKING:
     from focoop.config import RunConfig
+    from focoop.tracking import RoundEvent
 
 # Seconds between two lines about one work on images; shorter work than QUICK has no line at all.
 PAUSE, QUICK = 10.0, 1.0
@@ -75,6 +76,16 @@ Weights = Annotated[
         metavar="FILE",
         help="Weights of an openclip backbone: a file, or a folder of the hub that holds it "
         "(backbone.weights).",
+    ),
+]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        metavar="NAME[:WHERE]",
+        help="Also write to a tracker: tensorboard:FOLDER, wandb:PROJECT, mlflow:URI, "
+        "trackio:PROJECT, ./mine.py; may be repeated.",
+        autocompletion=completion.tracker,
     ),
 ]
 Untuned = Annotated[
@@ -219,15 +230,14 @@ class Rounds:
             Rounds.explained = True
             self.console.print("(a round's auroc and fpr95: means over the OOD sets)")
 
-    def show(self, round_index: int, loss: float | None, summary: Mapping[str, Any] | None) -> None:
+    def show(self, event: "RoundEvent") -> None:
         """Report a finished round.
 
         Args:
-            round_index: The round's number.
-            loss: Its mean loss.
-            summary: Its evaluation, where it was evaluated.
+            event: The round.
         """
-        parts = [] if loss is None or loss != loss else [f"loss {loss:.3f}"]
+        round_index, loss, summary = event.round, event.metrics.get("train/loss"), event.evaluation
+        parts = [] if loss is None else [f"loss {loss:.3f}"]
         self._bar.update(self._task, completed=round_index, shown=" ".join(parts))
         if summary is not None or not self.console.is_terminal:
             width = len(str(self.total))

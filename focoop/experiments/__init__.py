@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from focoop.experiments.presets import Settings as GridSettings
     from focoop.experiments.presets import tuned
     from focoop.experiments.rescoring import ScoreFunction, with_score
-    from focoop.experiments.running import OnRound, run_experiment
+    from focoop.experiments.running import run_experiment, run_to_end
     from focoop.experiments.sweeps import (
         COLOURS,
         FORMATS,
@@ -59,7 +59,6 @@ __all__ = [
     "Cell",
     "Choice",
     "GridSettings",
-    "OnRound",
     "OpenedRun",
     "Outcome",
     "PartitionView",
@@ -93,6 +92,7 @@ __all__ = [
     "refuse_other_data",
     "row",
     "run_experiment",
+    "run_to_end",
     "save_figure",
     "studies",
     "sweep_points",

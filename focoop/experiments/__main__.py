@@ -64,6 +64,9 @@ def _parser() -> argparse.ArgumentParser:
     compare_parser.add_argument(
         "--sweep", action="append", default=[], metavar="KEY=V,V", help="as partition.shots=1,2,4"
     )
+    compare_parser.add_argument(
+        "--track", action="append", default=[], metavar="NAME[:WHERE]", help="as tensorboard:FOLDER"
+    )
     tune_parser = commands.add_parser("tune", help="choose settings on validation images")
     tune_parser.set_defaults(command=_tune)
     tune_parser.add_argument("--setting", type=Path, required=True)
@@ -97,7 +100,7 @@ def _compare(given: argparse.Namespace) -> list[comparison.Outcome]:
         comparison.refuse_changed(cells)
         outcomes = [comparison.outcome_of(cell) for cell in cells]
     else:
-        outcomes = comparison.run(cells, _say, jobs=_jobs(given, cells))
+        outcomes = comparison.run(cells, _say, jobs=_jobs(given, cells), on_round=given.track)
     comparison.write_results(given.out, outcomes)
     write_sweep(given.out, outcomes)
     for name, rows in comparison.grouped(outcomes).items():

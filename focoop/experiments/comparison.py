@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from focoop.caching import sealed
 from focoop.config import differences
@@ -12,9 +12,10 @@ from focoop.errors import RunError
 from focoop.experiments import tables
 from focoop.experiments.answering import read_answers
 from focoop.experiments.grid import Cell, safe
-from focoop.experiments.workers import Job, News, run_jobs, short
+from focoop.experiments.workers import UNDER_WAY, Job, News, run_jobs, short
 from focoop.runs import CONFIG, RunFolder, plain, write
 from focoop.scenario import require_data
+from focoop.tracking import Listener, OnRound, RoundEvent, split_hooks
 
 
 @dataclass
@@ -60,6 +61,7 @@ def run(
     watch: Watch = lambda outcome: None,
     *,
     jobs: int = 1,
+    on_round: OnRound = None,
 ) -> list[Outcome]:
     """Run what is not finished; failed cells keep their error, and the others go on.
 
@@ -67,10 +69,13 @@ def run(
         cells: The cells of a grid.
         watch: Is told of every change.
         jobs: Runs at a time.
+        on_round: Hooks of every run that is made. Trackers named by text are made where the run is
+            made; objects are called in this process.
 
     Returns:
         What became of each cell.
     """
+    track, listeners = split_hooks(on_round)
     refuse_changed(cells)
     outcomes = [outcome_of(cell) for cell in cells]
     for outcome in outcomes:
@@ -79,8 +84,11 @@ def run(
     left = [outcome for outcome in outcomes if outcome.status != "finished"]
 
     def report(news: News) -> None:
+        told.hear(news)
+        if news.event is not None and news.event.moment != "round":
+            return
         outcome = left[news.job]
-        outcome.status = "running" if news.kind == "round" else news.kind
+        outcome.status = "running" if news.kind == UNDER_WAY else news.kind
         outcome.round = max(outcome.round, news.round)
         if news.summary is not None:
             outcome.summary = news.summary
@@ -88,9 +96,46 @@ def run(
         watch(outcome)
 
     require_data(*(outcome.cell.config for outcome in left))
-    todo = [Job(outcome.cell.config, outcome.cell.folder, outcome.cell.answers) for outcome in left]
-    run_jobs(todo, report, workers=jobs)
+    todo = [
+        Job(cell.config, cell.folder, cell.answers, track, bool(listeners))
+        for cell in (outcome.cell for outcome in left)
+    ]
+    with _Told(listeners) as told:
+        run_jobs(todo, report, workers=jobs)
     return outcomes
+
+
+class _Told:
+    """Tells hooks of this process what is reported of runs, and the end of each that began."""
+
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self._listeners = listeners
+        self._open: dict[int, RoundEvent] = {}  # by job, what was told last
+
+    def hear(self, news: News) -> None:
+        """Tell one piece of news; a run whose process died has failed."""
+        if news.event is not None:
+            self._tell(news.job, news.event)
+        elif news.kind == "failed":
+            self._end(news.job, "failed")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for job in list(self._open):  # of workers that were stopped, who are not listened to
+            self._end(job, "stopped")
+
+    def _end(self, job: int, status: str) -> None:
+        if job in self._open:
+            self._tell(job, replace(self._open[job], moment="end", status=status, metrics={}))
+
+    def _tell(self, job: int, event: RoundEvent) -> None:
+        self._open[job] = event
+        if event.moment == "end":
+            del self._open[job]
+        for listener in self._listeners:
+            listener.tell(event)
 
 
 def outcome_of(cell: Cell) -> Outcome:

@@ -1,6 +1,6 @@
 """Run or resume a configuration in its run folder."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from focoop.config import RunConfig
@@ -10,14 +10,13 @@ from focoop.federation import RoundResult, Schedule, rounded, simulate, start
 from focoop.methods import Server
 from focoop.runs import RunFolder, is_due, run_log, used_plugins, versions
 from focoop.scenario import Scenario, build_scenario, make_split, schedule_of
-
-OnRound = Callable[[int, float | None, dict[str, Any] | None], None]
+from focoop.tracking import Hooks, Listener
 
 
 def run_experiment(
     config: RunConfig,
     folder: RunFolder,
-    on_round: OnRound | None = None,
+    hooks: Hooks | None = None,
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Train from the folder's last committed round to the end, and log it in the folder.
@@ -25,8 +24,8 @@ def run_experiment(
     Args:
         config: the run's settings, those of the folder.
         folder: the run folder, open for writing.
-        on_round: called with (round, loss, evaluation or None) after each commit; round 0 is the
-            state before training.
+        hooks: told when the run begins, and of each committed round; round 0 is the state before
+            training. Whoever made them tells them of the end.
         notes: what the user was told before the run began, for its log.
 
     Returns:
@@ -36,8 +35,33 @@ def run_experiment(
         folder.log.info("%s", _opening(config, folder))
         for note in (*notes, *filter(None, [folder.note])):
             folder.log.info("note: %s", note)
-        line = _rounds(config, folder, on_round)
+        line = _rounds(config, folder, hooks or Hooks(folder))
         folder.log.info("all rounds are done")
+    return line
+
+
+def run_to_end(
+    config: RunConfig,
+    folder: RunFolder,
+    listeners: Sequence[Listener] = (),
+    name: str = "",
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Train to the end and close the folder; then hooks are told how the run ended.
+
+    Args:
+        config: The run's settings, those of the folder.
+        folder: The run folder, open for writing.
+        listeners: The run's hooks.
+        name: The run's name for them; by default that of its folder.
+        notes: As in `run_experiment`.
+
+    Returns:
+        The last evaluation.
+    """
+    with Hooks(folder, listeners, name) as hooks, folder:
+        line = run_experiment(config, folder, hooks, notes)
+        folder.finish("finished")
     return line
 
 
@@ -51,7 +75,7 @@ def _opening(config: RunConfig, folder: RunFolder) -> str:
     )
 
 
-def _rounds(config: RunConfig, folder: RunFolder, on_round: OnRound | None) -> dict[str, Any]:
+def _rounds(config: RunConfig, folder: RunFolder, hooks: Hooks) -> dict[str, Any]:
     divide = checked(folder, make_split, ("train", "test"))
     scenario = build_scenario(placed(config, folder), divide=divide)
     names = names_of(config, scenario.split, scenario.words)
@@ -62,12 +86,13 @@ def _rounds(config: RunConfig, folder: RunFolder, on_round: OnRound | None) -> d
     folder.pin("repeated_shots", scenario.split.repeated)
     folder.remember(data_sources=as_written(scenario.sources, config, folder))
     folder.keep_names(names)
+    hooks.begin()
     schedule = schedule_of(config, scenario)
     committed = folder.resume_point()
     if committed is None:
         first = start(scenario.method, scenario.task, config.seed).shared
         server = Server(rounded(first, schedule.down))
-        _commit(folder, scenario, config, schedule, 0, server, None, on_round)
+        _commit(folder, scenario, config, schedule, 0, server, None, hooks)
         done = 0
     else:
         done = committed.round_index
@@ -85,7 +110,7 @@ def _rounds(config: RunConfig, folder: RunFolder, on_round: OnRound | None) -> d
     )
     for result in rounds:
         _commit(
-            folder, scenario, config, schedule, result.round_index, result.server, result, on_round
+            folder, scenario, config, schedule, result.round_index, result.server, result, hooks
         )
     return folder.metrics()[-1]
 
@@ -98,7 +123,7 @@ def _commit(
     round_index: int,
     server: Server,
     result: RoundResult | None,
-    on_round: OnRound | None,
+    hooks: Hooks,
 ) -> None:
     """Evaluate where it is due, then commit the round."""
     line: dict[str, Any] | None = None
@@ -114,13 +139,13 @@ def _commit(
             "bytes_up": result.bytes_up,
             "bytes_down": result.bytes_down,
             "seconds": round(result.seconds, 3),
+            "loss": result.loss,
         }
         if server.report:
             traffic["server"] = dict(server.report)  # of rounds without evaluation too
     folder.commit(round_index, server.shared, line, traffic, server.memory)
     folder.log.info("%s", _told(round_index, schedule.rounds, result, line))
-    if on_round is not None:
-        on_round(round_index, None if result is None else result.loss, line)
+    hooks.committed(round_index, None if result is None else result.loss, line)
 
 
 def _told(

@@ -12,8 +12,8 @@ import signal
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -27,12 +27,14 @@ from focoop import caching
 from focoop.config import RunConfig, from_dict, to_dict
 from focoop.errors import ConfigError, FocoopError
 from focoop.experiments.answering import measure_answers, read_answers
-from focoop.experiments.running import run_experiment
+from focoop.experiments.running import run_to_end
 from focoop.runs import collect, start
 from focoop.threads import cores
+from focoop.tracking import Listener, RoundEvent, Tracker, as_hooks
 
 PATIENCE = 5.0  # seconds a stopped worker has to note where it is before it is killed
 GPU_JOBS = 4  # runs at a time on one GPU, unless told otherwise
+UNDER_WAY = "under way"
 KEPT_SHARE = 0.25  # of the machine's memory, for features that all workers together keep open
 
 
@@ -44,18 +46,32 @@ class Job:
         config: The configuration.
         folder: The folder.
         answers: Scores and priors to measure the finished run under, values by dotted key.
+        track: Trackers that the run writes to, as texts.
+        watched: Whether hooks of the process that gave the job are to be told of its moments.
     """
 
     config: RunConfig
     folder: Path
     answers: tuple[dict[str, Any], ...] = ()
+    track: tuple[str, ...] = ()
+    watched: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return the run's name for hooks, `SETTING/LABEL/seedN`."""
+        return "/".join(self.folder.parts[-3:])
+
+    @property
+    def rest(self) -> tuple[Any, ...]:
+        """Return all but configuration and folder, in the order of the fields."""
+        return self.answers, self.track, self.watched
 
 
 @dataclass(frozen=True)
 class News:
-    """What happened to a job, by its number: a `round` committed, `finished` or `failed`.
+    """What happened to a job, by its number: it is `under way`, `finished` or `failed`.
 
-    `summary` is the last evaluation without its rows per client.
+    `summary` is the last evaluation without its rows per client, `event` what hooks are told.
     """
 
     job: int
@@ -64,6 +80,7 @@ class News:
     summary: dict[str, Any] | None = None
     error: str = ""
     exit_code: int = 0
+    event: RoundEvent | None = None
 
 
 Report = Callable[[News], None]
@@ -121,15 +138,11 @@ def execute(number: int, job: Job, report: Report) -> News:
     Returns:
         The last news.
     """
-
-    def committed(round_index: int, loss: float | None, line: dict[str, Any] | None) -> None:
-        report(News(number, "round", round_index, short(line)))
-
     try:
+        hooks = [Listener(_Reporter(number, job, report)), *as_hooks(job.track)]
         with start(job.folder, job.config, collect(job.config), resume=True) as folder:
             if folder.status != "finished":
-                run_experiment(job.config, folder, committed)
-                folder.finish("finished")
+                run_to_end(job.config, folder, hooks, job.name)
             summary = short(folder.metrics()[-1]) or {}
             if job.answers:
                 found = read_answers(folder, job.answers)
@@ -141,7 +154,43 @@ def execute(number: int, job: Job, report: Report) -> News:
         return News(number, "failed", error=traceback.format_exc().strip(), exit_code=1)
 
 
-def short(line: dict[str, Any] | None) -> dict[str, Any] | None:
+class _Reporter(Tracker):
+    """Reports committed rounds, and where hooks are elsewhere also what they are told."""
+
+    def __init__(self, number: int, job: Job, report: Report) -> None:
+        super().__init__("news of the run")
+        self._number, self._watched, self._report = number, job.watched, report
+
+    def begin(self, event: RoundEvent) -> None:
+        """Report the begin.
+
+        Args:
+            event: The run.
+        """
+        if self._watched:
+            self._report(News(self._number, UNDER_WAY, event=event))
+
+    def round(self, event: RoundEvent) -> None:
+        """Report a round.
+
+        Args:
+            event: The round.
+        """
+        summary = short(event.evaluation)
+        told = replace(event, evaluation=summary) if self._watched else None
+        self._report(News(self._number, UNDER_WAY, event.round, summary, event=told))
+
+    def end(self, event: RoundEvent) -> None:
+        """Report the end.
+
+        Args:
+            event: The run.
+        """
+        if self._watched:
+            self._report(News(self._number, UNDER_WAY, event=event))
+
+
+def short(line: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return an evaluation without its rows per client, which may be many.
 
     Args:
@@ -192,7 +241,7 @@ class _Crew:
             self.fill()
             return
         yield news
-        if news.kind == "round":
+        if news.kind == UNDER_WAY:
             return
         if self._waiting:
             self._give(connection)
@@ -218,7 +267,7 @@ class _Crew:
         number, job = self._waiting.popleft()
         self.members[connection].job = number
         with contextlib.suppress(OSError):  # a dead worker is met by the next `listen`
-            connection.send((number, to_dict(job.config), str(job.folder), job.answers))
+            connection.send((number, to_dict(job.config), str(job.folder), *job.rest))
 
 
 @contextlib.contextmanager
@@ -264,7 +313,7 @@ def _serve(connection: Connection, size: int) -> None:
     keep_open(int(KEPT_SHARE * _memory() / size))
     while True:
         try:
-            number, tree, where, points = connection.recv()
+            number, tree, where, *rest = connection.recv()
         except (EOFError, OSError):
             return
 
@@ -276,7 +325,7 @@ def _serve(connection: Connection, size: int) -> None:
             except OSError as error:  # the parent is gone: nobody waits for this run
                 raise SystemExit(1) from error
 
-        report(execute(number, Job(from_dict(tree), Path(where), points), report))
+        report(execute(number, Job(from_dict(tree), Path(where), *rest), report))
 
 
 def keep_open(limit: int) -> None:

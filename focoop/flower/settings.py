@@ -12,6 +12,9 @@ from focoop.flower.app_bundle import SETTINGS
 from focoop.plugins import only_installed
 
 MOST_SITES = 100_000  # a site's memory grows with the number that it is told
+# Environment variable of the server: trackers, as `tensorboard:folder; mlflow`. It is no setting of
+# the run, because those go to every site, and where a tracker is may hold a password.
+TRACK = "FOCOOP_TRACK"
 Flat = Mapping[str, bool | int | float | str]
 ONLY_INSTALLED = (
     "sites run installed code alone; put it into a package with the entry point focoop.methods, "

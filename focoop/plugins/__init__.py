@@ -1,7 +1,7 @@
-"""Methods, datasets and scores from outside the package: a user's file, or an installed package.
+"""Methods, datasets, scores and trackers from outside: a user's file, or an installed package.
 
-A room that offers things by name (methods, data, functional) asks here for names it does not know.
-What a file or an entry point holds is looked at by that room.
+A room that offers things by name (methods, data, functional, tracking) asks here for names it does
+not know. What a file or an entry point holds is looked at by that room.
 
 May import: errors.
 """

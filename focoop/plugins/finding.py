@@ -1,8 +1,8 @@
 """Find what a name from outside the package means: registered, a file, or an entry point.
 
 A name that ends with `.py` is a file, `./mine.py`. Other names are those given to
-`focoop.register`, or the entry points `focoop.methods`, `focoop.datasets` and `focoop.scores` of
-installed packages.
+`focoop.register`, or the entry points `focoop.methods`, `focoop.datasets`, `focoop.scores` and
+`focoop.trackers` of installed packages.
 """
 
 import hashlib
@@ -20,7 +20,12 @@ from typing import Any
 
 from focoop.errors import ConfigError
 
-GROUPS = {"method": "focoop.methods", "dataset": "focoop.datasets", "score": "focoop.scores"}
+GROUPS = {
+    "method": "focoop.methods",
+    "dataset": "focoop.datasets",
+    "score": "focoop.scores",
+    "tracker": "focoop.trackers",
+}
 _registered: dict[tuple[str, str], Any] = {}
 _modules: dict[tuple[Path, str], ModuleType] = {}  # by path and content
 _places: dict[str, Path] = {}  # where a relative name was found last
@@ -32,7 +37,7 @@ def is_file(name: str) -> bool:
     """Say whether a name means a Python file.
 
     Args:
-        name: What a user wrote as a method, dataset or score.
+        name: What a user wrote as a method, dataset, score or tracker.
 
     Returns:
         Whether it ends in `.py`.
@@ -47,9 +52,9 @@ def put(kind: str, name: str, thing: Any) -> None:
     """Make something known by name in this process; an earlier one of that name is replaced.
 
     Args:
-        kind: `method`, `dataset` or `score`.
+        kind: `method`, `dataset`, `score` or `tracker`.
         name: Its name in settings.
-        thing: The method's class, the dataset or the score's function.
+        thing: The class of a method or tracker, the dataset, or the score's function.
 
     Raises:
         ConfigError: The name would be read as something else.
@@ -69,7 +74,7 @@ def names(kind: str) -> dict[str, Any]:
     """List what is registered or installed, by name.
 
     Args:
-        kind: `method`, `dataset` or `score`.
+        kind: `method`, `dataset`, `score` or `tracker`.
 
     Returns:
         Name -> what was registered, or what the entry point loads. An entry point that cannot be
@@ -88,7 +93,7 @@ def plugged(kind: str, name: str) -> Any:
     """Load what a name from outside the package means.
 
     Args:
-        kind: `method`, `dataset` or `score`.
+        kind: `method`, `dataset`, `score` or `tracker`.
         name: A registered name, an entry point, or a file.
 
     Returns:
@@ -115,7 +120,7 @@ def origin(kind: str, name: str) -> dict[str, str] | None:
     """Say where something comes from, so that a run can name what it needs.
 
     Args:
-        kind: `method`, `dataset` or `score`.
+        kind: `method`, `dataset`, `score` or `tracker`.
         name: As in `plugged`.
 
     Returns:

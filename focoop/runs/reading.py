@@ -190,6 +190,15 @@ class RunReader:
         """
         return [line for line, _ in self._committed_lines()]
 
+    def round_times(self) -> dict[int, str]:
+        """Return when each round was committed, as ISO 8601 in UTC.
+
+        Returns:
+            Times by round; none of folders of an earlier focoop.
+        """
+        entries = self._seen.ledger.entries
+        return {entry["round"]: str(entry["time"]) for entry in entries if "time" in entry}
+
     def agree(self, key: str, value: Any, hint: str = "") -> None:
         """Refuse a fact that is not the one noted; one that was never noted is accepted.
 

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas
@@ -73,8 +72,8 @@ def test_a_run_says_what_it_found_and_prints_nothing(
 ) -> None:
     told: list[tuple[int, bool]] = []
 
-    def committed(number: int, loss: float | None, line: dict[str, Any] | None) -> None:
-        told.append((number, line is not None))
+    def committed(event: focoop.RoundEvent) -> None:
+        told.append((event.round, event.evaluation is not None))
 
     run = focoop.run(
         str(setting),

@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from focoop.config import loading
 from focoop.errors import ConfigError
 from focoop.experiments.evaluation import open_state
-from focoop.experiments.running import run_experiment
+from focoop.experiments.running import run_to_end
 from focoop.federation.client import train
 from focoop.federation.rounds import aggregate
 from focoop.methods.base import ClientUpdate, Server, State
@@ -18,6 +19,7 @@ from focoop.methods.local_only import LocalOnly
 from focoop.runs import RunFolder, start
 from focoop.runs.manifest import collect
 from focoop.seeds import torch_generator
+from focoop.tracking import RoundEvent, as_hooks
 from tests.methods.contract_toy import (
     LOCAL,
     SEED,
@@ -34,19 +36,13 @@ def run(path: Path, setting: Path, *overrides: str, stop_after: int | None = Non
     """A run in `path`, continued where it is; `stop_after` kills it after that round's commit."""
     settings = loading.load(setting, ["method.name=local_only", *overrides])
 
-    class Killed(Exception):
-        pass
+    def on_round(event: RoundEvent) -> None:
+        if event.round == stop_after:
+            raise KeyboardInterrupt
 
-    def on_round(round_index: int, *_: object) -> None:
-        if round_index == stop_after:
-            raise Killed
-
-    try:
-        with start(path, settings, collect(settings), resume=path.exists()) as folder:
-            run_experiment(settings, folder, on_round)
-            folder.finish("finished")
-    except Killed:
-        pass
+    folder = start(path, settings, collect(settings), resume=path.exists())
+    with suppress(KeyboardInterrupt):
+        run_to_end(settings, folder, as_hooks(on_round))
     return RunFolder.open(path)
 
 

@@ -10,9 +10,10 @@ from focoop import runs
 from focoop.config import loading, writing
 from focoop.config.schema import RunConfig
 from focoop.errors import RunError
-from focoop.experiments.running import run_experiment
+from focoop.experiments.running import run_experiment, run_to_end
 from focoop.runs import RunFolder
 from focoop.runs.lengthen import is_due
+from focoop.tracking import RoundEvent, as_hooks
 from tests.runs.work import Crash, crash_at, new_manifest
 from tests.toy_setting import write_setting
 
@@ -65,16 +66,14 @@ def test_more_rounds_end_with_the_bits_of_an_uninterrupted_run(
 
 
 def test_an_interrupted_run_may_be_lengthened_too(tmp_path: Path, setting: Path) -> None:
-    def stop(round_index: int, *_: object) -> None:
-        if round_index == 1:
+    def stop(event: RoundEvent) -> None:
+        if event.round == 1:
             raise KeyboardInterrupt
 
     wanted = settings(setting, 2)
-    with (
-        pytest.raises(KeyboardInterrupt),
-        runs.start(tmp_path / "parts", wanted, new_manifest(), resume=False) as folder,
-    ):
-        run_experiment(wanted, folder, stop)
+    folder = runs.start(tmp_path / "parts", wanted, new_manifest(), resume=False)
+    with pytest.raises(KeyboardInterrupt):
+        run_to_end(wanted, folder, as_hooks(stop))
     run(tmp_path / "parts", settings(setting, 3), resume=True)
     run(tmp_path / "whole", settings(setting, 3))
     assert content(tmp_path / "parts") == content(tmp_path / "whole")

@@ -1,6 +1,6 @@
 """A coordinator's server while it runs: the SuperLink, the worker of its app, and the front."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from focoop.flower.deploy.control import Control
 from focoop.flower.deploy.enrolment import Enrolment
 from focoop.flower.deploy.tls_front import Front, open_front
 from focoop.flower.identity import registered
+from focoop.flower.settings import TRACK
 
 START_SECONDS = 120.0
 LINK_LOG, WORKER_LOG = "superlink.log", "server.log"
@@ -43,7 +44,12 @@ class Served:
 
 @contextmanager
 def serving(
-    keys: Path, host: str, port: int, home: Path, say: Callable[[str], None]
+    keys: Path,
+    host: str,
+    port: int,
+    home: Path,
+    say: Callable[[str], None],
+    track: Sequence[str] = (),
 ) -> Iterator[Served]:
     """Serve the sites of a federation inside this context.
 
@@ -53,6 +59,7 @@ def serving(
         port: Port to listen on.
         home: Folder of Flower's files, made private.
         say: Told what a person should know.
+        track: Trackers that the run writes to.
 
     Yields:
         The server.
@@ -79,7 +86,8 @@ def serving(
         control.admit_all({site.name: site.public for site in registered(keys).values()})
         enrolment = Enrolment(keys, control.admit, say)
         command = processes.worker("server", address, secret, authority)
-        worker = processes.begin(command, environment, home / WORKER_LOG)
+        tracked = {**environment, **({TRACK: "; ".join(track)} if track else {})}
+        worker = processes.begin(command, tracked, home / WORKER_LOG)
         stack.callback(processes.stop, [worker])
         front.names, front.enrol = enrolment.name, enrolment
         front.start()

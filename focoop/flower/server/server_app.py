@@ -1,7 +1,8 @@
 """The server's side: no images, only words and prompts; every round is in the run folder."""
 
+import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,10 +21,11 @@ from focoop.flower.server.replies import PAUSES, Pauses
 from focoop.flower.server.roster import Facts, Roster
 from focoop.flower.server.secure_rounds import SecureStrategy
 from focoop.flower.server.strategy import PromptStrategy
-from focoop.flower.settings import ServerSettings, run_config, server_settings
+from focoop.flower.settings import TRACK, ServerSettings, listed, run_config, server_settings
 from focoop.methods import Method, Params, Server, Task, create, lookup
 from focoop.runs import Client, Names, RunFolder, collect, run_log, start
 from focoop.scenario import make_task, open_backbone, task_words
+from focoop.tracking import Hooks, as_hooks
 
 app = ServerApp()
 
@@ -36,11 +38,17 @@ def main(grid: Grid, context: Context) -> None:
         grid: Flower's way to the nodes.
         context: The app's context.
     """
-    run_federation(grid, run_config(context.run_config), server_settings(context.run_config))
+    track = listed(os.environ.get(TRACK, ""))
+    settings = server_settings(context.run_config)
+    run_federation(grid, run_config(context.run_config), settings, track=track)
 
 
 def run_federation(
-    grid: Grid, config: RunConfig, settings: ServerSettings, pauses: Pauses = PAUSES
+    grid: Grid,
+    config: RunConfig,
+    settings: ServerSettings,
+    pauses: Pauses = PAUSES,
+    track: Sequence[str] = (),
 ) -> None:
     """Run a federation to its end; every round is committed to the run folder.
 
@@ -49,9 +57,11 @@ def run_federation(
         config: the run's configuration.
         settings: how the server behaves.
         pauses: how long it waits between two questions for replies.
+        track: trackers that the run writes to, such as `tensorboard:folder`.
 
     Raises:
-        ConfigError: if the method needs all images in one place, or clients are to join late.
+        ConfigError: if the method needs all images in one place, clients are to join late, or a
+            tracker is unknown.
         FederationError: if too few sites answer, or what they send cannot be used.
     """
     if lookup(config.method.name).pools_data:
@@ -63,12 +73,18 @@ def run_federation(
             "federation.late_clients is for simulated runs: a site may join a federation at any "
             "time, or use focoop run"
         )
+    listeners = as_hooks(track)
     path = Path(settings.out) if settings.out else Path("runs") / "flower" / config.title
     folder = start(path, config, collect(config), resume=settings.resume, lengthen=True)
     if folder.status == "finished":
         return
     journal_path = Path(settings.journal) if settings.journal else None
-    with folder, Journal(journal_path) as journal, run_log(folder.path, folder.log):
+    with (
+        Hooks(folder, listeners, path.parent.name if path.name == "run" else "") as hooks,
+        folder,
+        Journal(journal_path) as journal,
+        run_log(folder.path, folder.log),
+    ):
         folder.log.info("the server of a federation starts")
         if folder.note:
             folder.log.warning("%s", folder.note)
@@ -87,7 +103,7 @@ def run_federation(
         waits = settings.wait, settings.deadline
         roster = Roster(*waits, sites, journal, settings.rejoin)
         try:
-            _rounds(grid, config, settings, folder, roster, pauses)
+            _rounds(grid, config, settings, folder, roster, pauses, hooks)
         except Exception as error:
             farewell.tell(grid, sorted(roster.online), error)
             raise
@@ -101,6 +117,7 @@ def _rounds(
     folder: RunFolder,
     roster: Roster,
     pauses: Pauses,
+    hooks: Hooks,
 ) -> None:
     """Wait for the sites, then run every round that is left."""
     facts = roster.assemble(grid)
@@ -108,10 +125,11 @@ def _rounds(
     pin(folder, facts, backbone)
     words = task_words(config, backbone, facts.classes) if method.needs_ood else ()
     folder.keep_names(Names(facts.classes, clients_of(facts, roster.sites), words))
+    hooks.begin()
     server, done = restored(folder, method, task)
     key = str(folder.manifest["federation"])
     kind = SecureStrategy if config.privacy.secure_sum else PromptStrategy
-    strategy = kind(method, task, server, done, folder, roster, facts, settings, key, pauses)
+    strategy = kind(method, task, server, done, folder, roster, facts, settings, key, pauses, hooks)
     strategy.run(grid)
 
 

@@ -35,6 +35,7 @@ from focoop.methods import ClientUpdate, Method, Server, Task
 from focoop.predict import SKETCHES
 from focoop.runs import RunFolder, is_due, write
 from focoop.scenario import client_privacy, server_screen
+from focoop.tracking import Hooks
 
 
 class PromptStrategy(Strategy):
@@ -52,8 +53,9 @@ class PromptStrategy(Strategy):
         settings: ServerSettings,
         key: str,
         pauses: Pauses = PAUSES,
+        hooks: Hooks | None = None,
     ) -> None:
-        self.pauses = pauses
+        self.pauses, self.hooks = pauses, hooks or Hooks(folder)
         self.method, self.task, self.server, self.done = method, task, server, done
         self.folder, self.roster, self.facts = folder, roster, facts
         self.settings, self.config, self.key = settings, folder.config, key
@@ -292,9 +294,11 @@ class PromptStrategy(Strategy):
             self.notes["not_evaluated"] = refused
         if round_index:
             self.notes["seconds"] = round(time.perf_counter() - self.began, 3)
+            self.notes["loss"] = self.loss
         self.folder.commit(round_index, self.server.shared, line, self.notes, self.server.memory)
         self.folder.log.info("round %d of %d, loss %s", round_index, self.rounds, self.loss)
         self.journal.note("committed", round=round_index, **self._summed_up(round_index, line))
+        self.hooks.committed(round_index, self.loss, line)
         if line is None:
             return None
         return MetricRecord({"accuracy_own": line["accuracy_own"], "clients": len(rows)})
