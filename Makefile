@@ -91,10 +91,11 @@ bench-gpu: $(SETUP) ## the text engine and the naive path on a GPU, four minutes
 sbom: $(SETUP) ## a bill of materials of the pinned packages (CycloneDX), in build/sbom.json
 	$(BIN)/python tools/sbom.py --out build/sbom.json
 
-lock: $(UV) ## renew requirements.lock from pyproject.toml
+lock: $(UV) ## renew requirements.lock from pyproject.toml, and tests/tracking/*.txt
 	$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url \
 		--no-emit-find-links --no-annotate --custom-compile-command "make lock" \
 		--python-version 3.11 --extra dev $(LOCK_ARGS) pyproject.toml -o requirements.lock
+	$(PYTHON) tools/lock_trackers.py $(UV)
 
 clean: ## remove environments, caches and build output; run folders stay
 	rm -rf .venv .venv-* .uv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

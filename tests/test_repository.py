@@ -80,8 +80,13 @@ def test_modules_stay_short() -> None:
     assert {name: length for name, length in lengths.items() if length > 400} == {}
 
 
-def test_lock_pins_everything_with_hashes_and_no_addresses() -> None:
-    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+# What is installed for development, and what the tests of trackers install beside it.
+LOCKS = [ROOT / "requirements.lock", *sorted((ROOT / "tests" / "tracking").glob("*.txt"))]
+
+
+@pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.stem)
+def test_lock_pins_everything_with_hashes_and_no_addresses(path: Path) -> None:
+    lock = path.read_text(encoding="utf-8")
     assert "://" not in lock
     assert not re.search(r"^\s*-", re.sub(r"^\s+--hash=", "", lock, flags=re.M), flags=re.M)
     entries = re.split(r"\n(?=[A-Za-z0-9])", re.sub(r"^#.*\n", "", lock, flags=re.M).strip())
@@ -96,7 +101,7 @@ def test_lock_covers_every_declared_dependency() -> None:
     for extra in project["optional-dependencies"].values():
         declared += extra
     names = {re.match(r"[\w-]+", entry).group().lower().replace("_", "-") for entry in declared}  # type: ignore[union-attr]
-    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    lock = "\n".join(path.read_text(encoding="utf-8") for path in LOCKS)
     pinned = set(re.findall(r"^([a-z0-9-]+)==", lock, flags=re.M))
     assert names - pinned - {"focoop"} == set()
 

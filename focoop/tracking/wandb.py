@@ -50,7 +50,8 @@ class WandB(Tracker):
             # The run's own output is shown by whoever started it.
             settings=self._wandb.Settings(console="off", silent=True),
         )
-        self.look = self._run.url or f"wandb sync {Path(self._run.dir).parent}"
+        kept = f"wandb sync {Path(self._run.dir).parent}"
+        self.look = kept if self._run.offline else str(self._run.url)
 
     def round(self, event: RoundEvent) -> None:
         """Log a round, unless the service has it already.
@@ -59,7 +60,7 @@ class WandB(Tracker):
             event: The round.
         """
         if event.round >= self._run.starting_step:
-            self._run.log(dict(event.metrics), step=event.round)
+            self._run.log(dict(event.metrics), step=event.round, commit=True)
 
     def end(self, event: RoundEvent) -> None:
         """Finish the run; one that failed is marked so.
