@@ -48,20 +48,20 @@ def flat_metrics(
 def _evaluated(line: Mapping[str, Any], clients: Sequence[str]) -> Iterator[tuple[str, Any]]:
     for key, name in GROUPED.items():
         yield name, line.get(key)
-    for kind, value in line.get("corrupted_by_type", {}).items():
+    for kind, value in _part(line, "corrupted_by_type").items():
         yield f"corrupted/{kind}/mean", value
-    for level, value in line.get("corrupted", {}).items():  # such as brightness@3
+    for level, value in _part(line, "corrupted").items():  # such as brightness@3
         yield f"corrupted/{level.replace('@', '/')}", value
-    for name, value in line.get("frontier", {}).items():
+    for name, value in _part(line, "frontier").items():
         yield f"frontier/{name}", value  # its curve is no number and is left out
-    for place, numbers in line.get("ood", {}).items():
+    for place, numbers in _part(line, "ood").items():
         for name, value in numbers.items():
             inner = value if isinstance(value, Mapping) else {"": value}
             for part, number in inner.items():
                 yield "/".join(filter(None, ("ood", place, name, part))), number
-    for name, value in line.get("server", {}).items():
+    for name, value in _part(line, "server").items():
         yield f"server/{name}", value
-    rows = line.get("clients", [])
+    rows = line.get("clients") or []
     own = [row["accuracy_own"] for row in rows if row.get("accuracy_own") is not None]
     yield "own/accuracy_worst", min(own) if own else None
     for row in rows if len(rows) <= MOST_CLIENTS else ():
@@ -76,8 +76,14 @@ def _trained(facts: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "train/clients", len(facts.get("accepted", facts["participants"]))
     for name in ("seconds", "bytes_up", "bytes_down"):
         yield f"cost/{name}", facts.get(name)
-    for name, value in facts.get("server", {}).items():
+    for name, value in _part(facts, "server").items():
         yield f"server/{name}", value
+
+
+def _part(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """A nested part; empty where it was not measured."""
+    part = values.get(key)
+    return part if isinstance(part, Mapping) else {}
 
 
 def _safe(name: str) -> str:

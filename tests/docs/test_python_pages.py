@@ -43,6 +43,22 @@ def test_the_method_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.slow
+def test_the_guide_to_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs/guides/track-runs.md").read_text(encoding="utf-8")
+    first, *others = BLOCK.findall(text)
+    assert "tensorboard:curves" in first  # its package is not installed here
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        for block in others:
+            exec(compile(block, "track-runs.md", "exec"), {"focoop": focoop})
+    own = focoop.open_run("runs/shown").summary["accuracy_own"]
+    assert shown.getvalue().startswith(f"0 {own} ")
+    lines = Path("rounds.txt").read_text().splitlines()
+    assert lines == [f"lined 0 {own}", "lined finished"]
+
+
+@pytest.mark.slow
 def test_the_page_of_the_api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     printed, names = run("docs/reference/python.md")

@@ -17,6 +17,7 @@ from focoop.runs import RunFolder
 from focoop.scenario.assignment import make_split
 from tests.flower.federations import CLIENTS, toy_config
 from tests.flower.processes import SAID, Parties, Started, free_ports
+from tests.flower.test_tracking import MINE
 
 pytestmark = pytest.mark.slow
 SETTINGS = (
@@ -54,6 +55,7 @@ def test_operators_see_the_run_and_the_refusal(tmp_path: Path, started: Started)
     split = make_split(wanted)
     (tmp_path / "run.toml").write_text(to_toml(wanted))
     names = ["ghent", "lille", "utrecht"]
+    (tmp_path / "mine.py").write_text(MINE)  # a tracker
     parties = Parties(tmp_path, started, names)
     strict = tmp_path / "keys" / "sites" / "utrecht" / "policy.toml"
     strict.write_text("[privacy]\nnoise_at_least = 1.0\n")
@@ -68,7 +70,7 @@ def test_operators_see_the_run_and_the_refusal(tmp_path: Path, started: Started)
         "coordinator",
         *("coordinator", "run.toml", "--keys", "keys", *SAID, "--port", str(parties.port)),
         *("--out", "run", "--quorum", "0.5", "--deadline", "300", "--wait", "90"),
-        *("--status-port", str(port), "--log-json"),
+        *("--status-port", str(port), "--log-json", "--track", "./mine.py:told.txt"),
     )
     seen: dict[str, Any] = {}
     while server.poll() is None:
@@ -94,3 +96,6 @@ def test_operators_see_the_run_and_the_refusal(tmp_path: Path, started: Started)
     assert status(tmp_path, "utrecht")["refused"][0]["reason"] == reason
     run = RunFolder.open(tmp_path / "run")
     assert run.manifest["rounds"][-1]["accepted"] == [0, 1]
+    told = (tmp_path / "told.txt").read_text().splitlines()  # below where the command was given
+    assert [line.split()[1] for line in told] == ["-1", "0", "1", "2", "2"]
+    assert told[-1] == "finished 2"

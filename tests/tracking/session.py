@@ -3,7 +3,8 @@
     python session.py stop|kill SPEC FOLDER     # train until round 1 is committed and told
     python session.py resume SPEC FOLDER        # go on by the command line to the end, and read
 
-The second prints, as JSON, what the tracker holds then. What is read back comes from the tracker's own reader. A curve is a list of (round, value).
+The second prints, as JSON, what the tracker holds then, as its own reader reads it. A curve is a
+list of (round, value).
 """
 
 import json
