@@ -145,7 +145,7 @@ def _commit(
             traffic["server"] = dict(server.report)  # of rounds without evaluation too
     folder.commit(round_index, server.shared, line, traffic, server.memory)
     folder.log.info("%s", _told(round_index, schedule.rounds, result, line))
-    hooks.committed(round_index, None if result is None else result.loss, line)
+    hooks.committed(round_index, traffic, line)
 
 
 def _told(

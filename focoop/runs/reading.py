@@ -190,14 +190,17 @@ class RunReader:
         """
         return [line for line, _ in self._committed_lines()]
 
-    def round_times(self) -> dict[int, str]:
-        """Return when each round was committed, as ISO 8601 in UTC.
+    def committed_rounds(self) -> list[dict[str, Any]]:
+        """Return what is known of each committed round, also while the run is written.
 
         Returns:
-            Times by round; none of folders of an earlier focoop.
+            A table per round: participants, bytes, seconds, loss, and its `time` as ISO 8601 in
+            UTC; folders of an earlier focoop know less.
         """
+        if not self._name:
+            return list(self.manifest.get("rounds", []))
         entries = self._seen.ledger.entries
-        return {entry["round"]: str(entry["time"]) for entry in entries if "time" in entry}
+        return [{k: v for k, v in one.items() if k not in ("sums", "sum")} for one in entries]
 
     def agree(self, key: str, value: Any, hint: str = "") -> None:
         """Refuse a fact that is not the one noted; one that was never noted is accepted.

@@ -94,6 +94,7 @@ class Hooks:
         self._folder, self._listeners = folder, listeners
         self._told: dict[str, int] = dict(folder.manifest.get(KEY, {}))
         self._clients: tuple[str, ...] = ()
+        self._last = -1  # the last committed round
         config, started = folder.config, str(folder.manifest.get("started", ""))
         trains = lookup(config.method.name).trains
         self._run = RoundEvent(
@@ -113,22 +114,22 @@ class Hooks:
         for listener in self._listeners:
             last = self._told.get(listener.key, -1)
             listener.tell(replace(self._run, round=last, time=_seconds()))
-        if self._folder.last_round() >= 0:
-            self._catch_up(self._folder.last_round())
+        self._last = self._folder.last_round()
+        self._catch_up(self._last)
 
     def committed(
-        self, round_index: int, loss: float | None, line: Mapping[str, Any] | None
+        self, round_index: int, facts: Mapping[str, Any], line: Mapping[str, Any] | None
     ) -> None:
         """Tell of a round that was committed just now.
 
         Args:
             round_index: The round's number.
-            loss: Its mean training loss; None before the first round.
+            facts: What its line in `rounds.jsonl` says: loss, bytes, seconds, participants.
             line: Its evaluation; None: it was not evaluated.
         """
+        self._last = round_index
         if not self._listeners:
             return
-        facts = {**self._folder.manifest["rounds"][-1], "loss": loss}
         event = self._event(round_index, facts, line, str(self._folder.manifest["updated"]))
         self._catch_up(round_index - 1)
         try:
@@ -149,10 +150,7 @@ class Hooks:
     ) -> None:
         stopped = kind is not None and issubclass(kind, KeyboardInterrupt | SystemExit)
         status = "finished" if kind is None else "stopped" if stopped else "failed"
-        last = max(
-            (entry["round"] for entry in self._folder.manifest.get("rounds", [])), default=-1
-        )
-        end = replace(self._run, moment="end", status=status, round=last, time=_seconds())
+        end = replace(self._run, moment="end", status=status, round=self._last, time=_seconds())
         for listener in self._listeners:
             listener.tell(end)
 
@@ -171,11 +169,10 @@ class Hooks:
 
     def _committed_events(self, last: int) -> Iterator[RoundEvent]:
         lines = {line["round"]: line for line in self._folder.metrics()}
-        times = self._folder.round_times()
-        for facts in list(self._folder.manifest.get("rounds", [])):
+        for facts in self._folder.committed_rounds():
             number = facts["round"]
             if number <= last:
-                yield self._event(number, facts, lines.get(number), times.get(number, ""))
+                yield self._event(number, facts, lines.get(number), str(facts.get("time", "")))
 
     def _tell(self, listener: Listener, event: RoundEvent) -> bool:
         taken = listener.tell(event)

@@ -15,7 +15,7 @@ import focoop
 from focoop.plugins import finding
 from focoop.runs import RunFolder
 from focoop.tracking import as_hooks, flat_metrics
-from focoop.tracking.hooks import Hooks, Listener
+from focoop.tracking.hooks import Listener
 from tests.toy_setting import write_setting
 
 QUICK = {"method.name": "promptfl", "method.context_tokens": 2, "federation.evaluate_every": 2}
@@ -107,15 +107,17 @@ def test_a_stopped_run_goes_on_where_its_tracker_is(
     assert {event.id for event in diary.events} == {first}
     assert diary.events[1].metrics["train/loss"] == run.rounds[0]["loss"]
     assert RunFolder.open(run.path).manifest["tracked"] == {"diary": 2}
-    # More rounds, and from a round before: what was told is not told again.
+
+
+@pytest.mark.slow
+def test_what_was_told_is_not_told_again(tmp_path: Path, setting: Path, diary: type[Diary]) -> None:
+    focoop.run(setting, QUICK, out=tmp_path / "x")  # not tracked: the tracker has missed it all
     longer = {**QUICK, "federation.rounds": 3}
     focoop.run(setting, longer, out=tmp_path / "x", resume=True, on_round="diary")
     again = {"resume": True, "from_round_before": True, "on_round": "diary"}
     focoop.run(setting, longer, out=tmp_path / "x", **again)  # type: ignore[arg-type]
-    assert diary.pages[7:] == [
-        *(("begin", 2), ("round", 3), ("finished", 3)),
-        *(("begin", 3), ("finished", 3)),
-    ]
+    rounds = [("round", number) for number in range(4)]
+    assert diary.pages == [("begin", -1), *rounds, ("finished", 3), ("begin", 3), ("finished", 3)]
 
 
 def test_a_hook_that_raises_costs_a_warning_and_no_bit(
@@ -165,13 +167,17 @@ def test_a_hook_that_fails_again_and_again_is_left_alone() -> None:
 def test_a_run_that_fails_says_so_at_its_end(
     tmp_path: Path, setting: Path, diary: type[Diary], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: Hooks, number: int, *_: object) -> None:
-        raise focoop.RunError("the disk is full")
+    commit = RunFolder.commit
 
-    monkeypatch.setattr(Hooks, "committed", full)
+    def full(self: RunFolder, number: int, *rest: Any) -> None:
+        if number == 1:
+            raise focoop.RunError("the disk is full")
+        commit(self, number, *rest)
+
+    monkeypatch.setattr(RunFolder, "commit", full)
     with pytest.raises(focoop.RunError, match="the disk is full"):
         focoop.run(setting, QUICK, out=tmp_path / "x", on_round=diary())
-    assert diary.pages == [("begin", -1), ("failed", 0)]
+    assert diary.pages == [("begin", -1), ("round", 0), ("failed", 0)]
     assert focoop.open_run(tmp_path / "x").status == "failed"
 
 

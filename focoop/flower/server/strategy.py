@@ -298,7 +298,7 @@ class PromptStrategy(Strategy):
         self.folder.commit(round_index, self.server.shared, line, self.notes, self.server.memory)
         self.folder.log.info("round %d of %d, loss %s", round_index, self.rounds, self.loss)
         self.journal.note("committed", round=round_index, **self._summed_up(round_index, line))
-        self.hooks.committed(round_index, self.loss, line)
+        self.hooks.committed(round_index, self.notes, line)
         if line is None:
             return None
         return MetricRecord({"accuracy_own": line["accuracy_own"], "clients": len(rows)})
