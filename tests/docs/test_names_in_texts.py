@@ -23,7 +23,7 @@ SETTING = re.compile(
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 COMMAND = re.compile(r"`focoop ([a-z]+)(?: ([a-z]+))?")
 # Modules that call other programs, with those programs' options.
-OTHERS = ("flower/", "runs/manifest.py")
+OTHERS = ("flower/", "runs/manifest.py", "tracking/")
 # Docs that show a method which a reader writes, Python, or a misspelling that is refused.
 OF_A_READER = {"method.radius", "method.aggregate", "federation.round"}
 
