@@ -34,7 +34,9 @@ class Journal:
             event: What happened.
             **facts: Details; people look for `round`, `site` and `reason`.
         """
-        facts = {key: shown(value) if type(value) is str else value for key, value in facts.items()}
+        facts = {
+            key: printable(value) if type(value) is str else value for key, value in facts.items()
+        }
         log(WARNING if event in TROUBLE else INFO, sentence({"event": event, **facts}))
         if self.path is not None:
             line = json.dumps(sealed(plain({"time": now(), "event": event, **facts})))
@@ -55,7 +57,7 @@ class Journal:
         self.note("ended", reason=how)
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     """Make what another party wrote fit for a terminal and a log.
 
     Args:
@@ -64,7 +66,7 @@ def shown(text: str) -> str:
     Returns:
         A bounded text of one line.
 
-    >>> shown("a" + chr(27) + "[2Jb" + "c" * 1000)[:8]
+    >>> printable("a" + chr(27) + "[2Jb" + "c" * 1000)[:8]
     'a [2Jbcc'
     """
     plain_text = "".join(

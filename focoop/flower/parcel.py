@@ -48,7 +48,7 @@ def is_parcel(content: RecordDict) -> bool:
     return list(content) == [PARCEL]
 
 
-def opened(content: RecordDict) -> RecordDict:
+def parcel_content(content: RecordDict) -> RecordDict:
     """Return the content of a parcel; any other content as it is.
 
     Args:
@@ -128,7 +128,7 @@ class Wrapping:
             self.parcels = True
             # A damaged one is left as it is: the site's app refuses it, and both sides hear of it.
             with suppress(FederationError):
-                message.content = opened(message.content)
+                message.content = parcel_content(message.content)
         return (message, *more)
 
     def push(self, client: Any, message: Any, context: Any) -> None:

@@ -68,7 +68,7 @@ class ServerSettings:
 NAMES = {one.name.replace("_", "-"): one.name for one in fields(ServerSettings)}
 
 
-def told(flat: Flat) -> Flat:
+def sent_settings(flat: Flat) -> Flat:
     """Return all settings of a run: those that a coordinator sent as one text, or else as they are.
 
     Args:
@@ -104,7 +104,7 @@ def server_settings(flat: Flat) -> ServerSettings:
     Returns:
         The server's settings.
     """
-    flat = told(flat)
+    flat = sent_settings(flat)
     own = {NAMES[key]: value for key, value in flat.items() if key in NAMES}
     return build(ServerSettings, own, "")
 
@@ -118,7 +118,7 @@ def run_config(flat: Flat) -> RunConfig:
     Returns:
         The configuration.
     """
-    flat = told(flat)
+    flat = sent_settings(flat)
     settings = server_settings(flat)
     given = {key: value for key, value in flat.items() if key not in NAMES}
     path = Path(settings.config) if settings.config else None

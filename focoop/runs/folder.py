@@ -35,7 +35,7 @@ from focoop.runs.files import (
 from focoop.runs.ledger import Sums, Version
 from focoop.runs.manifest import code, now, plain
 from focoop.runs.names import Names, run_name
-from focoop.runs.places import KEY, here
+from focoop.runs.places import KEY, current_folder
 from focoop.runs.private_store import PrivateStore, dump
 from focoop.runs.reading import Committed, RunReader
 from focoop.runs.snapshot import Snapshot, advice, round_before
@@ -76,7 +76,7 @@ class RunFolder(RunReader):
             what = "already holds a run" if (path / CONFIG).exists() else "is not empty"
             raise RunError(f"{path} {what}: choose another folder with --out, or remove it")
         own_facts = {"format": FORMAT, "run": run_name(config)}
-        folder = cls(path, config, {KEY: here(path), **manifest, **own_facts})
+        folder = cls(path, config, {KEY: current_folder(path), **manifest, **own_facts})
         with folder._writing():
             if (path / CONFIG).exists():  # another process was quicker
                 raise RunError(f"{path} already holds a run: choose another folder with --out")

@@ -18,7 +18,7 @@ KEY = "paths_relative_to"
 ON_DISK = ("file", "folder", "clients", "csv")  # kinds of data that are named by a path
 
 
-def here(run: Path) -> dict[str, str]:
+def current_folder(run: Path) -> dict[str, str]:
     """Return the current folder as a run's manifest keeps it.
 
     Args:

@@ -250,7 +250,7 @@ def _lying_row(reply: Message, metrics: MetricRecord, number: int) -> Message:
 def lying(message: Message, context: Context) -> Message:
     """Lie in runs whose participants are known, and be honest in those that draw them secretly."""
     reply = client_app.app(message, context)
-    told = settings.told(context.run_config)
+    told = settings.sent_settings(context.run_config)
     return reply if told.get("privacy.secret-draw") or reply.has_error() else lies(reply)
 
 

@@ -12,7 +12,7 @@ from focoop.errors import ConfigError, FederationError
 from focoop.experiments.evaluation import open_state
 from focoop.flower import in_process
 from focoop.flower.site import client_app
-from focoop.flower.site.client import Party
+from focoop.flower.site.client import SiteClient
 from focoop.methods import available
 from focoop.runs import LOG, RunFolder
 from focoop.runs.private_store import read
@@ -152,7 +152,7 @@ def test_what_cannot_be_federated_says_so(tmp_path: Path) -> None:
     with pytest.raises(FederationError, match="divided among 4 clients, and there are 3 nodes"):
         federated(four, tmp_path / "four")
     with pytest.raises(ConfigError, match="partition-id"):
-        Party.of(Context(1, 1, {}, RecordDict(), {}))
+        SiteClient.of(Context(1, 1, {}, RecordDict(), {}))
     assert RunFolder.open(tmp_path / "four").status == "failed"
 
 

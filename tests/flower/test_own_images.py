@@ -20,7 +20,7 @@ from focoop.errors import ConfigError, DataError, FederationError
 from focoop.features.lookup import save_splits
 from focoop.flower import in_process
 from focoop.flower.records import flatten
-from focoop.flower.site.client import Party, own_scenario
+from focoop.flower.site.client import SiteClient, own_scenario
 from focoop.runs import RunFolder
 from focoop.scenario.assignment import make_split
 from focoop.scenario.scenario import Scenario, build_scenario
@@ -84,9 +84,9 @@ def test_a_site_says_where_things_are(tmp_path: Path) -> None:
     node = {"partition-id": 0, "num-partitions": 3, "name": "Utrecht", "device": "cuda"}
     flat = {**to_flat(wanted), "classes": "a; b"}
     with pytest.raises(ConfigError, match="Utrecht must bring its own images"):
-        Party.of(Context(1, 1, node, RecordDict(), flat))
+        SiteClient.of(Context(1, 1, node, RecordDict(), flat))
     node |= {"data": "folder:images", "state": str(tmp_path), "policy": opened(tmp_path)}
-    party = Party.of(Context(1, 1, node, RecordDict(), flat))
+    party = SiteClient.of(Context(1, 1, node, RecordDict(), flat))
     assert party.classes == ("a", "b") and party.state == tmp_path
     assert party.config == wanted and party.places == {"device": "cuda"}
 

@@ -21,7 +21,7 @@ from focoop.flower import in_process
 from focoop.flower.records import UPDATE, Order
 from focoop.flower.server.spares import Draw, secret_seed
 from focoop.flower.site import client_app
-from focoop.flower.site.client import Party
+from focoop.flower.site.client import SiteClient
 from focoop.flower.site.policy import Refusal
 from focoop.flower.site.privacy_summary import privacy_facts, privacy_sentences
 from focoop.flower.site.releases import LEDGER, Releases, spent
@@ -64,7 +64,7 @@ class Site:
     ) -> ClientUpdate:
         node = {"partition-id": 0, "num-partitions": 1, "data": self.data, "state": str(self.state)}
         node["policy"] = self.policy or opened(self.state.parent)
-        party = Party.of(Context(1, 1, node, RecordDict(), to_flat(config)))
+        party = SiteClient.of(Context(1, 1, node, RecordDict(), to_flat(config)))
         privacy = client_privacy(config)
         assert privacy is not None
         order = Order(round_index, key, config_hash(config))

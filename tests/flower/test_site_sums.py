@@ -11,7 +11,7 @@ from focoop.errors import FederationError, RunError
 from focoop.flower.journal import Journal, events
 from focoop.flower.server.spares import secret_seed
 from focoop.flower.site.releases import LEDGER, released
-from focoop.flower.site.secure_rounds import Kept
+from focoop.flower.site.secure_rounds import SumSecrets
 from focoop.flower.site.status import read_status
 from focoop.runs import PrivateStore
 from tests.flower.test_releases import KEY, Site, noised
@@ -76,7 +76,7 @@ def test_a_site_s_account_of_releases(tmp_path: Path) -> None:
 
 def test_sums_that_have_begun_stay_begun_whatever_happens_to_their_marks(tmp_path: Path) -> None:
     attempts = [f"{number:032x}" for number in range(1, 5)]
-    parts = [Kept(tmp_path / "0000.json", 1, attempt) for attempt in attempts]
+    parts = [SumSecrets(tmp_path / "0000.json", 1, attempt) for attempt in attempts]
     marks = tmp_path / "0000.begun"
     marks.write_text(f"{attempts[0]}\n")  # an earlier focoop's, without a checksum
     for part in parts[1:]:
@@ -86,7 +86,7 @@ def test_sums_that_have_begun_stay_begun_whatever_happens_to_their_marks(tmp_pat
     for part in parts:
         with pytest.raises(FederationError, match="it is over"):
             part.begin()
-    late = Kept(tmp_path / "0000.json", 1, "f" * 32)
+    late = SumSecrets(tmp_path / "0000.json", 1, "f" * 32)
     changed = [whole.replace(b"3 ", b"7 "), b"".join([*lines[:2], *lines[3:]]), lines[0], b""]
     for content in changed:
         marks.write_bytes(content)

@@ -13,7 +13,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from focoop.errors import FederationError
-from focoop.flower.journal import shown
+from focoop.flower.journal import printable
 from focoop.flower.records import RUN_FAILED, failure
 from focoop.flower.server.pull import pull_each
 
@@ -37,7 +37,7 @@ def told_sites(error: Exception) -> str:
     >>> told_sites(OSError("/srv/run: no space left"))
     "an error in the coordinator's program"
     """
-    return shown(str(error).split(" (")[0]) if isinstance(error, FederationError) else OTHER
+    return printable(str(error).split(" (")[0]) if isinstance(error, FederationError) else OTHER
 
 
 def tell(grid: Grid, nodes: Iterable[int], error: Exception, seconds: float = PATIENCE) -> None:

@@ -22,7 +22,7 @@ from flwr.supercore.inflatable.inflatable_utils import (
 
 from focoop.errors import FederationError
 from focoop.flower.held import WAIT
-from focoop.flower.parcel import opened
+from focoop.flower.parcel import parcel_content
 from focoop.flower.patience import soon
 
 NETWORK = ("httpx", "httpcore")
@@ -71,7 +71,7 @@ def _at_once(grid: Any, client: Any, ids: list[str], wait: float) -> Pulled:
             message = pull(tree, get, confirm, return_type=Message)
             message.metadata.__dict__["_message_id"] = tree.object_id
             if message.has_content():
-                message.content = opened(message.content)
+                message.content = parcel_content(message.content)
             yield message
 
         yield from _read(name, inflated)

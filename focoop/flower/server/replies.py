@@ -52,7 +52,7 @@ PAUSES = Pauses()
 
 
 @dataclass
-class Asked:
+class PendingOrder:
     """A client's order: the message last sent, how often it was, and when it went away."""
 
     client: int
@@ -79,8 +79,8 @@ class Collection:
         self.grid, self.roster, self.settings = grid, roster, settings
         self.journal, self.round = journal, round_
         self.until = time.monotonic() + settings.deadline
-        self.asked: dict[int, Asked] = {}
-        self.waiting: dict[str, Asked] = {}
+        self.asked: dict[int, PendingOrder] = {}
+        self.waiting: dict[str, PendingOrder] = {}
         self.looked = time.monotonic()
         self.ids: dict[str, int] = {}
         self.closed = False
@@ -97,7 +97,7 @@ class Collection:
         Returns:
             This collection.
         """
-        self.asked = {client: Asked(client, message) for client, message in orders}
+        self.asked = {client: PendingOrder(client, message) for client, message in orders}
         self._push(list(self.asked.values()))
         pause, held = self.pauses.first, Pause()
         while self.open:
@@ -120,7 +120,7 @@ class Collection:
         return self
 
     @property
-    def open(self) -> list[Asked]:
+    def open(self) -> list[PendingOrder]:
         """Return the clients that may still answer."""
         return [order for order in self.asked.values() if order.reply is None]
 
@@ -137,7 +137,7 @@ class Collection:
         """Return why clients were asked more than once."""
         return {k: order.reason for k, order in self.asked.items() if order.tries > 1}
 
-    def _push(self, those: Sequence[Asked]) -> None:
+    def _push(self, those: Sequence[PendingOrder]) -> None:
         pushed = push_parcels(self.grid, [order.message for order in those])
         ids: Sequence[str | None] = list(pushed) or [None] * len(those)
         for order, identifier in zip(those, ids, strict=True):
@@ -165,7 +165,7 @@ class Collection:
             order.reply = reply
             self.journal.note("answered", round=self.round, site=self.roster.name(order.client))
 
-    def _fail(self, order: Asked, error: Error, reply: Message | None = None) -> None:
+    def _fail(self, order: PendingOrder, error: Error, reply: Message | None = None) -> None:
         """Keep a lost order for another try, or let its error stand."""
         order.reason = why(error)
         if error.code in PASSING and order.tries <= self.settings.retries and self._time():
@@ -200,7 +200,7 @@ class Collection:
         for order in back:
             self._again(order)
 
-    def _again(self, order: Asked) -> None:
+    def _again(self, order: PendingOrder) -> None:
         before, order.away = order.message, None
         order.tries += 1
         order.message = Message(

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from focoop import __version__
 from focoop.errors import FederationError
 from focoop.flower.identity import Registry, Site, proves
-from focoop.flower.journal import Journal, shown
+from focoop.flower.journal import Journal, printable
 from focoop.flower.parcel import push_parcels
 from focoop.flower.records import ABOUT, CONFIG, reading
 from focoop.flower.server.pull import pull_each
@@ -293,7 +293,7 @@ class Roster:
             name: The site's name.
             reason: Why it takes no part.
         """
-        reason = shown(reason)
+        reason = printable(reason)
         if self.refused.get(name) != reason:
             self.journal.note("refused", site=name, reason=reason)
         self.refused[name] = reason

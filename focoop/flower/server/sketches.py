@@ -7,7 +7,7 @@ from flwr.app import Message
 
 from focoop.config import RunConfig
 from focoop.errors import FederationError
-from focoop.flower.journal import shown
+from focoop.flower.journal import printable
 from focoop.flower.server.reply_checks import FEWEST_TO_COMPARE
 from focoop.flower.settings import unprotected
 from focoop.flower.sketch_records import read_sketches
@@ -54,12 +54,12 @@ def collected(
     """
     sites: dict[int, SiteSketches] = {}
     held: dict[int, dict[str, int]] = {}
-    left_out = {site: shown(reason) for site, reason in refused.items()}
+    left_out = {site: printable(reason) for site, reason in refused.items()}
     for client, reply in replies:
         try:
             told, counts = read_sketches(reply.content, client, round_index, len(classes))
         except FederationError as error:
-            left_out[name(client)] = shown(str(error))
+            left_out[name(client)] = printable(str(error))
             continue
         if counts is not None:
             held[client] = dict(zip(classes, counts.tolist(), strict=True))

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Strategy
 from focoop.config import config_hash
 from focoop.errors import FederationError
 from focoop.federation import Payload, round_bytes, server_round
-from focoop.flower.journal import shown
+from focoop.flower.journal import printable
 from focoop.flower.records import CONFIG, GLOBAL, Order, sent_down
 from focoop.flower.server.replies import EXPIRED, PAUSES, REASONS, Collection, Enough, Pauses, why
 from focoop.flower.server.reply_checks import (
@@ -281,7 +281,7 @@ class PromptStrategy(Strategy):
         odd = suspicious_rows(evaluated, self.settings.count_bound)
         refused |= {self.roster.name(client): reason for client, reason in odd.items()}
         rows = [row for client, row in evaluated.items() if client not in odd]
-        refused = {name: shown(reason) for name, reason in refused.items()}
+        refused = {name: printable(reason) for name, reason in refused.items()}
         for name, reason in refused.items():
             text = f"not evaluated: {reason}"
             self.journal.note("left out", round=round_index, site=name, reason=text)
@@ -392,7 +392,7 @@ class PromptStrategy(Strategy):
         absent = [k for k in self.sampled if k not in {client for client, _ in self.sent}]
         refused |= {self.roster.name(client): self.roster.why_absent(client) for client in absent}
         for name, reason in refused.items():
-            refused[name] = shown(reason)
+            refused[name] = printable(reason)
             event = "refused" if reason.startswith(POLICY) else "left out"
             self.journal.note(event, round=round_index, site=name, reason=reason)
         for client in self.sampled:

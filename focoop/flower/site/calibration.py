@@ -15,7 +15,7 @@ from focoop.errors import FederationError
 from focoop.federation import start
 from focoop.flower.journal import Journal
 from focoop.flower.records import Order, received
-from focoop.flower.site.client import Party
+from focoop.flower.site.client import SiteClient
 from focoop.flower.site.home_model import (
     calibration_images,
     class_counts,
@@ -83,9 +83,9 @@ def keep(message: Message, context: Context) -> Message:
     return Message(RecordDict(), reply_to=message)
 
 
-def _asked(message: Message, context: Context) -> tuple[Party, Order]:
+def _asked(message: Message, context: Context) -> tuple[SiteClient, Order]:
     """Who is asked what; only about the last round of a run."""
-    party, order = Party.of(context), Order.read(message.content)
+    party, order = SiteClient.of(context), Order.read(message.content)
     party.check(order)
     trains = lookup(party.config.method.name).trains
     last = party.config.federation.rounds if trains else 0
@@ -94,18 +94,18 @@ def _asked(message: Message, context: Context) -> tuple[Party, Order]:
     return party, order
 
 
-def _shared(party: Party, scenario: Scenario, message: Message) -> Params:
+def _shared(party: SiteClient, scenario: Scenario, message: Message) -> Params:
     """The final tensors that the coordinator sent."""
     like = start(scenario.method, scenario.task, party.config.seed).shared
     down = party.config.federation.payload_down
     return received(message.content, down, like, scenario.task.device)
 
 
-def _file(party: Party, order: Order) -> Path:
+def _file(party: SiteClient, order: Order) -> Path:
     return party.state / order.key / "sketches" / f"{party.client:04d}.json"
 
 
-def _answered(party: Party, order: Order, shared: Params) -> SiteSketches | None:
+def _answered(party: SiteClient, order: Order, shared: Params) -> SiteSketches | None:
     """What this site told before; None where it was not asked yet, or of an earlier last round."""
     path = _file(party, order)
     try:
@@ -126,7 +126,7 @@ def _answered(party: Party, order: Order, shared: Params) -> SiteSketches | None
     return told
 
 
-def _keep_answer(party: Party, order: Order, shared: Params, told: SiteSketches) -> None:
+def _keep_answer(party: SiteClient, order: Order, shared: Params, told: SiteSketches) -> None:
     path = _file(party, order)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     asked = question(order, shared)

@@ -28,7 +28,7 @@ PLACES = ("device", "weights", "root")
 
 
 @dataclass(frozen=True)
-class Party:
+class SiteClient:
     """Client `client` of `clients`, as its Flower context describes it."""
 
     config: RunConfig
@@ -44,7 +44,7 @@ class Party:
     policy: Policy | None = None
 
     @classmethod
-    def of(cls, context: Context) -> "Party":
+    def of(cls, context: Context) -> "SiteClient":
         """Make a client of a node's own configuration and the run's.
 
         Args:

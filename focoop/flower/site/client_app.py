@@ -20,7 +20,7 @@ from focoop.flower.records import (
     update_content,
 )
 from focoop.flower.site import calibration, secure_rounds
-from focoop.flower.site.client import Party
+from focoop.flower.site.client import SiteClient
 from focoop.flower.site.guard import SiteApp
 from focoop.flower.sketch_records import KEEP_STEP, SKETCH_STEP
 from focoop.methods import Server
@@ -45,7 +45,7 @@ def hello(message: Message, context: Context) -> Message:
     Returns:
         The reply.
     """
-    party = Party.of(context)
+    party = SiteClient.of(context)
     scenario = party.scenario()
     about = ConfigRecord(
         {
@@ -90,7 +90,7 @@ def train(message: Message, context: Context) -> Message:
     Returns:
         The reply.
     """
-    party, order = Party.of(context), Order.read(message.content)
+    party, order = SiteClient.of(context), Order.read(message.content)
     party.check(order)
     scenario, client, round_index = party.scenario(), party.client, order.round_index
     schedule = replace(schedule_of(party.config, scenario), together=1)
@@ -126,7 +126,7 @@ def evaluate(message: Message, context: Context) -> Message:
     Returns:
         The reply.
     """
-    party, order = Party.of(context), Order.read(message.content)
+    party, order = SiteClient.of(context), Order.read(message.content)
     party.check(order)
     scenario, own = party.scenario(evaluation=True), party.client
     method, task, seed = scenario.method, scenario.task, party.config.seed

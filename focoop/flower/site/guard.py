@@ -34,7 +34,7 @@ from focoop.errors import (
     RunError,
 )
 from focoop.flower import settings
-from focoop.flower.journal import Journal, shown
+from focoop.flower.journal import Journal, printable
 from focoop.flower.records import CONFIG, RUN_FAILED, failed_by, outcome
 from focoop.flower.site.policy import Policy, PolicyFileError, Refusal, parties_of
 
@@ -93,7 +93,7 @@ def guarded(handle: Handler, message: Message, context: Context) -> Message:
         number = round_of(message.content)
         _note_outcome(journal, message.content)
         place = {} if number is None else {"round": number}
-        rounds = settings.told(context.run_config).get("federation.rounds")
+        rounds = settings.sent_settings(context.run_config).get("federation.rounds")
         journal.note("asked", **place, step=step, rounds=rounds)
         policy = Policy.read(str(node.get("policy", "")))
         policy.check_message(size(message.content))
@@ -145,7 +145,7 @@ def told_of(error: BaseException) -> str:
     '(a file) is damaged: remove it'
     """
     if isinstance(error, FederationError):
-        return shown(PATH.sub("(a file)", str(error)))
+        return printable(PATH.sub("(a file)", str(error)))
     if "OutOfMemory" in type(error).__name__:  # torch's, which is a RuntimeError
         return dict(KINDS)[MemoryError]
     return next((text for kind, text in KINDS if isinstance(error, kind)), OTHER)

@@ -16,7 +16,7 @@ from focoop.clip import LabelledFeatures
 from focoop.federation import start
 from focoop.fields import plain
 from focoop.flower.records import Order
-from focoop.flower.site.client import Party
+from focoop.flower.site.client import SiteClient
 from focoop.methods import Params
 from focoop.predict import (
     Calibration,
@@ -53,7 +53,7 @@ def model_folder(state: Path, key: str, client: int) -> Path:
 
 
 def home_model(
-    party: Party, scenario: Scenario, order: Order, shared: Params, held: Held | None = None
+    party: SiteClient, scenario: Scenario, order: Order, shared: Params, held: Held | None = None
 ) -> Model:
     """Make the model of this site: its own, and the global one where the method has it.
 
@@ -142,7 +142,9 @@ def class_counts(scenario: Scenario, client: int) -> Tensor:
     return torch.bincount(labels, minlength=len(scenario.task.classes))
 
 
-def _facts(party: Party, scenario: Scenario, order: Order, shared: Params, held: Held) -> Facts:
+def _facts(
+    party: SiteClient, scenario: Scenario, order: Order, shared: Params, held: Held
+) -> Facts:
     config, task, backbone = party.config, scenario.task, scenario.backbone
     classes = tuple(task.classes)
     names = [held[k][0] if k in held else f"site {k}" for k in range(party.clients)]

@@ -28,7 +28,7 @@ from focoop.flower.identity import read_site, sign
 from focoop.flower.mask_keys import Keys
 from focoop.flower.masking import Masker
 from focoop.flower.records import GLOBAL, METRICS, UPDATE, Order, to_arrays
-from focoop.flower.site.client import Party
+from focoop.flower.site.client import SiteClient
 from focoop.flower.site.peers import accept, peers_file
 from focoop.methods import ClientUpdate
 from focoop.runs import append, write
@@ -40,15 +40,15 @@ ATTEMPT = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Where a site keeps its part of the sum that `attempt` names."""
+class SumSecrets:
+    """The file of a site's secrets in the sum that `attempt` names."""
 
     path: Path
     round_index: int
     attempt: str
 
     @classmethod
-    def of(cls, party: Party, order: Order, content: RecordDict) -> "Kept":
+    def of(cls, party: SiteClient, order: Order, content: RecordDict) -> "SumSecrets":
         """Find the sum that a message is about.
 
         Args:
@@ -167,7 +167,7 @@ def _content(path: Path) -> bytes:
     return path.read_bytes() if path.is_file() else b""
 
 
-def file_of(party: Party, order: Order) -> Path:
+def file_of(party: SiteClient, order: Order) -> Path:
     """Return the file of a client's sums.
 
     Args:
@@ -180,7 +180,7 @@ def file_of(party: Party, order: Order) -> Path:
     return party.state / order.key / "sums" / f"{party.client:04d}.json"
 
 
-def forget(party: Party, order: Order) -> None:
+def forget(party: SiteClient, order: Order) -> None:
     """Remove what a sum has left that was never opened.
 
     Args:
@@ -200,8 +200,8 @@ def keys(message: Message, context: Context) -> Message:
     Returns:
         The reply.
     """
-    party, order = asked(message, context)
-    sum_state = Kept.of(party, order, message.content)
+    party, order = client_and_order(message, context)
+    sum_state = SumSecrets.of(party, order, message.content)
     masker = sum_state.load()
     if masker is None:
         sum_state.begin()
@@ -228,8 +228,8 @@ def shares(message: Message, context: Context) -> Message:
     Raises:
         FederationError: There are too few sites, or a key is not signed by its site.
     """
-    party, order = asked(message, context)
-    sum_state = Kept.of(party, order, message.content)
+    party, order = client_and_order(message, context)
+    sum_state = SumSecrets.of(party, order, message.content)
     record = record_of(message.content)
     masker, everyone = sum_state.need(), to_keys(record)
     if not all(0 <= client < party.clients for client in everyone):
@@ -244,7 +244,7 @@ def shares(message: Message, context: Context) -> Message:
     return answer(message, party, order, {f"package/{k}": package for k, package in sealed.items()})
 
 
-def least_parties(party: Party) -> int:
+def least_parties(party: SiteClient) -> int:
     """Return the fewest clients in a sum: the most of what the run and this site's policy ask.
 
     Args:
@@ -292,7 +292,7 @@ def sum_context(order: Order, attempt: str, arrays: Mapping[str, Array]) -> byte
 
 
 def masked_content(
-    party: Party,
+    party: SiteClient,
     order: Order,
     content: RecordDict,
     update: ClientUpdate,
@@ -313,7 +313,7 @@ def masked_content(
     Raises:
         FederationError: The sum has not begun, or there are too few sites.
     """
-    sum_state = Kept.of(party, order, content)
+    sum_state = SumSecrets.of(party, order, content)
     masker, record = sum_state.need(), record_of(content)
     packages = dict(numbered(record, "package"))
     vector, arrays = pack(update, by_class, party.clients), content.get(GLOBAL)
@@ -339,8 +339,8 @@ def open_shares(message: Message, context: Context) -> Message:
     Raises:
         FederationError: Too few have answered.
     """
-    party, order = asked(message, context)
-    sum_state = Kept.of(party, order, message.content)
+    party, order = client_and_order(message, context)
+    sum_state = SumSecrets.of(party, order, message.content)
     masker, alive = sum_state.need(), record_of(message.content).get("answered")
     if not isinstance(alive, list) or not all(type(client) is int for client in alive):
         raise FederationError("the message does not say who answered")
@@ -353,7 +353,7 @@ def open_shares(message: Message, context: Context) -> Message:
     return answer(message, party, order, values)
 
 
-def asked(message: Message, context: Context) -> tuple[Party, Order]:
+def client_and_order(message: Message, context: Context) -> tuple[SiteClient, Order]:
     """Read who is asked what, by a server of the same settings.
 
     Args:
@@ -366,14 +366,14 @@ def asked(message: Message, context: Context) -> tuple[Party, Order]:
     Raises:
         FederationError: The run has no secure sums.
     """
-    party, order = Party.of(context), Order.read(message.content)
+    party, order = SiteClient.of(context), Order.read(message.content)
     party.check(order)
     if not party.config.privacy.secure_sum:
         raise FederationError("this run has no secure sums")
     return party, order
 
 
-def answer(message: Message, party: Party, order: Order, values: dict[str, bytes]) -> Message:
+def answer(message: Message, party: SiteClient, order: Order, values: dict[str, bytes]) -> Message:
     """Make a reply of named bytes.
 
     Args:
