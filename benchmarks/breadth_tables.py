@@ -100,6 +100,35 @@ def gaps(cells: Cells, sets: Sequence[str], shots: Sequence[int]) -> str:
     return "\n".join([*parts, shown, *worst, ""])
 
 
+def trained(cells: Cells, sets: Sequence[str], shots: Sequence[int]) -> str:
+    """Statistics and trained methods in the mean over the cells that all of them have."""
+    groups = [(name, count) for name in sets for count in shots]
+    columns: dict[str, dict[str, tuple[float, float, int]]] = {}
+    common: list[tuple[str, int]] = []
+    for key, title in (("ausuc", "area"), ("own", "own"), ("all", "all")):
+        found = {group: means(cells, key, setting=group[0], shots=group[1]) for group in groups}
+        methods = {method for values in found.values() for method in values} - {"zeroshot"}
+        whole = {
+            group: values
+            for group, values in found.items()
+            if methods <= {method for method, one in values.items() if one[2] >= SEEDS}
+        }
+        if not whole or methods <= {*CLOSED, OURS}:
+            return ""
+        common = list(whole)
+        columns[title] = {
+            method: (fmean(values[method][0] for values in whole.values()), 0.0, 2)
+            for method in methods
+        }
+    said = ", ".join(f"{count}" for count in dict.fromkeys(count for _, count in common))
+    return (
+        f"## Federated statistics against federated prompts\n\nMeans over {len(common)} cells, "
+        f"{len({name for name, _ in common})} sets with {said} shots, {SEEDS} seeds each. Trained "
+        "methods have their presets, 25 rounds, and were run on a GPU.\n\n"
+        + table(columns).replace(" ± 0.0", "")
+    )
+
+
 def others(cells: Cells, names: Sequence[str]) -> str:
     """Settings beside the shots: partitions, unseen domains, unknown, new and late."""
     groups: list[tuple[str, Callable[[str], bool], tuple[tuple[str, str], ...]]] = [
@@ -194,9 +223,10 @@ def markdown(cells: Cells, sets: Sequence[str], shots: Sequence[int], names: Seq
     parts = [
         HEAD,
         gaps(cells, sets, shots),
+        trained(cells, sets, shots),
         by_shots(cells, sets, shots),
         far(cells, sets),
         others(cells, names),
         missing(cells, sets, shots, names),
     ]
-    return "\n".join(parts)
+    return "\n".join(filter(None, parts))

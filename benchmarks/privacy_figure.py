@@ -14,6 +14,7 @@ LOOKS = {
     "promptfl": ("PromptFL", "#009E73", "^", "-."),
     "focoop": ("FOCoOp", "#CC79A7", "D", ":"),
 }
+ATTACKED = ("focoop_plus", "fedlda")  # whose class means are attacked
 
 
 def curve(
@@ -29,15 +30,17 @@ def curve(
 
 
 def table(rows: Rows, setting: str) -> str:
-    """Markdown: own / all of every method by epsilon, and the attack."""
+    """Markdown: own / all of the methods by epsilon, and the attack on those of `ATTACKED`."""
     attack = {
-        name: curve(rows, setting, "fedlda", name, "attack")
+        (name, method): curve(rows, setting, method, name, "attack")
         for name in ("named", "closest", "chance")
+        for method in ATTACKED
     }
     curves = {
         method: [curve(rows, setting, method, name) for name in ("own", "all")] for method in LOOKS
     }
-    heads = [LOOKS[method][0] for method in LOOKS]
+    curves = {method: pair for method, pair in curves.items() if any(pair)}
+    heads = [LOOKS[method][0] for method in curves]
     lines = [f"| epsilon | {' | '.join(heads)} | member named | closest is a member |"]
     lines.append("|---|" + "---|" * (len(heads) + 2))
     every = {epsilon for pair in curves.values() for one in pair for epsilon in one}
@@ -47,10 +50,12 @@ def table(rows: Rows, setting: str) -> str:
             known = epsilon in own and epsilon in whole
             cells.append(f"{own[epsilon]:.1f} / {whole[epsilon]:.1f}" if known else "")
         for name in ("named", "closest"):
-            cells.append(f"{attack[name][epsilon]:.0f} %" if epsilon in attack[name] else "")
+            found = [attack[name, method].get(epsilon) for method in ATTACKED]
+            cells.append(" / ".join(f"{one:.0f}" for one in found if one is not None))
         lines.append(f"| {' | '.join(cells)} |")
-    if attack["chance"]:
-        lines.append(f"\nChance: 50 % and {fmean(attack['chance'].values()):.0f} %.")
+    chances = [one for method in ATTACKED for one in attack["chance", method].values()]
+    if chances:
+        lines.append(f"\nThe attack in percent; chance: 50 and {fmean(chances):.0f}.")
     return "\n".join(lines)
 
 
@@ -75,7 +80,7 @@ def figure(rows: Rows, setting: str, path: Path) -> None:
         ("closest", "closest is a member", "#E69F00", "P", "--"),
         ("chance", "chance of the latter", "#7f7f7f", "", ":"),
     ):
-        found = curve(rows, setting, "fedlda", name, "attack")
+        found = curve(rows, setting, ATTACKED[0], name, "attack")
         draw(axes[2], found, right, label, colour, marker, line)
     axes[2].set_title("attack on class means as they are sent (%)", fontsize=11)
     axes[2].set_ylim(0, 118)

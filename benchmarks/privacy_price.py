@@ -7,7 +7,7 @@ number of rounds: one for closed forms, `--rounds` for methods that train. S is 
 `CLIPS` on validation images at epsilon `CHOSEN_AT`, by own + all, with as many trials for every
 method; the rest is the method's preset, and class counts are sent as they are.
 
-The attack is on what leaves the clients of the closed form: the server holds all training images of
+The attack is on what leaves the clients of closed forms: the server holds all training images of
 a class, those behind the mean and others, and guesses by the cosine with the sent mean who is
 behind it. `named`: of a member and another image of its class, how often the member has the higher
 cosine (0.5: nothing is learned). `closest`: how often the closest image is a member.
@@ -157,7 +157,7 @@ def compute(given: argparse.Namespace, path: Path, rows: list[Row]) -> None:
     """All rows that are missing."""
     epsilons = [float(one) for one in given.epsilons.split(",")]
     for variant in parse_methods(given.methods) or []:
-        rounds = rounds_of(variant, given.rounds)
+        rounds, closed = rounds_of(variant, given.rounds), lookup(variant.name).closed_form
         clip = chosen_clip(path, rows, given.setting, variant, rounds, given.validation)
         for epsilon in (None, *epsilons):
             for seed in map(int, given.seeds.split(",")):
@@ -171,7 +171,7 @@ def compute(given: argparse.Namespace, path: Path, rows: list[Row]) -> None:
                         rows,
                         {"what": "price", **key, "rounds": rounds, "clip": clip, **found},
                     )
-                if variant.name == "fedlda" and same(rows, what="attack", **key) is None:
+                if closed and same(rows, what="attack", **key) is None:
                     found = attacked(given.setting, variant, clip, epsilon, seed)
                     keep(path, rows, {"what": "attack", **key, "clip": clip, **found})
 

@@ -5,7 +5,7 @@ from OAS (Chen et al., IEEE TSP 2010); `docs/model/focoop_plus.md` has what each
 
 A client tells sums of its images, the server makes one Gaussian model of all classes, and a client
 answers with it under its own prior. Nothing is trained and nothing is tuned:
-    Sigma = (1 - k) S + k tr(S)/D I, k = sqrt(rho)         S within classes, rho: OAS's shrinkage
+    Sigma = (1 - k) S + k tr(S)/D I, k = max(sqrt(rho), d)  S within classes, rho: OAS's shrinkage
     mu_c  = w_c m_c + (1 - w_c) p_c, w_c = n_c / (n_c + kappa)
     W(x)  = (x - m) Sigma^(-1/2),  B(x) = x T^(-1/2)
     answer argmax_c s cos(W(h) - u u.W(h), W(mu_c) - u u.W(mu_c)) + log pi_c   s -> `score_scale`
@@ -17,6 +17,9 @@ nothing, all means shrink alike and answers are those of the images. A class kno
 its prediction as its mean. pi is the client's prior, lambda -> `open_share` (`_prior.py`).
 u = unit(m Sigma^(-1/2)) is what all images have in common: images of a domain that nobody has seen
 are off along it, and without it all of them would look like the same classes.
+d is the shrinkage that differences between clients of the same classes ask for, as those of unlike
+domains or cameras (`_sums.between_clients`): what varies in one domain need not in the next. It is
+0 where clients have no class in common, and where secure sums hide them.
 The score asks two things: whether some class explains the image better than images at large do,
 whose shrunk second moment is T, and how far the image lies from all images, r the root of the mean
 square of |W| over training images.
