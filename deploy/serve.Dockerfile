@@ -6,10 +6,10 @@ FROM python:3.11-slim
 ARG PIP_EXTRA_INDEX_URL=""
 COPY . /src
 RUN pip install --no-cache-dir --compile "/src[serve]" && rm -rf /src \
-    && useradd --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin focoop
+    && useradd --uid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin focoop
 
 # Nothing is written: images are answered from memory. Mount the model, and the file of keys.
-USER focoop
+USER 10001
 WORKDIR /model
 ENV FOCOOP_CACHE=/nonexistent PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 EXPOSE 8080

@@ -23,9 +23,14 @@ def read_results(path: Path) -> Cells:
     Raises:
         RunError: The file is damaged.
     """
-    whole: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if SUM in whole and not is_intact(whole):
-        raise RunError(f"{path} is damaged or was edited: run focoop compare on its folder again")
+    try:
+        whole: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if SUM in whole and not is_intact(whole):
+            raise ValueError("its checksum differs")
+    except ValueError as error:
+        raise RunError(
+            f"{path} is damaged or was edited ({error}): make it again with focoop compare --no-run"
+        ) from error
     found: list[dict[str, Any]] = whole["cells"]
     return {
         (cell["setting"], cell["label"], cell["seed"]): columns(cell["summary"])

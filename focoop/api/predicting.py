@@ -46,7 +46,7 @@ def load_model(
         client: Number or name of the client that is asked where a call names none; None: the global
             model.
         device: A torch device; by default that of the run, or the CPU.
-        weights: The backbone's weights, where an exported model does not find them.
+        weights: The backbone's weights, where they are no longer where they were.
 
     Returns:
         The model. No image of the run's data is needed.
@@ -65,7 +65,7 @@ def load_model(
     if place.is_file() or (place / FILE).is_file():
         return read_model(place, client, device, weights)
     if (place / CONFIG).is_file():
-        return model_of_run(RunFolder.open(place), client, device)
+        return model_of_run(RunFolder.open(place).look_for_weights(weights), client, device)
     what = "is neither a run folder nor an exported model" if place.exists() else "does not exist"
     raise RunError(f"{place} {what}: give a folder of focoop run or of focoop export")
 
@@ -78,6 +78,7 @@ def calibrate(
     images: str | FeatureSet | None = None,
     from_test: bool = False,
     device: str | None = None,
+    weights: str | Path | None = None,
 ) -> Calibration:
     """Find from which score on a run's models answer `unknown`, and keep it in the run folder.
 
@@ -95,6 +96,7 @@ def calibrate(
         from_test: Take half of every client's test images in their place, where a run trains on all
             others. The promise holds, as training never saw them; but the run's own metrics did.
         device: A torch device; by default the run's.
+        weights: The backbone's weights, where they are no longer where they were.
 
     Returns:
         The calibration; it is written to `calibration.json`, where other clients' of the same round
@@ -108,8 +110,9 @@ def calibrate(
     if images is not None and client is None:
         raise ConfigError("say whose images these are: --client K, or --client global")
     if (Path(path) / FILE).is_file():
-        return _calibrate_export(Path(path), keep, client, images, device)
-    folder = RunFolder.open(path)
+        exported = read_model(Path(path), None, device, weights)
+        return _calibrate_export(exported, Path(path), keep, client, images)
+    folder = RunFolder.open(path).look_for_weights(weights)
     if images is not None:
         model = model_of_run(folder, None, device, calibrated=False)
         key = model.key(client)
@@ -178,7 +181,7 @@ def _calibrate_coordinated(
 
 
 def _calibrate_export(
-    path: Path, keep: float, client: Client, images: str | FeatureSet | None, device: str | None
+    model: Model, path: Path, keep: float, client: Client, images: str | FeatureSet | None
 ) -> Calibration:
     """Calibrate a client of an exported model, such as one whose classes were changed."""
     if images is None:
@@ -186,7 +189,6 @@ def _calibrate_export(
             f"{path} is an exported model and has no images: give labelled images that took no "
             "part in training (--images folder:PATH --client K)"
         )
-    model = read_model(path, None, device)
     key = model.key(client)
     before = model.calibration
     owned = _given(model, key, images)
@@ -204,6 +206,7 @@ def export(
     *,
     client: Client | Sequence[Client] = "global",
     onnx: bool = False,
+    weights: str | Path | None = None,
 ) -> Path:
     """Write the model of a run into a folder of its own: `model.safetensors` and its card.
 
@@ -212,6 +215,7 @@ def export(
         out: The folder, absent or empty, or one that holds an exported model.
         client: Number or name of a client, `global`, several of these, or `all`.
         onnx: Write `model.onnx` too, from pixels to the verdict, for the first of these clients.
+        weights: The backbone's weights, where they are no longer where they were.
 
     Returns:
         The folder.
@@ -219,14 +223,14 @@ def export(
     Raises:
         RunError: There is no such client, or the folder holds something else.
     """
-    model = load_model(path)
+    model = load_model(path, weights=weights)
     if client == "all" and "all" not in model.clients:
         folder = model.save(out)
     else:
         single = client is None or isinstance(client, int | str)
         folder = model.save(out, [client] if single else list(client))  # type: ignore[arg-type,list-item]
     if onnx:
-        saved = load_model(folder, device="cpu")
+        saved = load_model(folder, device="cpu", weights=weights)
         saved.to_onnx(folder / ONNX, client=GLOBAL if saved.keys[0] is None else saved.keys[0])
     return folder
 

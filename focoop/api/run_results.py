@@ -347,11 +347,12 @@ class Run:
 FRAMES = ("rounds", "clients", "traffic")
 
 
-def open_run(path: str | Path) -> Run:
+def open_run(path: str | Path, *, weights: str | Path | None = None) -> Run:
     """Open a run that was made before; no image and no backbone is needed for its metrics.
 
     Args:
         path: The run folder.
+        weights: The backbone's weights, where they are no longer where they were.
 
     Returns:
         The run.
@@ -359,7 +360,7 @@ def open_run(path: str | Path) -> Run:
     Raises:
         RunError: The folder holds no run, or one that cannot be read; the message says why.
     """
-    return Run(RunFolder.open(path))
+    return Run(RunFolder.open(path).look_for_weights(weights))
 
 
 def _array(tensor: Tensor) -> Array:

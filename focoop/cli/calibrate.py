@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from focoop.cli.screen import AsJson, Device, image_work, messages, out, print_json
+from focoop.cli.screen import AsJson, Device, Weights, image_work, messages, out, print_json
 
 if TYPE_CHECKING:
     from focoop.cli.display import Sheet
@@ -32,6 +32,7 @@ def calibrate(
     from_test: Annotated[
         bool, typer.Option("--from-test", help="Take half of the test images in their place.")
     ] = False,
+    weights: Weights = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
@@ -46,7 +47,13 @@ def calibrate(
 
     with image_work(messages()):
         found = find(
-            folder, keep=keep, client=client, images=images, from_test=from_test, device=device
+            folder,
+            keep=keep,
+            client=client,
+            images=images,
+            from_test=from_test,
+            device=device,
+            weights=weights,
         )
     exported = (folder / "model.safetensors").is_file()
     names = load_model(folder).clients if exported else open_run(folder).client_names

@@ -20,6 +20,7 @@ from focoop.cli.screen import (
     messages,
     out,
     print_json,
+    with_weights,
 )
 from focoop.errors import ConfigError
 
@@ -159,6 +160,7 @@ def show(
         Path | None, typer.Option(metavar="FILE.png", help="Also draw it with matplotlib.")
     ] = None,
     features: Features = None,
+    weights: Weights = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
@@ -169,7 +171,7 @@ def show(
     from focoop.api import notes_on_data, partition
     from focoop.cli.display import partition_table, plot_partition
 
-    config = load_config(file, overrides, device)
+    config = load_config(file, with_weights(overrides, weights), device)
     for note in notes_on_data(config, measured=False):
         say(note)
     with image_work(messages()):

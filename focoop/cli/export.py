@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from focoop.cli.screen import AsJson, messages, out, print_json
+from focoop.cli.screen import AsJson, Weights, messages, out, print_json
 
 
 def export(
@@ -34,6 +34,7 @@ def export(
     public: Annotated[
         bool, typer.Option("--public", help="With --push: a new repository is public.")
     ] = False,
+    weights: Weights = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a model that needs neither the run nor a text tower: model.safetensors and its card."""
@@ -41,7 +42,8 @@ def export(
     from focoop.api import load_model
 
     chosen = client or ["global"]
-    write(folder, target, client="all" if chosen == ["all"] else chosen, onnx=onnx)
+    who = "all" if chosen == ["all"] else chosen
+    write(folder, target, client=who, onnx=onnx, weights=weights)
     model = load_model(target)
     if model.calibration is None:
         messages().print(

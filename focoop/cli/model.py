@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from focoop.cli.screen import messages, out
+from focoop.cli.screen import Weights, messages, out
 from focoop.errors import RunError
 
 if TYPE_CHECKING:
@@ -41,11 +41,12 @@ def add_class(
     client: Annotated[
         str | None, typer.Option("--client", metavar="K", help="A client that holds it.")
     ] = None,
+    weights: Weights = None,
 ) -> None:
     """Add a class by its name alone, or by a few images."""
     from focoop.cli.predict import found_files
 
-    model = _opened(source, target)
+    model = _opened(source, target, weights)
     files = found_files(images, []) if images else None
     _written(model.with_class(name, files, client=client), target)
 
@@ -55,9 +56,10 @@ def drop_class(
     source: Source,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The class.")],
     target: Target,
+    weights: Weights = None,
 ) -> None:
     """Drop a class."""
-    _written(_opened(source, target).without_class(name), target)
+    _written(_opened(source, target, weights).without_class(name), target)
 
 
 @app.command("rename-class")
@@ -66,9 +68,10 @@ def rename_class(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The class.")],
     new: Annotated[str, typer.Argument(metavar="NEW", help="Its new name.")],
     target: Target,
+    weights: Weights = None,
 ) -> None:
     """Rename a class; thresholds stay as they are."""
-    _written(_opened(source, target).renamed(name, new), target)
+    _written(_opened(source, target, weights).renamed(name, new), target)
 
 
 @app.command("add-client")
@@ -86,9 +89,10 @@ def add_client(
             "--images", metavar="DATA", help="Its labelled images (folder:PATH), to be counted."
         ),
     ] = None,
+    weights: Weights = None,
 ) -> None:
     """Add a client that took no part: the global model, and what this client expects to see."""
-    model = _opened(source, target)
+    model = _opened(source, target, weights)
     _written(model.with_client(name, classes or (), images=images), target)
     messages().print(f"note: {name} is not calibrated, so that it never answers unknown")
 
@@ -106,12 +110,12 @@ def check(
     out().print(f"{folder}: {', '.join(whole)} as they were written")
 
 
-def _opened(source: Path, target: Path) -> Model:
+def _opened(source: Path, target: Path, weights: Path | None) -> Model:
     from focoop.api import load_model
 
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RunError(f"{target} is there already: choose another folder, nothing is overwritten")
-    return load_model(source)
+    return load_model(source, weights=weights)
 
 
 def _written(model: Model, target: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from focoop.cli.screen import messages, out
+from focoop.cli.screen import Weights, messages, out
 
 
 def report(
@@ -21,10 +21,13 @@ def report(
             help="Ask one model per method again, for histograms, ROC curves and near names."
         ),
     ] = True,
+    weights: Weights = None,
 ) -> None:
     """Write one self-contained HTML file about runs: tables, tests, curves and pictures."""
     from focoop.api import write_report
 
     told = messages().print
-    path = write_report(runs, file, details=details, told=lambda text: told(text, style="dim"))
+    path = write_report(
+        runs, file, details=details, told=lambda text: told(text, style="dim"), weights=weights
+    )
     out().print(f"{path} ({path.stat().st_size / 1e6:.1f} MB): open it in a browser", style="bold")

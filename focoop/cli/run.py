@@ -91,6 +91,7 @@ def evaluate(
         typer.Argument(metavar="RUN", help="A run folder.", autocompletion=completion.run_folder),
     ],
     features: Features = None,
+    weights: Weights = None,
     device: Device = None,
     test_only: Annotated[
         bool, typer.Option("--test-only", help="Neither open nor check the training images.")
@@ -110,7 +111,7 @@ def evaluate(
     from focoop.api import open_run
     from focoop.cli.display import clients_table
 
-    opened_run = open_run(folder)
+    opened_run = open_run(folder, weights=weights)
     with image_work(messages()):
         result = opened_run.evaluate(score=score, device=device, test_only=test_only)
     names = opened_run.client_names

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from focoop.cli.screen import Device, messages, out
+from focoop.cli.screen import Device, Weights, messages, out
 
 Models = Annotated[
     list[str] | None,
@@ -51,6 +51,7 @@ def serve(
     seconds: Annotated[
         float, typer.Option(min=0.1, help="Time to receive a request, and to answer it.")
     ] = 30.0,
+    weights: Weights = None,
     device: Device = None,
 ) -> None:
     """Answer images over HTTP, with a page at /: one of my classes, another site's, or unknown."""
@@ -89,6 +90,7 @@ def serve(
         limits=limits,
         device=device,
         open_share=open_share,
+        weights=weights,
         on_ready=tell_address,
     )
 

@@ -10,7 +10,17 @@ import typer
 
 from focoop.cli import completion
 from focoop.cli.keys import need_flower, site_key
-from focoop.cli.screen import AsJson, Device, Overrides, load_config, messages, out, print_json
+from focoop.cli.screen import (
+    AsJson,
+    Device,
+    Overrides,
+    Weights,
+    load_config,
+    messages,
+    out,
+    print_json,
+    with_weights,
+)
 from focoop.cli.site_status import LogJson, site_status, speaker
 from focoop.errors import ConfigError
 
@@ -95,6 +105,7 @@ def check(
         Path | None, typer.Option(metavar="DIR", help="State folder, to check too.")
     ] = None,
     policy: PolicyFile = None,
+    weights: Weights = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
@@ -107,7 +118,7 @@ def check(
         keys, file, classes = _unpacked(file, state)
     if classes is None:
         raise ConfigError("name the classes of the run with --classes, or give a join bundle")
-    config = load_config(file, overrides, device, own=True)
+    config = load_config(file, with_weights(overrides, weights), device, own=True)
     if keys is not None:
         check_keys(keys)
     if state is not None:
@@ -195,6 +206,7 @@ def join(
         Path, typer.Option(metavar="DIR", help="Where the site's private files are kept.")
     ] = STATE,
     policy: PolicyFile = None,
+    weights: Weights = None,
     device: Annotated[str | None, typer.Option(help="Torch device of this site.")] = None,
     report: Annotated[
         bool, typer.Option("--report", help="Send exact accuracies although updates are noised.")
@@ -219,11 +231,12 @@ def join(
         server = invitation_of(keys).server
         _look(data)
         check_keys(keys)
-        _check_apart(file, classes, keys, data, state, policy, device)
+        _check_apart(file, classes, keys, data, state, policy, device, weights)
     else:
         _look(data)
     assert keys is not None
-    _stay(server, keys, _node(keys, data, state, policy, device, report), state, bundled, log_json)
+    node = _node(keys, data, state, policy, device, weights, report)
+    _stay(server, keys, node, state, bundled, log_json)
 
 
 def _check_apart(
@@ -234,19 +247,27 @@ def _check_apart(
     state: Path,
     policy: Path | None,
     device: str | None,
+    weights: Path | None,
 ) -> None:
     """`focoop site check` in a process of its own: what it has loaded is not kept while we wait."""
     words = [str(file), "--classes", classes, "--keys", str(keys), "--data", data]
     words += ["--state", str(state)]
     words += ["--policy", str(policy)] if policy else []
     words += ["--device", device] if device else []
+    words += ["--weights", str(weights)] if weights else []
     done = subprocess.run([sys.executable, "-m", "focoop", "site", "check", *words])
     if done.returncode:
         raise typer.Exit(done.returncode)
 
 
 def _node(
-    keys: Path, data: str, state: Path, policy: Path | None, device: str | None, report: bool
+    keys: Path,
+    data: str,
+    state: Path,
+    policy: Path | None,
+    device: str | None,
+    weights: Path | None,
+    report: bool,
 ) -> dict[str, str | int | bool]:
     """What a site's node tells its app."""
     from focoop.flower import Policy, check_keys, policy_file, read_site
@@ -267,6 +288,8 @@ def _node(
         node["policy"] = str(own_policy)
     if device:
         node["device"] = device
+    if weights:
+        node["weights"] = str(weights.resolve())
     if report:
         node["report"] = True
     return node

@@ -6,6 +6,7 @@ in our own form, with what else is known of the model, and open_clip is not even
 """
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
@@ -25,7 +26,7 @@ from focoop.clip.base import Backbone, ImageFeatures
 from focoop.clip.text.tower import TextShape, TextTower
 from focoop.clip.tokenizer import Tokenizer
 
-FORMAT = 1
+FORMAT = 2
 PROJECTION = "patch projection"
 PLAIN = ("name", "logit_scale", "fingerprint", "image_fingerprint", "patch_kinds", "image_size")
 # Our tokenizer must agree on these before it stands in for the model's own.
@@ -118,14 +119,17 @@ def load_light(
         with safe_open(path, "pt") as file:
             told = (file.metadata() or {})["told"]
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            if (file.metadata() or {})["sum"] != _sum(told, tensors):
+            if (file.metadata() or {})["sum"] != _sum(path, told, tensors):
                 raise ValueError("its checksum differs")
         description = json.loads(told)
         return LightBackbone(description, tensors, weights, device)
-    except (OSError, SafetensorError, ValueError, KeyError, RuntimeError):
-        backbone = load_backbone(name, weights=weights, device=device)
-        _keep(backbone, path, probes)
-        return backbone
+    except FileNotFoundError:
+        pass
+    except (OSError, SafetensorError, ValueError, KeyError, RuntimeError) as error:
+        warnings.warn(f"{path} is damaged ({error}): it is made again", stacklevel=2)
+    backbone = load_backbone(name, weights=weights, device=device)
+    _keep(backbone, path, probes)
+    return backbone
 
 
 def _key(name: str, weights: Path | None) -> str:
@@ -151,11 +155,11 @@ def _keep(backbone: Backbone, path: Path, probes: Sequence[str]) -> None:
         tensors[PROJECTION] = backbone.patch_projection.detach().cpu().contiguous()
     try:
         told = json.dumps(description)
-        write_whole(path, save(tensors, {"told": told, "sum": _sum(told, tensors)}))
+        write_whole(path, save(tensors, {"told": told, "sum": _sum(path, told, tensors)}))
     except OSError:
         return  # the next process loads the whole model again
 
 
-def _sum(told: str, tensors: Mapping[str, Tensor]) -> str:
-    """A checksum of all that is kept."""
-    return checksum(told, *(tensor_sum(key, tensors[key]) for key in sorted(tensors)))
+def _sum(path: Path, told: str, tensors: Mapping[str, Tensor]) -> str:
+    """A checksum of all that is kept, and of the name of the file."""
+    return checksum(path.stem, told, *(tensor_sum(key, tensors[key]) for key in sorted(tensors)))

@@ -152,8 +152,9 @@ class FedOTP(Answering):
             raise MethodError("fedotp reads patch features: set data.with_patches=true")
         prompts = torch.stack([text.id, text.parts["local"]], dim=1)  # (C, 2, D)
         size = max(1, cells // max(1, patches.shape[1] * len(text.id) * 2))
+        whole = torch.compiler.is_compiling()  # a graph does not know how many images there are
         similarities = []
-        for some in torch.split(patches, size):
+        for some in [patches] if whole else torch.split(patches, size):
             similarity = torch.einsum("npd,crd->ncpr", some, prompts)
             plan = self.plan(1.0 - similarity, early=early).to(similarity.dtype)
             similarities.append((plan * similarity).sum(dim=(2, 3)))

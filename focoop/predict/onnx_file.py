@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from focoop.clip import Backbone, ImageFeatures
-from focoop.errors import MethodError, MissingExtra, RunError
+from focoop.errors import FocoopError, MethodError, MissingExtra, RunError
 from focoop.features import patch_kind_of
 from focoop.predict.calibration import GLOBAL, SiteCalibration
 from focoop.predict.deciding import probabilities
@@ -266,11 +266,20 @@ def _trace(graph: Graph, sample: Sample, path: Path, model: Model) -> None:
                 external_data=weights > WHOLE,
             )
     except Exception as error:  # the exporter raises what it likes
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = _reason(error)
         raise MethodError(
-            f"the method {model.facts.method} cannot be written as an ONNX graph, as its steps "
-            f"depend on the images: export the model without ONNX ({reason})"
+            f"this model of {model.facts.method} cannot be written as an ONNX graph ({reason}): "
+            "export it without ONNX"
         ) from error
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of an error, or of the one of ours that is behind it."""
+    behind: BaseException | None = error
+    while behind is not None and not isinstance(behind, FocoopError):
+        behind = behind.__cause__ or behind.__context__
+    text = str(behind or error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
 
 
 def _describe(onnx: ModuleType, path: Path, model: Model, graph: Graph) -> None:

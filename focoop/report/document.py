@@ -23,6 +23,7 @@ def write_report(
     *,
     details: bool = True,
     told: Told = lambda text: None,
+    weights: str | Path | None = None,
 ) -> Path:
     """Write a report about runs: tables with paired tests, curves, histograms, partition, traffic.
 
@@ -35,6 +36,7 @@ def write_report(
             precision-recall curves and the names near to prompts. Without it the runs' data is
             not opened.
         told: Is called with a line about every step that takes long.
+        weights: The backbone's weights, where they are no longer where the runs had them.
 
     Returns:
         The file.
@@ -52,6 +54,7 @@ def write_report(
         found: dict[str, Detection | str] = {}
         for label, records in rows.items() if details else ():
             told(f"asking {label} on {name} about its images")
+            records[0].folder.look_for_weights(weights)
             found[label] = _detection(records[0])
         anchor = f"s{number}"
         html, drawn = _setting(anchor, name, rows, found, out)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from focoop.caching import checksum
 from focoop.config import RunConfig
@@ -84,6 +84,20 @@ class RunReader:
     def base(self) -> Path:
         """Return the folder that relative paths of the configuration mean."""
         return base(self.path, self.manifest)
+
+    def look_for_weights(self, weights: str | Path | None) -> Self:
+        """Take the backbone's weights from elsewhere, for this reader alone.
+
+        Args:
+            weights: Their file or folder; None: where the run has them.
+
+        Returns:
+            The run itself; weights of another fingerprint are refused when they are loaded.
+        """
+        if weights is not None:
+            there = replace(self.config.backbone, weights=str(Path(weights).absolute()))
+            self.config = replace(self.config, backbone=there)
+        return self
 
     @property
     def names(self) -> Names | None:

@@ -125,13 +125,19 @@ class LoadedModel:
         return self._model.heat_map(image, label, client=GLOBAL if client is None else client)
 
 
-def load(path: Path, device: str | None = None, open_share: float | None = None) -> LoadedModel:
+def load(
+    path: Path,
+    device: str | None = None,
+    open_share: float | None = None,
+    weights: str | Path | None = None,
+) -> LoadedModel:
     """Load a run folder or an exported model.
 
     Args:
         path: The folder.
         device: Torch device; by default that of the run, or the CPU.
         open_share: Position of the dial where a request names none; None: as the method was set up.
+        weights: The backbone's weights, where they are no longer where they were.
 
     Returns:
         The model.
@@ -140,7 +146,8 @@ def load(path: Path, device: str | None = None, open_share: float | None = None)
         RunError: The folder holds neither.
     """
     if (path / CONFIG).is_file() and not (path / FILE).is_file():
-        return LoadedModel(model_of_run(RunFolder.open(path), device=device), open_share)
+        folder = RunFolder.open(path).look_for_weights(weights)
+        return LoadedModel(model_of_run(folder, device=device), open_share)
     if not path.is_file() and not (path / FILE).is_file():
         raise RunError(f"{path} holds no model: give a folder of focoop run or of focoop export")
-    return LoadedModel(read_model(path, device=device), open_share)
+    return LoadedModel(read_model(path, device=device, weights=weights), open_share)

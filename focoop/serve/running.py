@@ -29,6 +29,7 @@ def serve(
     limits: Limits | None = None,
     device: str | None = None,
     open_share: float | None = None,
+    weights: str | Path | None = None,
     on_ready: Callable[[str], None] = lambda address: None,
 ) -> None:
     """Serve models and the page until SIGTERM or SIGINT; what was taken is answered first.
@@ -44,6 +45,7 @@ def serve(
         device: Torch device of the backbone; by default that of the run, or the CPU.
         open_share: Position of the dial, 0 to 1, where a request names none; None: as each method
             was set up.
+        weights: The backbone's weights, where they are no longer where they were.
         on_ready: Told the address when the server listens.
 
     Raises:
@@ -61,7 +63,7 @@ def serve(
         )
     key_file = None if keys is None else KeyFile(keys)
     with _listening(host, port) as listener:
-        loaded = load_models(models, device, open_share)
+        loaded = load_models(models, device, open_share, weights)
         _run(Engine(loaded, limits), listener, host, key_file, runs, on_ready)
 
 
@@ -81,7 +83,10 @@ def require_extra() -> None:
 
 
 def load_models(
-    models: Sequence[str | Path], device: str | None = None, open_share: float | None = None
+    models: Sequence[str | Path],
+    device: str | None = None,
+    open_share: float | None = None,
+    weights: str | Path | None = None,
 ) -> dict[str, ServedModel]:
     """Load models by name.
 
@@ -89,6 +94,7 @@ def load_models(
         models: Paths, or `NAME=PATH`.
         device: Torch device; by default that of the run, or the CPU.
         open_share: Position of the dial where a request names none.
+        weights: The backbone's weights, where they are no longer where they were.
 
     Returns:
         The models, in the given order.
@@ -105,7 +111,7 @@ def load_models(
             name, path = Path(given).resolve().name, str(given)
         if name in loaded:
             raise ConfigError(f"two models are called {name!r}: give names, as in mine={path}")
-        loaded[name] = load(Path(path), device, open_share)
+        loaded[name] = load(Path(path), device, open_share, weights)
     return loaded
 
 

@@ -62,8 +62,12 @@ def test_other_weights_and_damage_are_noticed(weights: Path, tmp_path: Path) -> 
     load_light(NAME, weights=weights, cache_dir=tmp_path)
     assert isinstance(load_light(NAME, weights=weights, cache_dir=tmp_path), LightBackbone)
     (kept,) = set(tmp_path.glob("*.safetensors")) - {weights}
-    kept.write_bytes(kept.read_bytes()[:1000])
-    assert not isinstance(load_light(NAME, weights=weights, cache_dir=tmp_path), LightBackbone)
+    whole = kept.read_bytes()
+    for damaged in (whole[:1000], bytes([*whole[:-1], whole[-1] ^ 1])):
+        kept.write_bytes(damaged)
+        with pytest.warns(UserWarning, match="is damaged .*made again"):
+            made = load_light(NAME, weights=weights, cache_dir=tmp_path)
+        assert not isinstance(made, LightBackbone)
     assert isinstance(load_light(NAME, weights=weights, cache_dir=tmp_path), LightBackbone)
     weights.touch()
     assert not isinstance(load_light(NAME, weights=weights, cache_dir=tmp_path), LightBackbone)

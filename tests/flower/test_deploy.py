@@ -217,7 +217,7 @@ def test_the_compose_files_services_are_whole() -> None:
     check_command(words)
     assert words[words.index("--sites") + 1].split(",") == sites
     dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
-    assert dockerfile.count("\nUSER focoop\n") == 1 and 'ENTRYPOINT ["focoop"]' in dockerfile
+    assert dockerfile.count("\nUSER 10001\n") == 1 and 'ENTRYPOINT ["focoop"]' in dockerfile
 
 
 @pytest.mark.slow

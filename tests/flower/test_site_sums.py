@@ -49,9 +49,12 @@ def test_a_journal_names_damaged_lines(tmp_path: Path) -> None:
     with Journal(path) as journal:
         journal.note("left out", site="ghent", round=2)
     assert [event["event"] for event in events(path)] == ["left out", "ended"]
-    raw = path.read_bytes().replace(b"ghent", b"gheot")
-    path.write_bytes(raw)
-    assert [event["event"] for event in events(path)] == ["damaged", "ended"]
+    whole = path.read_bytes()
+    for place in range(0, whole.index(b"\n"), 7):
+        changed = [whole.replace(b"ghent", b"gheot"), whole[:place] + b"\x00" + whole[place + 1 :]]
+        for content in changed:
+            path.write_bytes(content)
+            assert [event["event"] for event in events(path)] == ["damaged", "ended"]
 
 
 def test_a_site_s_account_of_releases(tmp_path: Path) -> None:
@@ -69,6 +72,10 @@ def test_a_site_s_account_of_releases(tmp_path: Path) -> None:
     with pytest.raises(FederationError, match="has lost the line of its release"):
         site.ask(config, site.update(), 4)
     account.write_bytes(b"".join(lines))
+    kept.unlink()
+    with pytest.raises(FederationError, match="0000.safetensors is gone: .* Restore it"):
+        site.ask(config, site.update(), 4)
+    kept.write_bytes(release)
     flip(kept, len(release) - 9)
     with pytest.raises(FederationError, match="0000.safetensors is damaged .its checksum differs"):
         site.ask(config, site.update(), 4)

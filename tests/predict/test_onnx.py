@@ -1,5 +1,6 @@
 """ONNX files answer as the models they were made of."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,15 +10,15 @@ import torch
 from safetensors.torch import load_file
 
 import focoop
+from focoop.data import read_rgb
 from focoop.errors import MethodError, MissingExtra, RunError
 from focoop.methods import available
 from focoop.predict import VERDICTS, Model, onnx_file
 from tests.helpers import toy_backbone
 from tests.predict.test_model import calibrated, images, model_of
 
+SETS = ("cifar100", "dtd", "sun", "tinyimagenet")
 onnxruntime = pytest.importorskip("onnxruntime")
-# fedotp stops its transport when all images have converged: a loop that images decide.
-REFUSED = {"fedotp"}
 
 
 def toy_model(name: str, threshold: float = 0.1) -> Model:
@@ -104,11 +105,6 @@ def test_without_the_packages_the_extra_is_named(
 @pytest.mark.parametrize("name", list(available()))
 def test_every_method_from_pixels_to_verdicts(name: str, tmp_path: Path) -> None:
     model, path = toy_model(name), tmp_path / "model.onnx"
-    if name in REFUSED:
-        with pytest.raises(MethodError, match="cannot be written as an ONNX graph"):
-            model.to_onnx(path, client=0)
-        assert not list(tmp_path.iterdir())
-        return
     model.to_onnx(path, client=1)
     pixels = torch.randn(9, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     kind = "grid" if model.method.patch_kind else None
@@ -119,13 +115,22 @@ def test_every_method_from_pixels_to_verdicts(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_a_transport_of_too_many_iterations_is_refused(tmp_path: Path) -> None:
+    model = toy_model("fedotp")
+    config = dataclasses.replace(model.method.config, max_iterations=1000)  # type: ignore[type-var]
+    model.method = type(model.method)(config)
+    with pytest.raises(MethodError, match=r"max_iterations is 1000, .* export it without ONNX"):
+        model.to_onnx(tmp_path / "model.onnx", client=0)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
 @pytest.mark.shared
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_run_its_export_and_its_onnx_file_agree(tmp_path: Path) -> None:
     shared = Path(__file__).parents[3] / "shared" / "images"
-    files = sorted((shared / "cifar100").rglob("*.png"))[::7][:60]
-    files += sorted((shared / "dtd").rglob("*.jpg"))[:40]
-    assert len(files) == 100
+    files = [file for name in SETS for file in sorted((shared / name).rglob("*.*g"))][:10_000]
+    assert len(files) == 10_000
     settings = {"method.name": "focoop_plus", "federation.rounds": 1, "data.corrupted": []}
     focoop.run("demo", {**settings, "partition.shots": 8}, out=tmp_path / "run")
     focoop.calibrate(tmp_path / "run")
@@ -142,16 +147,27 @@ def test_a_run_its_export_and_its_onnx_file_agree(tmp_path: Path) -> None:
     decision = saved.to_onnx(tmp_path / "decision.onnx", pixels=False)
     # onnxruntime's kernels round float32 otherwise than torch's.
     assert same(own, answers_of(decision, features=pooled.numpy()), wanted) < 2e-5
-    # The whole path, of 100 image files.
-    from focoop.data import read_rgb
-
-    pixels = torch.stack([own.backbone.prepare(read_rgb(file)) for file in files])
-    parts = [answers_of(out / "model.onnx", pixels=one.numpy()) for one in pixels.split(20)]
-    found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    predicted = own.predict(files)
-    assert len({answer.verdict for answer in predicted}) == 3
-    difference = same(own, found, predicted)
-    assert difference < 1e-5, difference
+    # The whole path from image files: run, export and ONNX file.
+    session = onnxruntime.InferenceSession(str(out / "model.onnx"))
+    names = [output.name for output in session.get_outputs()]
+    verdicts, differences = set(), []
+    for first in range(0, len(files), 250):
+        some = files[first : first + 250]
+        pixels = torch.stack([own.backbone.prepare(read_rgb(file)) for file in some])
+        parts = [session.run(None, {"pixels": one.numpy()}) for one in pixels.split(25)]
+        found = dict(zip(names, map(np.concatenate, zip(*parts, strict=True)), strict=True))
+        predicted = own.predict(some)
+        again = saved.predict(some)
+        assert [a.top[0].label for a in again] == [a.top[0].label for a in predicted]
+        assert [a.verdict for a in again] == [a.verdict for a in predicted]
+        np.testing.assert_allclose(
+            [a.score for a in again], [a.score for a in predicted], rtol=1e-5, atol=1e-5
+        )
+        verdicts |= {answer.verdict for answer in predicted}
+        differences.append(same(own, found, predicted))
+    assert len(verdicts) == 3
+    print(f"{len(files)} images, scores differ by {max(differences):.2g} at most")
+    assert max(differences) < 1e-5, max(differences)
 
 
 @pytest.mark.slow

@@ -121,6 +121,12 @@ class Releases:
 
     def _load(self) -> Release | None:
         if not self.path.is_file():
+            told = [(line.get("run"), line.get("client")) for line in _account(self.state)]
+            if told.count((self.key, self.client)) > 1:  # one: stopped before it was kept
+                raise FederationError(
+                    f"{self.path} is gone: this site cannot tell what it has released. Restore "
+                    "it, or start a new run, whose releases are counted anew"
+                )
             return None
         try:
             tensors, about = read(self.path)

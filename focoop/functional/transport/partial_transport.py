@@ -19,6 +19,7 @@ from focoop.errors import ConfigError
 if TYPE_CHECKING:
     from torch import Tensor
 
+IN_A_GRAPH = 200  # iterations, each of which is some thirty nodes of an exported graph
 # How often `early` looks whether all problems have stopped: looking waits for the device.
 LOOK_EVERY = 5
 
@@ -111,6 +112,12 @@ def _scaled(
 
     log_v = before = torch.zeros_like(kernel[0])  # (R, ...)
     stopped = torch.zeros_like(kernel[0, 0], dtype=torch.bool)  # (...)
+    if torch.compiler.is_compiling():  # a graph holds every iteration, and cannot look at images
+        early = False
+        if max_iterations > IN_A_GRAPH:
+            raise ConfigError(
+                f"max_iterations is {max_iterations}, and a graph holds at most {IN_A_GRAPH}"
+            )
     for iteration in range(1, max_iterations + 1):
         update = log_b - torch.logsumexp(kernel + row_scaling(log_v), 0)
         # log sum_r |v - v_old|: v itself may be too large for its type.
