@@ -28,7 +28,16 @@ from focoop.data.unreadable import examine
 from focoop.experiments.answering import ANSWERS, answers_of, measure_answers, read_answers
 from focoop.features import FeatureSet, load_split, save_splits
 from focoop.features.encoding import encode
-from focoop.predict import CALIBRATION, CARD, FILE, ONNX, Model, check_sums, read_model
+from focoop.predict import (
+    CALIBRATION,
+    CARD,
+    FILE,
+    ONNX,
+    Model,
+    calibration_of,
+    check_sums,
+    read_model,
+)
 from focoop.runs import RunFolder
 from focoop.scenario.negatives_cache import remembered
 from focoop.seeds import numpy_generator, torch_generator
@@ -176,27 +185,27 @@ def run_kinds(run: Path, other: Path) -> Iterator[Kind]:
         own = [one for one in newest if one != file] if file in newest else []
         return [other / file.relative_to(run), *own]
 
-    yield Kind("clients/*", 300, newest, reads, others, evaluated)
+    yield Kind("clients/*", 150, newest, reads, others, evaluated)
     for name, cases in (
-        ("state.safetensors", 200),
-        ("metrics.jsonl", 200),
-        ("rounds.jsonl", 200),
-        ("manifest.json", 150),
-        ("config.toml", 100),
-        ("names.json", 100),
+        ("state.safetensors", 120),
+        ("metrics.jsonl", 100),
+        ("rounds.jsonl", 100),
+        ("manifest.json", 100),
+        ("config.toml", 80),
+        ("names.json", 80),
     ):
         yield Kind(name, cases, [run / name], reads, others, evaluated)
     back = [reading(partial(resume_run, run, before=True))]
-    yield Kind("state.before.safetensors", 40, [run / "state.before.safetensors"], back, others)
+    yield Kind("state.before.safetensors", 30, [run / "state.before.safetensors"], back, others)
     kept = [reading(partial(answers, run))]
-    yield Kind(ANSWERS, 60, [run / ANSWERS], kept, others)
+    yield Kind(ANSWERS, 20, [run / ANSWERS], kept, others)
 
 
 def model_kinds(root: Path, run: Path, other: Path) -> Iterator[Kind]:
     """Calibrations, exported models and the results of a grid."""
 
     def thresholds() -> Any:
-        found = focoop.load_model(run).calibration
+        found = calibration_of(RunFolder.open(run))
         assert found is not None, "no calibration"
         return found.to_json()
 
@@ -204,7 +213,7 @@ def model_kinds(root: Path, run: Path, other: Path) -> Iterator[Kind]:
         return [other / file.name]
 
     ways = (BIT, CUT, EXCHANGED)  # without one a model is not calibrated, and says so
-    yield Kind(CALIBRATION, 150, [run / CALIBRATION], [reading(thresholds)], others, ways=ways)
+    yield Kind(CALIBRATION, 120, [run / CALIBRATION], [reading(thresholds)], others, ways=ways)
     folders = [root / "model0", root / "model1"]
     for made, folder in zip((run, other), folders, strict=True):
         focoop.export(made, folder, client="all", onnx=True)
