@@ -38,7 +38,7 @@ def assert_optimal(cost: Tensor, tau: float, found: transport.DualPlan, rows: Te
     assert found.converged
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     rows=st.integers(1, 12),
     columns=st.integers(1, 40),
