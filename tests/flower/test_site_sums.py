@@ -10,7 +10,7 @@ from focoop.caching import sealed
 from focoop.errors import FederationError, RunError
 from focoop.flower.journal import Journal, events
 from focoop.flower.server.spares import secret_seed
-from focoop.flower.site.releases import LEDGER, released
+from focoop.flower.site.releases import LEDGER, Releases, released
 from focoop.flower.site.secure_rounds import SumSecrets
 from focoop.flower.site.status import read_status
 from focoop.runs import PrivateStore
@@ -75,6 +75,10 @@ def test_a_site_s_account_of_releases(tmp_path: Path) -> None:
     kept.unlink()
     with pytest.raises(FederationError, match="0000.safetensors is gone: .* Restore it"):
         site.ask(config, site.update(), 4)
+    other = kept.with_name("0001.safetensors")
+    other.write_bytes(release)
+    with pytest.raises(FederationError, match="0001.safetensors is damaged .it is of another"):
+        Releases(site.state, KEY, 1)._load()
     kept.write_bytes(release)
     flip(kept, len(release) - 9)
     with pytest.raises(FederationError, match="0000.safetensors is damaged .its checksum differs"):

@@ -65,6 +65,11 @@ class Releases:
         """Return the file of the last release."""
         return self.state / self.key / "releases" / f"{self.client:04d}.safetensors"
 
+    @property
+    def _whose(self) -> str:
+        """Whose releases these are, so that no other client's file is taken for them."""
+        return f"{self.key}/{self.client}"
+
     def release(
         self, privacy: Privacy, order: Order, update: ClientUpdate, received: Params
     ) -> ClientUpdate:
@@ -134,6 +139,8 @@ class Releases:
                 raise ValueError("its checksum differs")
             if int(about.get("format", FORMAT)) > FORMAT:
                 raise FederationError(newer_format(self.path, int(about["format"]), FORMAT))
+            if about.get("whose", self._whose) != self._whose:
+                raise ValueError("it is of another client or run")
             if about.get(SUM, "") and about["account"] not in accounts(self.state):
                 raise ValueError(f"{LEDGER} has lost the line of its release")
             shared = {n.removeprefix(SHARED): v for n, v in tensors.items() if n != COUNTS}
@@ -152,6 +159,7 @@ class Releases:
         tensors[COUNTS] = update.class_counts
         about = {
             "format": str(FORMAT),
+            "whose": self._whose,
             "round": str(release.round_index),
             "asked": release.asked,
             "settings": release.settings,
