@@ -32,7 +32,7 @@ from flwr.supernode.fleet_http_connection import http_request_response
 from focoop.flower.deploy.supervise import keep
 from focoop.flower.identity import read_site
 from focoop.flower.in_process import CLIENT_RAISED, identify
-from focoop.flower.parcel import opened
+from focoop.flower.parcel import parcel_content
 from focoop.flower.records import Order
 from focoop.flower.site import client_app
 from focoop.flower.site.policy import policy_file
@@ -90,7 +90,7 @@ class LightNode(threading.Thread):
         message = inflate_object_from_contents(head.metadata.message_id, contents)
         assert isinstance(message, Message)
         message.metadata.__dict__["_message_id"] = head.metadata.message_id
-        message.content = opened(message.content)
+        message.content = parcel_content(message.content)
         info = self.get_run(run)
         settings = get_fused_config_from_fab(self.get_fab(info.fab_hash, run).content, info)
         context = Context(run, self.id, dict(self.node), RecordDict(), settings)

@@ -38,7 +38,7 @@ contents = st.dictionaries(
 def test_what_is_packed_comes_out_to_the_bit(content: RecordDict) -> None:
     wrapped = parcel.packed(content)
     assert parcel.is_parcel(wrapped) and len(wrapped) == 1
-    found = parcel.opened(wrapped)
+    found = parcel.parcel_content(wrapped)
     assert list(found) == list(content)
     for name, record in content.items():
         assert type(found[name]) is type(record) and list(found[name]) == list(record)
@@ -56,7 +56,7 @@ def test_what_is_packed_comes_out_to_the_bit(content: RecordDict) -> None:
 def test_bytes_of_nobody_are_opened_or_refused(data: bytes) -> None:
     content = RecordDict({parcel.PARCEL: ConfigRecord({parcel.BYTES: data})})
     try:
-        assert isinstance(parcel.opened(content), RecordDict)
+        assert isinstance(parcel.parcel_content(content), RecordDict)
     except FederationError as error:
         assert "parcel" in str(error)
 
@@ -67,12 +67,12 @@ def test_bytes_of_nobody_are_opened_or_refused(data: bytes) -> None:
 )
 def test_a_parcel_without_bytes_is_refused(record: Any) -> None:
     with pytest.raises(FederationError, match="without content"):
-        parcel.opened(RecordDict({parcel.PARCEL: record}))
+        parcel.parcel_content(RecordDict({parcel.PARCEL: record}))
 
 
 def test_large_content_travels_as_flower_sends_it() -> None:
     content = RecordDict({"a": to_arrays({"x": torch.zeros(parcel.MOST_BYTES // 4)})})
-    assert parcel.packed(content) is content and parcel.opened(content) is content
+    assert parcel.packed(content) is content and parcel.parcel_content(content) is content
 
 
 def message(content: RecordDict) -> Message:
@@ -92,7 +92,7 @@ def test_a_site_answers_the_way_it_was_asked() -> None:
         assert asked.content["a"] == {"round": 3} and more == ["context", "run", "fab"]
         wrapping.push(None, message(content), None)
         assert parcel.is_parcel(sent[0]) is parcel.is_parcel(order)
-        assert parcel.opened(sent[0])["a"] == {"round": 3}
+        assert parcel.parcel_content(sent[0])["a"] == {"round": 3}
 
 
 def test_a_damaged_order_reaches_the_app_which_refuses_it() -> None:
