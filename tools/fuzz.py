@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -34,10 +35,12 @@ from focoop import caching
 from focoop.config import RunConfig, from_dict, parse_override, read_toml, to_dict, to_toml
 from focoop.config import merge as merged
 from focoop.errors import FocoopError
+from focoop.scenario import cost
 from tools.fuzz_cases import CLASSES, DIM, KINDS, STRATEGIES, Case, whole_files
 from tools.promises import Promise, write_promise
 
 PATIENCE = 20.0  # seconds of a processor that a case may take
+SMALL_MEMORY = 10**9
 WAIT = 120.0  # seconds by the clock, on a machine that others use too
 
 
@@ -95,7 +98,9 @@ class Ground:
         how: Literal["told", "done", "fault"] = "done"
         report = ""
         try:
-            with warnings.catch_warnings(), limited(PATIENCE):
+            # Settings that a small machine has no memory for are refused, not tried.
+            small = mock.patch.object(cost, "free_memory", lambda: SMALL_MEMORY)
+            with warnings.catch_warnings(), limited(PATIENCE), small:
                 warnings.simplefilter("ignore")
                 self._try(case)
         except FocoopError as error:
@@ -337,6 +342,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.docs:
         promise, how = ROWS["train" if given.train else given.kinds[0]]
         happened = f"{counts['told']:,} refused with a message, {counts['done']:,} accepted"
+        if given.kinds == ["commands"]:  # their exit codes say which
+            happened = f"{counts['done']:,} ended with a result or a message"
         command = f"python tools/fuzz.py --kinds {given.kinds[0]}{' --train' * given.train}"
         command += f" --cases {counts.total()} --seed {seed}"
         broken = counts["traceback"] + counts["hang"]

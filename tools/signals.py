@@ -33,6 +33,8 @@ LIMIT = 10.0  # seconds a command may take to end
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 MARK = "FOCOOP_SIGNAL_CASE"  # a variable by which all processes of a case are found
 TRAINED = ("--set=negatives.count=2", "--set=method.name=promptfl")
+NAMES = ("run", "compare", "tune", "evaluate", "features", "demo", "serve")
+NAMES += ("federation start", "site join")
 Process = subprocess.Popen[str]
 
 
@@ -78,7 +80,7 @@ def start(words: Sequence[str], folder: Path, mark: str = "") -> Process:
 
 def wait_until_watching(process: Process) -> None:
     """Wait for the first line of focoop: Python itself sets no handler for SIGHUP."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     status = Path(f"/proc/{process.pid}/status")
     while time.monotonic() < end and process.poll() is None:
         caught = next(row for row in status.read_text().splitlines() if row.startswith("SigCgt"))
@@ -204,7 +206,7 @@ def commands(folder: Path) -> dict[str, Command]:
             + ("--out", "tune-{n}")
         ),
         "evaluate": Command(("evaluate", "done"), 4.0),
-        "encode": Command(("features", "demo:cifar100"), 4.0),
+        "features": Command(("features", "demo:cifar100"), 4.0),
         "demo": Command(("demo", "--set=partition.clients=2", "--out", "demo-{n}"), 12.0),
         "serve": Command(("serve", "done", "--port", "0"), 10.0, serves=True),
         "federation start": Command(("federation", "start", "fed", *listen), 15.0),
@@ -269,7 +271,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--cases", type=int, default=90)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", nargs="+", default=[], help="names of commands")
+    parser.add_argument("--only", nargs="+", default=[], choices=NAMES, help="these commands")
     parser.add_argument("--docs", type=Path, help="write the counts into this page")
     given = parser.parse_args()
     counts, longest = Counter[str](), 0.0
@@ -285,14 +287,16 @@ def main() -> int:
     if given.docs:
         happened = f"{counts['stopped']:,} ended, the slowest after {longest:.1f} s; "
         happened += f"{counts['done']:,} were done before"
+        only = "".join(f" '{name}'" if " " in name else f" {name}" for name in given.only)
+        only = f" --only{only}" if only else ""
         row = Promise(
-            "A signal ends a command: one line, the right exit code, no process left, within 10 s",
-            "SIGINT, SIGTERM, SIGHUP at random moments of run, compare, tune, evaluate, features, "
-            "demo, serve, federation start, site join",
+            f"A signal ends {', '.join(given.only) or 'a command'}: one line, the right exit code, "
+            "no process left, within 10 s",
+            f"SIGINT, SIGTERM, SIGHUP at random moments of {', '.join(given.only or NAMES)}",
             counts.total(),
             happened,
             counts["broken"],
-            f"python tools/signals.py --cases {given.cases} --seed {given.seed}",
+            f"python tools/signals.py --cases {given.cases} --seed {given.seed}{only}",
         )
         write_promise(given.docs, row)
     return 1 if counts["broken"] else 0

@@ -31,21 +31,25 @@ sys.path.insert(0, str(ROOT))
 
 from tools.flower_hosts import Federation, Network, family, small  # noqa: E402
 from tools.soak_costs import sweep  # noqa: E402
-from tools.soak_judge import judge  # noqa: E402
+from tools.soak_judge import WARM_UP, judge  # noqa: E402
 
 CLASSES = ("apple", "boat")
+LEAVE = 10.0  # seconds in which all processes of a stopped party must have ended
 EACH = 5  # training images of a class at each client
-PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def look(pid: int) -> dict[str, int]:
-    """Memory, descriptors, threads and processes of a process and its descendants."""
-    found = dict.fromkeys(("rss", "descriptors", "threads", "processes", "written", "ticks"), 0)
+    """Memory, descriptors, threads and processes of a process and its descendants.
+
+    Memory is what they took for themselves, shared pages divided among those that share them. Pages
+    of files do not count: the system takes them back as it likes.
+    """
+    found = dict.fromkeys(("memory", "descriptors", "threads", "processes", "written", "ticks"), 0)
     for one in family(pid):
         folder = Path(f"/proc/{one}")
         try:
             facts = {
-                "rss": int((folder / "statm").read_text().split()[1]) * PAGE,
+                "memory": 1024 * sum(_kilobytes(folder / "smaps_rollup", "Pss_Anon", "SwapPss")),
                 "descriptors": len(os.listdir(folder / "fd")),
                 "threads": len(os.listdir(folder / "task")),
                 "processes": 1,
@@ -57,6 +61,20 @@ def look(pid: int) -> dict[str, int]:
         for name, value in facts.items():
             found[name] += value
     return found
+
+
+def alive(pid: int) -> bool:
+    """Return whether a process is there and has not ended."""
+    try:
+        return _after_name(Path(f"/proc/{pid}/stat"))[0] != "Z"
+    except OSError:
+        return False
+
+
+def _kilobytes(rollup: Path, *names: str) -> list[int]:
+    """Values of some lines of a process's memory."""
+    lines = [line.split() for line in rollup.read_text().splitlines()]
+    return [int(line[1]) for line in lines if line[0].rstrip(":") in names]
 
 
 def _after_name(stat: Path) -> list[str]:
@@ -279,7 +297,9 @@ def flower(
             everyone = family(server.pid)
             server.send_signal(signal.SIGTERM)
             code = server.wait(60)
-            left = [pid for pid in everyone if Path(f"/proc/{pid}").exists()]
+            end = time.monotonic() + LEAVE
+            while (left := [pid for pid in everyone if alive(pid)]) and time.monotonic() < end:
+                time.sleep(0.1)
             if code != 143 or left:
                 raise RuntimeError(f"stopped, the coordinator ended with {code} and left {left}")
         finally:
@@ -296,6 +316,7 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=1000, help="of the simulator")
     parser.add_argument("--rounds", type=int, default=500, help="of the simulator")
     parser.add_argument("--every", type=float, default=5.0, help="seconds between samples")
+    parser.add_argument("--warm-up", type=float, default=WARM_UP, help="share of rounds left out")
     parser.add_argument("--judge", type=Path, metavar="RAW", help="judge samples of an earlier run")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs" / "reliability")
     given = parser.parse_args()
@@ -314,7 +335,7 @@ def main() -> int:
     else:
         method, share = ("fedncm", 1.0) if given.part == "everyone" else ("promptfolio", 0.1)
         samples = simulator(folder, method, given.clients, given.rounds, share, given.every)
-    return 0 if judge(given.part, command, samples, given.docs) else 1
+    return 0 if judge(given.part, command, samples, given.docs, given.warm_up) else 1
 
 
 if __name__ == "__main__":

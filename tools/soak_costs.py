@@ -2,7 +2,7 @@
 
 A part of `tools/soak.py`. Each number of clients runs in a process of its own, on features of two
 classes, with all clients in every round and all files of a run written. Seconds are those of a
-processor. Costs by rounds are read from the samples of the long run of 1,000 clients.
+processor. Costs by rounds are read from the samples of the simulator's long run.
 """
 
 import json
@@ -82,10 +82,10 @@ def sweep(folder: Path, settings_of: Settings, docs: Path) -> None:
             for name in ("seconds", "bytes")
         }
         found[method] = {"rows": rows, f"exponents_from_{LARGE}_clients": powers}
-    path = docs / "soak-everyone.json"
+    path = docs / "soak-simulator.json"
     if path.exists():
         found["rounds"] = by_rounds(json.loads(path.read_text(encoding="utf-8"))["samples"])
-    (docs / "costs.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    (docs / "costs.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
     draw(found, docs / "costs.svg")
     print(json.dumps({key: value for key, value in found.items() if key != "rounds"}))
 
@@ -128,18 +128,21 @@ def draw(found: dict[str, Any], path: Path) -> None:
             axes.loglog(xs, ys, "o-", ms=3, label=f"{method}: exponent {power:.2f}")
         axes.set_xticks(list(CLIENTS), [str(clients) for clients in CLIENTS])
         axes.minorticks_off()
-        axes.set(xlabel="participants", title=f"{'MB' if unit > 1 else name} of a round")
+        axes.set(
+            xlabel="participants",
+            title="MB written in a round" if unit > 1 else "seconds of a round",
+        )
         axes.legend(fontsize=7)
     if "rounds" in found:
         rounds = found["rounds"]
         for axes, name, unit in ((places[1, 0], "seconds", 1.0), (places[1, 1], "kilobytes", 1e3)):
             power = rounds["exponents"]["seconds" if name == "seconds" else "bytes"]
             ys = [value / unit for value in rounds[name]]
-            axes.plot(rounds["round"], ys, label=f"1,000 participants: exponent {power:.2f}")
+            axes.plot(
+                rounds["round"], ys, label=f"100 of 1,000 clients a round: exponent {power:.2f}"
+            )
             title = "seconds up to a round" if unit == 1.0 else "MB written up to a round"
             axes.set(xlabel="round", title=title, xlim=(0, None), ylim=(0, None))
             axes.legend(fontsize=7)
-    for axes in places.flat:
-        axes.grid(alpha=0.3)
     figure.tight_layout()
     save_small(figure, path)

@@ -16,16 +16,28 @@ from typing import Any
 
 WARM_UP = 0.2  # share of the rounds that do not count: caches and allocators fill
 PAIRS = 400  # samples that a slope is made from
-KEPT, DRAWN = 110, 70  # samples that are written down, and drawn
+KEPT, DRAWN = 110, 60  # samples that are written down, and drawn
 BOUNDS = {  # how much a thousand rounds may add
-    "rss": 20.0,  # MiB
+    "memory": 20.0,  # MiB
     "descriptors": 2.0,
     "threads": 2.0,
     "processes": 1.0,
 }
-UNITS = {"rss": "MiB", "descriptors": "descriptors", "threads": "threads", "processes": "processes"}
+UNITS = {
+    "memory": "MiB",
+    "descriptors": "descriptors",
+    "threads": "threads",
+    "processes": "processes",
+}
 LIMIT = 30_000  # bytes of a result
 TICK = 100.0  # of a processor's second in /proc
+SMALLER = (  # what a drawing does without, by tag
+    (r"^<g [^>]*id=\"[^>]*>", "<g>"),
+    (r"font-family: [^;\"]*;? ?", ""),
+    (r" transform=\"rotate\(-?0 [^\"]*\"", ""),
+    (r"^(<use [^>]*) style=\"[^\"]*\"", r"\1"),
+    (r"^<svg ", '<svg font-family="sans-serif" '),
+)
 Sample = dict[str, Any]
 
 
@@ -95,11 +107,12 @@ def groups_of(sample: Sample) -> list[str]:
     return [name for name, value in sample.items() if isinstance(value, dict)]
 
 
-def fits(samples: list[Sample]) -> list[Fit]:
+def fits(samples: list[Sample], warm_up: float = WARM_UP) -> list[Fit]:
     """Fit lines to the samples after the warm-up.
 
     Args:
         samples: All samples.
+        warm_up: Share of the rounds that are left out.
 
     Returns:
         A line for each group and measure.
@@ -108,14 +121,14 @@ def fits(samples: list[Sample]) -> list[Fit]:
         ValueError: There are too few rounds to say anything.
     """
     last = samples[-1]["round"]
-    late = [one for one in samples if WARM_UP * last <= one["round"] and one["round"] > 0]
+    late = [one for one in samples if warm_up * last <= one["round"] and one["round"] > 0]
     if last < 10 or len(late) < 8:
         raise ValueError(f"{last} rounds and {len(late)} samples after the warm-up are too few")
     found = []
     for group in groups_of(samples[0]):
         rounds = [float(one["round"]) for one in late]
         for measure in BOUNDS:
-            unit = 2**20 if measure == "rss" else 1
+            unit = 2**20 if measure == "memory" else 1
             values = [one[group][measure] / unit for one in late]
             slope, middle = slope_of(rounds, values), statistics.median(values)
             start = middle - slope * statistics.median(rounds)
@@ -134,7 +147,7 @@ def thinned(samples: list[Sample]) -> Sample:
     }
     for group in groups_of(samples[0]):
         columns[group] = {
-            "rss_mib": [round(one[group]["rss"] / 2**20, 1) for one in few],
+            "memory_mib": [round(one[group]["memory"] / 2**20, 1) for one in few],
             **{
                 name: [one[group][name] for one in few]
                 for name in ("descriptors", "threads", "processes")
@@ -146,7 +159,9 @@ def thinned(samples: list[Sample]) -> Sample:
     return columns
 
 
-def judge(part: str, command: str, samples: list[Sample], folder: Path) -> bool:
+def judge(
+    part: str, command: str, samples: list[Sample], folder: Path, warm_up: float = WARM_UP
+) -> bool:
     """Write the verdict and the drawing of a part into a folder, and print the verdict.
 
     Args:
@@ -154,13 +169,15 @@ def judge(part: str, command: str, samples: list[Sample], folder: Path) -> bool:
         command: What makes it again.
         samples: All samples.
         folder: Where `soak-PART.json` and `soak-PART.svg` go.
+        warm_up: Share of the rounds that are left out.
 
     Returns:
         Whether all is flat.
     """
-    found = fits(samples)
+    found = fits(samples, warm_up)
     result = {
         "command": command,
+        "warm_up": warm_up,
         "rounds": samples[-1]["round"],
         "seconds": round(samples[-1]["seconds"]),
         "verdict": "flat" if all(fit.flat for fit in found) else "growing",
@@ -179,7 +196,7 @@ def judge(part: str, command: str, samples: list[Sample], folder: Path) -> bool:
         raise ValueError(f"{len(text)} bytes are too many for a result")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"soak-{part}.json").write_text(text + "\n", encoding="utf-8")
-    draw(samples, found, folder / f"soak-{part}.svg")
+    draw(samples, found, folder / f"soak-{part}.svg", warm_up)
     for fit in found:
         print(
             f"{fit.group}: {fit.middle:.1f} {UNITS[fit.measure]}, {fit.slope:+.2f} in 1,000 rounds "
@@ -189,7 +206,7 @@ def judge(part: str, command: str, samples: list[Sample], folder: Path) -> bool:
     return result["verdict"] == "flat"
 
 
-def draw(samples: list[Sample], found: list[Fit], path: Path) -> None:
+def draw(samples: list[Sample], found: list[Fit], path: Path, warm_up: float) -> None:
     """Draw memory with its fitted lines, descriptors, the folder, and seconds per round."""
     import matplotlib as mpl
 
@@ -204,13 +221,13 @@ def draw(samples: list[Sample], found: list[Fit], path: Path) -> None:
     (memory, handles), (size, pace) = places
     for number, group in enumerate(groups_of(samples[0])):
         colour = f"C{number}"
-        memory.plot(rounds, [one[group]["rss"] / 2**20 for one in few], lw=0.6, c=colour)
-        fit = next(one for one in found if (one.group, one.measure) == (group, "rss"))
-        ends = [WARM_UP * rounds[-1], rounds[-1]]
+        memory.plot(rounds, [one[group]["memory"] / 2**20 for one in few], lw=0.6, c=colour)
+        fit = next(one for one in found if (one.group, one.measure) == (group, "memory"))
+        ends = [warm_up * rounds[-1], rounds[-1]]
         line = [fit.start + fit.slope / 1000 * end for end in ends]
         label = f"{group}: {fit.slope:+.1f} MiB in 1,000 rounds"
         memory.plot(ends, line, c=colour, label=label)
-        handles.plot(rounds, [one[group]["descriptors"] for one in few], c=colour, label=group)
+        handles.plot(rounds, [one[group]["descriptors"] for one in few], c=colour)
         handles.plot(rounds, [one[group]["threads"] for one in few], ":", c=colour)
     size.plot(rounds, [one["folder"] / 1e6 for one in few])
     steps = [
@@ -224,16 +241,14 @@ def draw(samples: list[Sample], found: list[Fit], path: Path) -> None:
     size.set(title="run folder (MB)", xlabel="round", ylim=(0, None))
     pace.set(title="seconds per round", xlabel="round", ylim=(0, None))
     memory.legend(fontsize=6, loc="lower right")
-    handles.legend(fontsize=6, loc="lower right")
     for axes in places.flat:
-        axes.grid(alpha=0.3)
         axes.locator_params(nbins=5)
     figure.tight_layout()
     save_small(figure, path)
 
 
 def save_small(figure: Any, path: Path) -> None:
-    """Save a drawing as SVG without comments and with coordinates of one digit: half the bytes.
+    """Save a drawing as SVG without comments, with coordinates of one digit: half the bytes.
 
     Args:
         figure: The drawing; it is closed.
@@ -241,10 +256,15 @@ def save_small(figure: Any, path: Path) -> None:
     """
     import matplotlib.pyplot as plt
 
+    def small(tag: "re.Match[str]") -> str:
+        text = tag.group()
+        for pattern, instead in SMALLER:
+            text = re.sub(pattern, instead, text)
+        return re.sub(r"-?\d+\.\d{2,}", lambda found: f"{float(found.group()):.1f}", text)
+
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     plt.close(figure)
     plain = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text.getvalue(), flags=re.DOTALL)
-    small = re.sub(r"-?\d+\.\d{2,}", lambda found: f"{float(found.group()):.1f}", plain)
-    lines = [line.strip() for line in small.splitlines() if line.strip()]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    lines = [line.strip() for line in re.sub(r"<[^>]*>", small, plain).splitlines()]
+    path.write_text("\n".join(line for line in lines if line) + "\n", encoding="utf-8")

@@ -77,8 +77,8 @@ class Sums:
 class Ledger:
     """The lines of a run's rounds, on the disk; in memory they are only while somebody reads them.
 
-    A line of a thousand participants takes 160 KB of memory: a run that kept all of them would grow
-    with every round.
+    A line of a thousand participants takes about 100 KB of memory: a run that kept all of them
+    would grow with every round.
     """
 
     def __init__(self, run: Path, name: str, entries: Sequence[Entry] = (), last: str = "") -> None:

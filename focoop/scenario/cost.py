@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from focoop.clip import TextTower
 from focoop.config import RunConfig
@@ -15,6 +16,7 @@ from focoop.errors import ConfigError
 from focoop.federation import num_sampled
 from focoop.methods import lookup
 
+MEMORY = Path("/proc/meminfo")
 DAYS = 30  # a longer run must be asked for
 STEP_SECONDS = 1e-4  # of the smallest training step
 CPU_RATE, GPU_RATE = 1e12, 2e14  # operations per second of a fast machine
@@ -66,6 +68,7 @@ def least_cost(
     total = sum(rows)
     memory = 8.0 * total + max(rows, default=0) * row_bytes
     if not method.trains or method.closed_form:
+        memory += max(rows, default=0) * row_bytes  # all images of a client at once, and a copy
         return Cost(total, memory, 0.0, 0.0)
     held = [total] if method.pools_data else rows
     each = sum(math.ceil(count / settings.batch_size) for count in held) / max(1, len(held))
@@ -84,7 +87,7 @@ def least_cost(
 
 
 def refuse_large(config: RunConfig, cost: Cost) -> None:
-    """Refuse a run that needs more memory than there is, or more than a month.
+    """Refuse a run that needs more memory than is free, or more than a month.
 
     Args:
         config: The run's settings; `federation.large` allows it.
@@ -95,11 +98,11 @@ def refuse_large(config: RunConfig, cost: Cost) -> None:
     """
     if config.federation.large:
         return
-    here = physical_memory()
+    here = free_memory()
     if here and cost.memory > here:
         raise ConfigError(
             f"this run needs at least {cost.memory / 1e9:,.0f} GB of memory and this machine has "
-            f"{here / 1e9:,.0f} GB ({cost.rows:,} training rows): lower partition.shots, "
+            f"{here / 1e9:,.1f} GB free ({cost.rows:,} training rows): lower partition.shots, "
             f"data.views, negatives.count or method.context_tokens; {ALLOW}"
         )
     if cost.seconds > DAYS * 86400:
@@ -136,8 +139,13 @@ def refuse_clients(config: RunConfig, images: int, num_classes: int) -> None:
         )
 
 
-def physical_memory() -> int:
-    """Return the machine's memory in bytes; 0 where the system does not say."""
+def free_memory() -> int:
+    """Return the memory that a new run may take, in bytes; 0 where the system does not say."""
+    try:
+        lines = MEMORY.read_text(encoding="ascii").splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if "MemAvailable" in line)
+    except (OSError, ValueError, StopIteration):  # not Linux: all there is
+        pass
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):

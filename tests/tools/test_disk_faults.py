@@ -11,6 +11,9 @@ from tools.fuzz import Ground
 
 
 @pytest.mark.slow
+# A process that dies closes its files; one that only seems to die leaves them to Python.
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("crash", [False, True], ids=["errors", "crashes"])
 def test_a_disk_that_fails_at_any_call_loses_nothing(crash: bool) -> None:
     counts, calls = disk_faults.attack(60, seed=2, crash=crash, every=4)

@@ -17,7 +17,7 @@ def samples(grow: float, peak: float = 0.0) -> list[dict[str, Any]]:
             "round": index,
             "folder": 1000 * index,
             "site": {
-                "rss": 2**28 + int(grow * index) + (int(peak) if index == 60 else 0),
+                "memory": 2**28 + int(grow * index) + (int(peak) if index == 60 else 0),
                 "descriptors": 7,
                 "threads": 2,
                 "processes": 1,
@@ -58,6 +58,6 @@ def test_a_short_soak_of_a_federation_is_flat(tmp_path: Path) -> None:
     for group in ("coordinator", "site-0"):
         handles = [one[group]["descriptors"] for one in late]
         assert max(handles) - min(handles) < 20, handles
-        memory = [one[group]["rss"] for one in late]
+        memory = [one[group]["memory"] for one in late]
         half = len(memory) // 2
         assert max(memory[half:]) < 1.05 * max(memory[:half])

@@ -6,7 +6,7 @@ holds the secret of `launch.new_secret` alone, a file that only the coordinator'
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.common.serde import fab_to_proto, user_config_to_proto
 from flwr.proto.control_pb2 import (
     ListRunsRequest,
+    ListRunsResponse,
     RegisterNodeRequest,
     StartRunRequest,
     StopRunRequest,
@@ -34,6 +35,7 @@ from focoop.flower.deploy.processes import SECRET
 from focoop.flower.settings import Flat
 
 ENDED = "finished"
+ATTEMPTS = 10  # to hear how a run goes
 ALREADY = "already"  # in Flower's words for what was done before
 
 
@@ -120,15 +122,30 @@ class Control:
         return int(answer.run_id)
 
     def runs(self) -> dict[int, tuple[str, str]]:
-        """Return status and details of every run by its number."""
+        """Return status and details of every run by its number.
+
+        A SuperLink that is slow to answer, as on a machine with too much to do, is asked again.
+
+        Returns:
+            Status and details by number.
+
+        Raises:
+            FederationError: It refuses, or does not answer at all.
+        """
         with _told("asking for the runs"):
-            answer = self.client.ListRuns(ListRunsRequest())
+            answer = self._asked_again(ListRunsRequest())
         runs: dict[int, tuple[str, str]] = {}
         for number, run in dict(answer.run_dict).items():
             status = run.status
             words = f"{status.status}:{status.sub_status}" if status.sub_status else status.status
             runs[int(number)] = (str(words), str(status.details))
         return runs
+
+    def _asked_again(self, request: ListRunsRequest) -> ListRunsResponse:
+        for _ in range(ATTEMPTS - 1):
+            with suppress(httpx.TimeoutException):
+                return self.client.ListRuns(request)
+        return self.client.ListRuns(request)
 
     def status(self, run: int) -> tuple[str, str]:
         """Return status and details of a run.

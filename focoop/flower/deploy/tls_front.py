@@ -94,6 +94,7 @@ class Front:
         """Serve from a thread of its own."""
         self.listener.setblocking(False)
         self.loop = asyncio.new_event_loop()
+        self.loop.set_exception_handler(_unless_stopping)
         self.pool = ThreadPoolExecutor(1)
         self.thread = threading.Thread(target=self._run, name="front", daemon=True)
         self.thread.start()
@@ -386,3 +387,9 @@ def open_front(
             f"cannot listen on {host}:{port} ({error.strerror or error}): is another program there?"
         ) from error
     return Front(listener, tls, (link, inner), names, enrol, say)
+
+
+def _unless_stopping(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Tell of errors as usual, but not of a connection that came while the port was closed."""
+    if not isinstance(context.get("exception"), asyncio.InvalidStateError):
+        loop.default_exception_handler(context)
