@@ -18,6 +18,7 @@ from focoop.cli.doctor import Check
 from focoop.cli.screen import Rounds
 from focoop.config import loading, schema
 from focoop.methods import available
+from focoop.tracking import RoundEvent
 from tests.toy_command import FAST, SlowClock, call
 
 
@@ -132,12 +133,17 @@ def test_plain_output_has_a_line_per_round_and_no_control_codes(tmp_path: Path) 
     assert lines[-1] == f"run folder: {tmp_path / 'r'}"
 
 
+def a_round(number: int, loss: float, evaluation: dict[str, Any] | None) -> RoundEvent:
+    metrics = {"train/loss": loss}
+    return RoundEvent("round", "x", "", Path("x"), {}, 25, number, metrics, evaluation=evaluation)
+
+
 def test_live_progress_on_a_terminal() -> None:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=120, color_system=None)
     with Rounds(console, 3, "focoop") as bar:
-        bar.show(1, 2.5, None)
-        bar.show(2, 2.25, {"accuracy_own": 0.5, "ood": {}})
+        bar.show(a_round(1, 2.5, None))
+        bar.show(a_round(2, 2.25, {"accuracy_own": 0.5, "ood": {}}))
     shown = stream.getvalue()
     assert "2/3" in shown and "loss 2.250" in shown
     assert "focoop  round 2/3  loss 2.250  own classes 50.0" in shown
@@ -152,7 +158,7 @@ def test_round_lines_fit_a_terminal(width: int, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Rounds, "explained", False)
     for _ in range(2):
         with Rounds(console, 25, "focoop_plus") as bar:
-            bar.show(7, 2.5, summary)
+            bar.show(a_round(7, 2.5, summary))
     assert stream.getvalue().count("means over the OOD sets") == 1  # said once
     line = next(line for line in stream.getvalue().splitlines() if "own" in line)
     line = line.replace("\x1b[2K", "").strip("\r")
