@@ -67,12 +67,15 @@ def body(content: bytes) -> bytes:
     return head.encode() + content + f"\r\n--{BOUNDARY}--\r\n".encode()
 
 
+def environment() -> dict[str, str]:
+    """Threads that spin while they wait make a shared machine several times slower (Makefile)."""
+    return {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
+
+
 @contextmanager
 def server(*command: str) -> Iterator[tuple[str, int]]:
     """Address and process of a server, which is stopped at the end."""
-    # Threads that spin while they wait make a shared machine several times slower (Makefile).
-    environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment())
     assert process.stderr is not None
     try:
         found = None
@@ -148,7 +151,7 @@ def speed(run: Path, folder: Path, seconds: float, turns: int) -> None:
     (folder / "body").write_bytes(body(image()))
     told = subprocess.run(
         [sys.executable, __file__, "--floor", str(run), "--seconds", str(seconds)],
-        capture_output=True, text=True, check=True, timeout=seconds * 6 + 120,
+        capture_output=True, text=True, check=True, timeout=seconds * 6 + 120, env=environment(),
     ).stdout  # fmt: skip
     plain = json.loads(told)
     ways = {"batched": (), "one by one": ("--batch", "1", "--wait", "0")}
