@@ -48,7 +48,7 @@ export function scoreAxis(place, score, threshold, histogram) {
   image.append(svg("line", { class: "grid", x1: L, x2: W - R, y1: base, y2: base }));
   if (threshold !== null) {
     const at = x(threshold), half = 62;
-    image.append(svg("line", { class: "limit", x1: at, x2: at, y1: 20, y2: base + 26 }));
+    image.append(svg("line", { class: "limit", x1: at, x2: at, y1: 20, y2: base + 6 }));
     image.append(svg("text", { x: Math.min(Math.max(at, half), W - half), y: H - 4, "text-anchor": "middle" }, "unknown from here"));
   }
   const here = x(score), end = here > W - 80 ? "end" : here < 80 ? "start" : "middle";
