@@ -262,7 +262,8 @@ def main() -> int:
         if given.crash:
             promise = "A process that dies at a file call loses nothing"
             attacked = f"ended before or after each of {calls} calls of a run, then resumed"
-            happened = f"{counts['ended']:,} resumed to the same bytes"
+            happened = f"{counts['ended']:,} ended and resumed to the same bytes, "
+            happened += f"{counts['harmless']:,} went on to them"
         else:
             promise = "A full or broken disk is told, and nothing is lost"
             attacked = f"an error at each of {calls} calls of a run, once or lasting, then resumed"
