@@ -8,8 +8,10 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -135,6 +137,45 @@ def test_figures_are_drawn_and_equal_when_made_again(made: Made, toy: Path) -> N
     focoop.reproduce(["T1"], seeds=2, folder=toy, out=out, on_progress=changes.append)
     assert all(one.outcome.status == "finished" for one in changes), "nothing runs again"
     assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+
+
+def test_what_is_drawn_are_the_numbers_of_the_run_folders(
+    made: Made, toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, out = made
+    drawn: dict[str, Any] = {}
+
+    def keep(figure: Any, stem: Path, formats: Sequence[str]) -> list[Path]:
+        drawn[stem.name] = figure
+        return []
+
+    monkeypatch.setattr("focoop.paper.figures.save_figure", keep)
+    focoop.reproduce(["T1", "F5"], seeds=2, folder=toy, out=out, run=False)
+
+    def stats(*folders: str) -> tuple[list[float], list[float]]:
+        """Mean and deviation over seeds of `own` in run folders."""
+        values = [
+            [100 * focoop.open_run(one).summary["accuracy_own"] for one in sorted(found)]
+            for found in (out.glob(f"runs/{folder}/fedncm/seed*") for folder in folders)
+        ]
+        return [*map(statistics.mean, values)], [*map(statistics.stdev, values)]
+
+    for name, folder, published in (("T1-toy-K=2", "toy", [61.25]), ("T1-toy-K=3", "toy-k3", [])):
+        bars = drawn[name].axes[0]
+        means, spreads = stats(f"{folder}/toy")
+        assert [patch.get_width() for patch in bars.patches] == pytest.approx(means)
+        (whisker,) = bars.collections[0].get_segments()
+        assert (whisker[1, 0] - whisker[0, 0]) / 2 == pytest.approx(spreads[0])
+        marks = [line for line in bars.lines if line.get_label() == "paper"]
+        assert [x for mark in marks for x in mark.get_xdata()] == published
+    lines = drawn["F5"].axes[0]
+    means, spreads = stats("toy-shots/toy-shots=1", "toy-shots/toy-shots=2")
+    assert list(lines.lines[0].get_ydata()) == pytest.approx(means)
+    band = lines.collections[0].get_paths()[0].vertices[:, 1]
+    assert max(band) == pytest.approx(
+        max(m + s for m, s in zip(means, spreads, strict=True)), abs=1e-6
+    )
+    assert lines.lines[1].get_ydata() == [33.3], "the paper's, at two shots"
 
 
 def test_the_command_lists_and_makes(made: Made, toy: Path) -> None:

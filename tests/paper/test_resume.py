@@ -31,9 +31,8 @@ def contents(out: Path) -> dict[str, bytes]:
 
 
 def finished(out: Path) -> int:
-    """How many runs have their last evaluation: before training and after it."""
-    files = out.glob("runs/**/metrics.jsonl")
-    return sum(path.read_bytes().count(b"\n") >= 2 for path in files)
+    """How many runs have been evaluated, which they are after their last round."""
+    return sum(path.stat().st_size > 0 for path in out.glob("runs/**/metrics.jsonl"))
 
 
 def kill_after(item: str, out: Path, runs: int) -> None:
