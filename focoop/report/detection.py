@@ -70,7 +70,7 @@ def detection(folder: RunFolder, thresholds: Mapping[int, float]) -> Detection:
             precision[name].append(precision_curve(own, scores))
         if not first:
             first, near = {"own": own, **foreign}, _near(state, text)
-    edges = _edges(first)
+    edges = bin_edges(first)
     return Detection(
         clients[0],
         edges,
@@ -121,14 +121,20 @@ def _counts(id_scores: Array, ood_scores: Array) -> tuple[Array, Array]:
     return sides[0], sides[1]
 
 
-def _edges(scores: Mapping[str, Array]) -> Array:
-    """Bins that hold all scores; few far ones share the outer bins."""
+def bin_edges(scores: Mapping[str, Array]) -> Array:
+    """Return borders of bins that hold all scores; few far ones share the outer bins.
+
+    Args:
+        scores: (N,) scores of each set.
+
+    Returns:
+        (B + 1,) borders, in order.
+    """
     together = np.concatenate(list(scores.values()))
     low, high = np.quantile(together, [0.005, 0.995])
     inner = np.linspace(low, high if high > low else low + 1.0, BINS - 1)
-    return np.concatenate(
-        [[min(together.min(), inner[0]) - 1e-9], inner[1:-1], [together.max() + 1e-9]]
-    )
+    first, last = min(together.min(), inner[0]), max(together.max(), inner[-1])
+    return np.concatenate([[first], inner[1:-1], [last]])
 
 
 def _scores(state: OpenedRun, text: Text, images: LabelledFeatures) -> Array:

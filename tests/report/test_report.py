@@ -14,7 +14,7 @@ import focoop
 from focoop.errors import RunError
 from focoop.experiments import tables
 from focoop.report import collect_runs
-from focoop.report.detection import GRID, precision_curve, roc_curve
+from focoop.report.detection import GRID, bin_edges, precision_curve, roc_curve
 from focoop.report.drawings import frontier, learning_curves
 from focoop.runs import RunFolder
 from tests.toy_setting import write_setting
@@ -151,3 +151,12 @@ def test_a_hundred_runs_stay_small(grid: Path, tmp_path: Path) -> None:
         )
     path = focoop.write_report(tmp_path, tmp_path / "report.html", details=False)
     assert path.stat().st_size < 5e6
+
+
+@pytest.mark.parametrize("scores", [[-1.0] * 9, [0.0, *[2.0] * 300], [1e8, 1e8 + 1, 3e8]])
+def test_bins_hold_all_scores_however_they_lie(scores: list[float]) -> None:
+    found = {"own": np.array(scores), "far": np.array(scores[:3])}
+    edges = bin_edges(found)
+    assert (np.diff(edges) >= 0).all()
+    for values in found.values():
+        assert np.histogram(values, edges)[0].sum() == len(values)
