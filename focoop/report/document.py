@@ -67,7 +67,9 @@ def write_report(
             "STYLE": _asset("uplot.css") + _asset("report.css"),
             "MENU": "".join(menu),
             "MADE": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            "COUNT": f"{len(collection.records)} runs, {len(menu)} settings",
+            "COUNT": ", ".join(
+                [_counted(len(collection.records), "run"), _counted(len(menu), "setting")]
+            ),
             "ORIGIN": sections.origin(collection),
             "BODY": "\n".join(body),
             "DATA": json.dumps(charts, allow_nan=False).replace("</", "<\\/"),
@@ -77,6 +79,10 @@ def write_report(
     )
     write(out, page.encode())
     return out
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _detection(record: RunRecord) -> Detection | str:

@@ -143,5 +143,7 @@
   button.addEventListener("click", () => choose(dark() ? "light" : "dark"));
   let waiting;
   addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(redraw, 150); });
-  addEventListener("beforeprint", () => { choose("light"); buildAll(); });
+  let before;
+  addEventListener("beforeprint", () => { before = root.dataset.theme; choose("light"); buildAll(); });
+  addEventListener("afterprint", () => choose(before));
 })();
