@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         reproduce,
         survey,
     )
-    from focoop.paper.writing import Remarks, markdown
+    from focoop.paper.writing import Remarks, lower_is_better, markdown
 
 __all__ = [
     "Choices",
@@ -42,6 +42,7 @@ __all__ = [
     "choose_items",
     "collect_numbers",
     "draw_numbers",
+    "lower_is_better",
     "make_choices",
     "markdown",
     "plan_item",
