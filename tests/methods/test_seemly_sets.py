@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 from torch import Tensor
 
 from focoop.experiments.presets import tuned
@@ -60,10 +59,13 @@ def test_five_rounds_choose_what_a_converged_solver_chooses(
         assert expected.gap <= 1.01e-9 * expected.gained
         assert plan.gap < 1e-12
         assert plan.objective <= expected.objective + 1e-14
-        sets = [
-            set(transport.select_by_mass(found.mass * columns, words).tolist())
-            for found in (plan, expected)
-        ]
-        assert sets[0] == sets[1]
-        # A gap of 1e-9 leaves errors of some 1e-3 of a prior in single masses.
-        torch.testing.assert_close(plan.mass * columns, expected.mass * columns, atol=0.02, rtol=0)
+        ours, theirs = plan.mass * columns, expected.mass * columns
+        # A gap of 1e-9 leaves errors of some 1e-3 of a prior in single masses: prompts as near the
+        # cut as that are not told apart by it, all others must be.
+        error = float((ours - theirs).abs().max())
+        assert error < 0.01
+        chosen = [set(transport.select_by_mass(mass, words).tolist()) for mass in (ours, theirs)]
+        cut = float(ours.sort(descending=True).values[words - 1])
+        odd = sorted(chosen[0] ^ chosen[1])
+        assert all(abs(float(ours[j]) - cut) <= 2 * error for j in odd)
+        assert len(odd) <= 4
