@@ -17,7 +17,7 @@ from focoop.flower.masking import Masker
 from focoop.flower.records import Order
 from focoop.flower.server.spares import secret_seed
 from focoop.flower.site.releases import LEDGER, Releases, released
-from focoop.flower.site.secure_rounds import Kept, begun
+from focoop.flower.site.secure_rounds import SumSecrets, begun
 from focoop.flower.site.status import FILE, SiteStatus, read_status
 from focoop.methods import ClientUpdate
 from focoop.runs import PrivateStore
@@ -89,7 +89,7 @@ def release_kinds(state: Path) -> Iterator[Kind]:
 def sum_kinds(state: Path) -> Iterator[Kind]:
     """A site's part in a secure sum, and the marks of sums that have begun."""
     path = state / "sums" / "0000.json"
-    kept = [Kept(path, 1, f"{number:032x}") for number in range(1, 6)]
+    kept = [SumSecrets(path, 1, f"{number:032x}") for number in range(1, 6)]
     for one in kept:
         one.begin()
     marks = path.with_suffix(".begun")
