@@ -134,7 +134,6 @@ def cell_of(key: dict[str, Any], outcome: Outcome) -> dict[str, Any]:
         "all": summary["accuracy_all"],
         "new": summary.get("accuracy_new"),
         "ausuc": frontier.get("ausuc"),
-        "harmonic": frontier.get("harmonic"),
         **{f"auroc {name}": values["auroc"] for name, values in summary["ood"].items()},
     }
     late = config.federation.late_clients
@@ -158,7 +157,7 @@ def read_cells(path: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
 
 def write_cells(path: Path, cells: dict[tuple[Any, ...], dict[str, Any]]) -> None:
     """A line per cell, sorted, so that a change of one is a change of one line."""
-    lines = [json.dumps(cells[key]) for key in sorted(cells, key=str)]
+    lines = [json.dumps(cells[key], separators=(",", ":")) for key in sorted(cells, key=str)]
     write_whole(path, ("[\n" + ",\n".join(lines) + "\n]\n").encode())
 
 

@@ -90,7 +90,7 @@ def price(
     """Own and all of a run, in shares of one."""
     config = config_of(setting, variant, [*overrides_of(rounds, clip, epsilon), *more])
     found = measured(config, build_scenario(config))
-    return {"own": found["accuracy_own"], "all": found["accuracy_all"]}
+    return {"own": round(found["accuracy_own"], 5), "all": round(found["accuracy_all"], 5)}
 
 
 def attacked(setting: str, variant: Variant, clip: float, epsilon: float | None, seed: int) -> Row:
@@ -117,9 +117,9 @@ def attacked(setting: str, variant: Variant, clip: float, epsilon: float | None,
             chance.append(float(member.double().mean()))
     count = len(named)
     return {
-        "named": sum(named) / count,
-        "closest": sum(closest) / count,
-        "chance": sum(chance) / count,
+        "named": round(sum(named) / count, 5),
+        "closest": round(sum(closest) / count, 5),
+        "chance": round(sum(chance) / count, 5),
     }
 
 
