@@ -342,7 +342,7 @@ def package_kinds(root: Path) -> Iterator[Kind]:
     """Packaged weights and lists."""
     copy, ways = (root / "assets").resolve(), (BIT, CUT, REMOVED)
     names = [f"mini/{name}.safetensors" for name in ("text_tower", "image_head", "trunk")]
-    lists = ["wordnet/words.json", "class_names.json", "bpe_merges.npy", "demo/negatives.json"]
+    lists = ["wordnet/words.json.gz", "class_names.json", "bpe_merges.npy", "demo/negatives.json"]
     for name in (*names, *lists, "mini/manifest.json"):
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ASSETS / name, copy / name)

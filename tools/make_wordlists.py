@@ -1,4 +1,4 @@
-"""Regenerate focoop/assets/wordnet/words.json from the database files of WordNet 3.0.
+"""Regenerate focoop/assets/wordnet/words.json.gz from the database files of WordNet 3.0.
 
     python tools/make_wordlists.py --wordnet /usr/share/wordnet
 
@@ -11,6 +11,7 @@ class of the usual datasets.
 """
 
 import argparse
+import gzip
 import hashlib
 import json
 import re
@@ -101,12 +102,13 @@ def main() -> None:
     files = entries(arguments.wordnet)
     arguments.out.mkdir(parents=True, exist_ok=True)
     text = document(files)
-    (arguments.out / "words.json").write_text(text, encoding="ascii")
+    packed = gzip.compress(text.encode("ascii"), 9, mtime=0)
+    (arguments.out / "words.json.gz").write_bytes(packed)
     terms = licence(arguments.wordnet / "data.noun")
     (arguments.out / "LICENSE.txt").write_text(terms, encoding="ascii")
     for name, lines in files.items():
         print(f"{name:20s} {len({line.split('|')[0] for line in lines}):6d} words")
-    print(f"{len(text) / 1e6:.2f} MB in {arguments.out / 'words.json'}")
+    print(f"{len(packed) / 1e6:.2f} MB in {arguments.out / 'words.json.gz'}")
 
 
 if __name__ == "__main__":

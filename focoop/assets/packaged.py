@@ -28,7 +28,7 @@ SUMS = {
     "mini/manifest.json": "75ca5b97f18cc6f493d9d87f81b1c1f1",
     "mini/text_tower.safetensors": "3a64906e97fe3e982250f892e1c65b80",
     "mini/trunk.safetensors": "097dffeb95f547a564de0436ee8ddc26",
-    "wordnet/words.json": "4f11c27063553a1cc906252c7ba7add5",
+    "wordnet/words.json.gz": "218ef3d723018e8300db1bcb4e62b754",
 }
 
 
@@ -36,7 +36,7 @@ def asset(name: str, folder: Path = ASSETS, *, sums: Mapping[str, str] | None = 
     """Read a packaged file.
 
     Args:
-        name: Its name below the folder, such as `wordnet/words.json`.
+        name: Its name below the folder, such as `class_names.json`.
         folder: The folder of packaged files.
         sums: Checksums of the folder's files; by default those of the packaged files, and none for
             another folder.

@@ -1,5 +1,6 @@
 """Candidate words for negative labels: WordNet lists, and their cleaning by ID names."""
 
+import gzip
 import hashlib
 import json
 import re
@@ -11,7 +12,7 @@ from pathlib import Path
 from focoop.assets import ASSETS, asset
 from focoop.errors import ConfigError
 
-WORDNET = ASSETS / "wordnet" / "words.json"
+WORDNET = ASSETS / "wordnet" / "words.json.gz"
 IRREGULAR = {
     "children": "child",
     "dice": "die",
@@ -90,7 +91,7 @@ def candidates() -> Candidates:
 
     First word of each synset, without animals and food.
     """
-    text = asset("wordnet/words.json").decode("ascii")
+    text = gzip.decompress(asset("wordnet/words.json.gz")).decode("ascii")
     entries: dict[str, list[list[str]]] = {"noun": [], "adj": []}
     for name, joined in json.loads(text)["files"].items():
         entries[name.split(".")[0]] += [entry.split("|") for entry in joined.split(";")]
