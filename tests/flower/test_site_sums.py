@@ -121,6 +121,10 @@ def test_the_coordinator_s_secret_and_a_site_s_status(tmp_path: Path) -> None:
     status = tmp_path / "status.json"
     status.write_text(json.dumps(sealed({"state": "connected", "reason": ""})))
     assert "sum" not in read_status(tmp_path)
+    status.write_text(status.read_text().replace('"sum"', '"rum"'))
+    with pytest.raises(RunError, match="status.json is damaged"):
+        read_status(tmp_path)
+    status.write_text(json.dumps(sealed({"state": "connected", "reason": ""})))
     flip(status, 15)
     with pytest.raises(RunError, match="status.json is damaged"):
         read_status(tmp_path)

@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -346,7 +346,8 @@ def read_status(folder: Path, silent: float = SILENT) -> dict[str, Any]:
         raise RunError(f"{folder / FILE} cannot be read ({error})") from error
     if not isinstance(status, dict) or "state" not in status:
         raise RunError(f"{folder / FILE} is no status of a site")
-    if SUM in status and not is_intact(status):
+    unknown = set(status) - {SUM, *(one.name for one in fields(SiteStatus))}
+    if unknown or (SUM in status and not is_intact(status)):
         raise RunError(
             f"{folder / FILE} is damaged: its checksum differs; a running site writes it anew "
             "within seconds"
