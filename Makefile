@@ -27,6 +27,8 @@ export UV_PYTHON_DOWNLOADS ?= never
 export OMP_WAIT_POLICY ?= PASSIVE
 # A shell's own virtual environment must not be mistaken for ours.
 unexport VIRTUAL_ENV
+# Tests start many processes: each would compile focoop anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-versions test-gpu coverage check docs format bench bench-gpu lock sbom clean
@@ -45,8 +47,9 @@ TEST_LIMIT ?= 40m
 PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} timeout --kill-after=30 $(TEST_LIMIT) \
 	$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0
 
+# Only a slow test uses schemathesis, whose plugin takes a second to load in every process.
 test: $(SETUP) ## all tests but the slow ones
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -p no:schemathesis -m "not slow"
 
 test-slow: $(SETUP) ## the slow tests
 	$(PYTEST) -m slow
