@@ -35,7 +35,7 @@ def compare(folder: Path, *overrides: str) -> tuple[RunFolder, RunFolder]:
     [
         pytest.param("focoop", "int8", "fp16", marks=pytest.mark.slow),
         ("promptfl", "fp16", "bf16"),
-        ("promptfl", "bf16", "fp32"),
+        pytest.param("promptfl", "bf16", "fp32", marks=pytest.mark.slow),
         ("local_only", "int8", "fp16"),
     ],
 )
