@@ -151,13 +151,30 @@ def identity(cell: dict[str, Any]) -> tuple[Any, ...]:
 
 def read_cells(path: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
     """All cells of a file; none where there is no file."""
-    cells = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    lines = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    cells = []
+    for line in lines:
+        for i in range(len(line["seed"])):
+            cells.append({key: v[i] if isinstance(v, list) else v for key, v in line.items()})
     return {identity(cell): cell for cell in cells}
 
 
 def write_cells(path: Path, cells: dict[tuple[Any, ...], dict[str, Any]]) -> None:
-    """A line per cell, sorted, so that a change of one is a change of one line."""
-    lines = [json.dumps(cells[key], separators=(",", ":")) for key in sorted(cells, key=str)]
+    """A line per setting, shots and method, its numbers in lists over seeds.
+
+    Cells of one line have the same entries; others of the same method stand in a line of their own.
+    """
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for key in sorted(cells, key=str):
+        cell = cells[key]
+        groups.setdefault(str((*identity(cell)[:3], sorted(cell), cell["rounds"])), []).append(cell)
+    lines = []
+    for group in groups.values():
+        same = ("setting", "shots", "method", "rounds")
+        line = {
+            name: group[0][name] if name in same else [c[name] for c in group] for name in group[0]
+        }
+        lines.append(json.dumps(line, separators=(",", ":")))
     write_whole(path, ("[\n" + ",\n".join(lines) + "\n]\n").encode())
 
 

@@ -64,7 +64,7 @@ def figure(rows: Rows, setting: str, path: Path) -> None:
     import matplotlib
 
     matplotlib.use("svg")
-    matplotlib.rcParams |= {"svg.hashsalt": "focoop", "svg.fonttype": "path", "font.size": 11}
+    matplotlib.rcParams |= {"svg.hashsalt": "focoop", "svg.fonttype": "none", "font.size": 11}
     from matplotlib import pyplot
 
     drawn, axes = pyplot.subplots(3, 1, figsize=(5, 8.6), sharex=True, layout="constrained")

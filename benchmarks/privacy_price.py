@@ -126,7 +126,7 @@ def attacked(setting: str, variant: Variant, clip: float, epsilon: float | None,
 def keep(path: Path, rows: list[Row], row: Row) -> None:
     """Add a row and write all of them, one a line."""
     rows.append(row)
-    lines = [json.dumps(one) for one in rows]
+    lines = [json.dumps(one, separators=(",", ":")) for one in rows]
     write_whole(path, ("[\n" + ",\n".join(lines) + "\n]\n").encode())
     print(row, flush=True)
 

@@ -40,7 +40,8 @@ def main() -> int:
     given.folder.mkdir(parents=True, exist_ok=True)
     lines = [
         json.dumps(
-            {"setting": s, "method": m, "seed": n, **{k: round(v, 3) for k, v in row.items()}}
+            {"setting": s, "method": m, "seed": n, **{k: round(v, 3) for k, v in row.items()}},
+            separators=(",", ":"),
         )
         for (s, m, n), row in sorted(cells.items())
     ]
