@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-figures", action="store_true")
     given = parser.parse_args(arguments)
     path = given.folder / FOLDER / NUMBERS
-    tree = read(path) if path.exists() else {"made": "", "items": {}}
+    tree: dict[str, Any] = read(path) if path.exists() else {"made": "", "items": {}}
     for file in given.files:
         found = read(file)
         tree["items"] |= {one["item"]: one for one in found.get("items", [found])}
@@ -130,8 +130,9 @@ def draw_all(tree: dict[str, Any], folder: Path) -> None:
             drawn += draw_numbers(numbers, choices)
     for path in drawn:
         if DRAWN.fullmatch(path.stem):
-            path.write_text(small(path.read_text(encoding="utf-8")), encoding="utf-8")
-        else:
+            target = path.with_name(path.name.replace("=", ""))  # links need no escapes
+            target.write_text(small(path.read_text(encoding="utf-8")), encoding="utf-8")
+        if "=" in path.name or not DRAWN.fullmatch(path.stem):
             path.unlink()
 
 
