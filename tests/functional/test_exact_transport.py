@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from focoop.functional import transport
-from focoop.functional.transport.exact import Meetings
+from focoop.functional.transport.exact import _Meetings
 
 
 def problem(rows: int, columns: int, seed: int) -> Tensor:
@@ -109,7 +109,7 @@ def test_where_nothing_is_gained_the_even_plan_stays() -> None:
 
 def test_meetings_come_in_order_and_go_on_from_the_new_owner() -> None:
     cost, u = np.array([[0.0, 0.0], [1.0, 3.0], [4.0, 9.0]]), np.zeros(3)
-    meetings = Meetings(cost)
+    meetings = _Meetings(cost)
     meetings.begin(u, np.array([0.0, 1.0, 2.0]), np.array([0, 0]))
     assert meetings.next() == (1.0, 0, 1)
     meetings.overtaken(0, 1, 1.0)

@@ -35,7 +35,7 @@ _SHARED = 0.05
 _LEVEL = 1e-12  # heights that rounding explains, in units of the cost
 
 
-class Meetings:
+class _Meetings:
     """When columns meet a class that overtakes their owner, while classes rise at their rates."""
 
     def __init__(self, cost: Floats) -> None:
@@ -101,7 +101,7 @@ class Meetings:
 
 
 @dataclass
-class Vertex:
+class _Vertex:
     """A point of the dual with its owners and ties, and the problem it belongs to."""
 
     cost: Floats  # (C,J)
@@ -113,9 +113,9 @@ class Vertex:
     ties: dict[int, list[int]] = field(default_factory=dict)  # column -> its classes, two or more
 
     @cached_property
-    def meetings(self) -> Meetings:
+    def meetings(self) -> _Meetings:
         """What a move meets on its way."""
-        return Meetings(self.cost)
+        return _Meetings(self.cost)
 
     @cached_property
     def reach(self) -> float:
@@ -285,16 +285,16 @@ def optimal(
     """
     given = (value.detach().double().cpu().numpy() for value in (cost, b, a, u, share))
     costs, rows, prior, potentials, shares = given
-    vertex = first_vertex(costs, rows, prior, tau, potentials, shares)
+    vertex = _first_vertex(costs, rows, prior, tau, potentials, shares)
     if vertex.climb(_MOVES * len(b)) < 0:
         return None
     plan, potential = torch.from_numpy(vertex.plan()), torch.from_numpy(vertex.u)
     return plan.to(cost.device), potential.to(cost.device)
 
 
-def first_vertex(
+def _first_vertex(
     cost: Floats, b: Floats, a: Floats, tau: float, u: Floats, share: Floats
-) -> Vertex:
+) -> _Vertex:
     """Guess owners and ties from the shares of a smoothed plan.
 
     Args:
@@ -308,7 +308,7 @@ def first_vertex(
     Returns:
         The point, whose potentials meet its ties.
     """
-    vertex = Vertex(cost, b, a, tau, u.copy(), np.empty(0, dtype=np.int64))
+    vertex = _Vertex(cost, b, a, tau, u.copy(), np.empty(0, dtype=np.int64))
     rows, columns = np.nonzero(share >= _SHARED)
     best = share.argmax(axis=0)
     second = rows != best[columns]
