@@ -196,7 +196,8 @@ def test_damaged_cache_is_rebuilt(tmp_path: Path, kind: str, damage: str) -> Non
         "nonsense": b"not a tensor file at all",
     }[damage]
     path.write_bytes(bad)
-    after = mine(toy_backbone(), CLASSES, 20, **options)
+    with pytest.warns(UserWarning, match="made again"):
+        after = mine(toy_backbone(), CLASSES, 20, **options)
     assert after.words == before.words
     assert torch.equal(after.distances, before.distances)
     assert path.read_bytes() == good
