@@ -89,8 +89,10 @@ def test_the_figure_and_the_table_of_privacy(tmp_path: Path) -> None:
             rows.append({"what": "price", **key, "own": 0.4 + 0.2 * seed, "all": 0.25})
             rows.append({"what": "attack", **key, "named": 0.7, "closest": 0.6, "chance": 0.25})
     text = privacy_figure.table(rows, "toy")
-    assert "| no privacy |  | 50.0 / 25.0 |  |  | 70 % | 60 % |" in text
-    assert "Chance: 50 % and 25 %." in text
+    assert "| no privacy | 50.0 / 25.0 | 70 | 60 |" in text and "FOCoOp" not in text
+    assert "chance: 50 and 25." in text
+    both = [*rows, *({**row, "method": "focoop_plus", "named": 0.8} for row in rows)]
+    assert "| 50.0 / 25.0 | 50.0 / 25.0 | 80 / 70 | 60 / 60 |" in privacy_figure.table(both, "toy")
     for place in ("a", "b"):
         privacy_figure.figure(rows, "toy", tmp_path / f"{place}.svg")
     drawn = (tmp_path / "a.svg").read_bytes()
