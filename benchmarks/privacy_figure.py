@@ -80,7 +80,8 @@ def figure(rows: Rows, setting: str, path: Path) -> None:
         ("closest", "closest is a member", "#E69F00", "P", "--"),
         ("chance", "chance of the latter", "#7f7f7f", "", ":"),
     ):
-        found = curve(rows, setting, ATTACKED[0], name, "attack")
+        curves = [curve(rows, setting, method, name, "attack") for method in ATTACKED]
+        found = next(filter(None, curves), {})
         draw(axes[2], found, right, label, colour, marker, line)
     axes[2].set_title("attack on class means as they are sent (%)", fontsize=11)
     axes[2].set_ylim(0, 118)
