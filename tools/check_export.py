@@ -3,7 +3,7 @@
     python tools/check_export.py runs/mine --client 3 --count 10000 IMAGES...
 
 IMAGES are files or folders. Every image goes through the run's image tower and through that of the
-ONNX file. Classes and verdicts must be the same, and scores agree to 2e-5 (relative beyond 1);
+ONNX file. Classes and verdicts must be the same, and scores agree to 5e-5 (relative beyond 1);
 otherwise the tool ends with exit code 1.
 """
 
@@ -22,7 +22,7 @@ import focoop
 from focoop.data import read_rgb
 from focoop.predict import ONNX, VERDICTS, Model, Predictions
 
-CLOSE = 2e-5  # float32 of two libraries: the image tower rounds features by 1e-6
+CLOSE = 5e-5  # float32 of two libraries: the image tower rounds features by 1e-6
 AT_ONCE = 25  # images
 
 
