@@ -33,7 +33,7 @@ def write(path: Path, content: bytes) -> None:
         os.replace(draft, path)
         _sync_folder(path.parent)
     except OSError as error:
-        raise _refusal(path, error) from error
+        raise refusal(path, error) from error
 
 
 def append(path: Path, content: bytes) -> None:
@@ -52,7 +52,7 @@ def append(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise _refusal(path, error) from error
+        raise refusal(path, error) from error
 
 
 def keep_copy(path: Path, copy: Path) -> None:
@@ -77,7 +77,7 @@ def keep_copy(path: Path, copy: Path) -> None:
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise _refusal(copy, error) from error
+            raise refusal(copy, error) from error
         write(copy, content)
 
 
@@ -93,7 +93,7 @@ def remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise _refusal(path, error) from error
+        raise refusal(path, error) from error
 
 
 class Lock:
@@ -116,7 +116,7 @@ class Lock:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = open(self.path, "a+", encoding="utf-8")  # noqa: SIM115 - held until `release`
         except OSError as error:
-            raise _refusal(self.path, error) from error
+            raise refusal(self.path, error) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -136,7 +136,7 @@ class Lock:
         except OSError as error:
             with contextlib.suppress(OSError):
                 file.close()  # it tries to write once more
-            raise _refusal(self.path, error) from error
+            raise refusal(self.path, error) from error
         self._file = file
 
     def release(self) -> None:
@@ -184,7 +184,16 @@ def _sync_folder(path: Path) -> None:
         os.close(handle)
 
 
-def _refusal(path: Path, error: OSError) -> RunError:
+def refusal(path: Path, error: OSError) -> RunError:
+    """Return the error that says which file could not be written and what to do.
+
+    Args:
+        path: The file.
+        error: What the system said.
+
+    Returns:
+        The error to raise.
+    """
     advice = (
         "free some space, then continue with --resume"
         if error.errno in (errno.ENOSPC, errno.EDQUOT)

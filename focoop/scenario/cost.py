@@ -139,10 +139,17 @@ def refuse_clients(config: RunConfig, images: int, num_classes: int) -> None:
         )
 
 
-def free_memory() -> int:
-    """Return the memory that a new run may take, in bytes; 0 where the system does not say."""
+def free_memory(table: Path = MEMORY) -> int:
+    """Return the memory that a new run may take, in bytes; 0 where the system does not say.
+
+    Args:
+        table: The system's own table of its memory, where it has one.
+
+    Returns:
+        Bytes.
+    """
     try:
-        lines = MEMORY.read_text(encoding="ascii").splitlines()
+        lines = table.read_text(encoding="ascii").splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if "MemAvailable" in line)
     except (OSError, ValueError, StopIteration):  # not Linux: all there is
         pass

@@ -151,16 +151,16 @@ def test_memory_is_estimated_before_it_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = toy(tmp_path, "partition.shots=1000")
-    free = tmp_path / "meminfo"
-    free.write_text("MemTotal: 9999999 kB\nMemFree: 1 kB\nMemAvailable: 1 kB\n")
-    monkeypatch.setattr(cost, "MEMORY", free)
+    table = tmp_path / "meminfo"
+    table.write_text("MemTotal: 9999999 kB\nMemFree: 2 kB\nMemAvailable: 1 kB\n")
+    assert cost.free_memory(table) == 1024
+    assert cost.free_memory(tmp_path / "absent") > 10**8  # all there is
+    monkeypatch.setattr(cost, "free_memory", lambda: 1024)
     with pytest.raises(ConfigError, match=r"at least .* GB of memory.* free .*federation\.large"):
         make_split(config)
     allowed = make_split(toy(tmp_path, "partition.shots=1000", "federation.large=true"))
     rows = [len(index) for index in allowed.train_index]
     assert cost.least_cost(config, rows, 4).rows == sum(rows) == 4000
-    monkeypatch.setattr(cost, "MEMORY", tmp_path / "absent")
-    assert cost.free_memory() > 10**8
     closed = toy(tmp_path, "method.name=fedncm")  # takes all images of a client at once
     assert cost.least_cost(closed, rows, 4, 1024).memory == 8 * 4000 + 2 * max(rows) * 1024
 

@@ -9,7 +9,6 @@ from focoop.experiments.presets import tuned
 from focoop.federation import simulate
 from focoop.federation.simulator import MemoryStore
 from focoop.functional import transport
-from focoop.functional.transport import dual
 from focoop.methods import _goc
 from focoop.methods.base import Server
 from focoop.scenario import build_scenario, schedule_of
@@ -18,14 +17,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGED = ("data.id=demo:cifar100", "data.corrupted=[]", "data.ood=[]", "data.validation_ood=[]")
 
 
-def converged(cost: Tensor, tau: float, monkeypatch: pytest.MonkeyPatch) -> transport.DualPlan:
+def converged(cost: Tensor, tau: float) -> transport.DualPlan:
     """Newton's method alone, every smoothed problem on the way solved, to 1e-9 of the gain."""
-    with monkeypatch.context() as patch:
-        patch.setattr(dual, "_NEARLY", 1e-4)
-        patch.setattr(dual, "_SOLVED", 1e-4)
-        return transport.semi_unbalanced_dual(
-            cost, tau=tau, tolerance=1e-13, relative=1e-9, max_steps=3000
-        )
+    return transport.semi_unbalanced_dual(
+        cost, tau=tau, tolerance=1e-13, relative=1e-9, max_steps=3000, misses=(1e-4, 1e-4)
+    )
 
 
 @pytest.mark.slow
@@ -55,7 +51,7 @@ def test_five_rounds_choose_what_a_converged_solver_chooses(
     for cost, tau, plan in solved:
         columns = cost.shape[1]
         words = columns // len(clients)
-        expected = converged(cost, tau, monkeypatch)
+        expected = converged(cost, tau)
         assert expected.gap <= 1.01e-9 * expected.gained
         assert plan.gap < 1e-12
         assert plan.objective <= expected.objective + 1e-14

@@ -22,7 +22,7 @@ def test_a_disk_that_fails_at_any_call_loses_nothing(crash: bool) -> None:
 
 @pytest.mark.slow
 def test_an_error_that_nobody_tells_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable, "_refusal", lambda path, error: error)
+    monkeypatch.setattr(durable, "refusal", lambda path, error: error)
     counts, _ = disk_faults.attack(12, seed=2, crash=False, every=9)
     assert counts["broken"] > 3
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Mean |log(b/m)| below which a plan with rescaled rows is worth measuring, below which a smoothed
 # problem on the way counts as solved, and one as smooth as the tolerance.
-_WORTH_MEASURING, _NEARLY, _SOLVED = 0.3, 0.03, 1e-3
+_WORTH_MEASURING = 0.3
 # First smoothing, as a share of the cost's range: Newton's method starts well there.
 _SMOOTH = 5e-3
 _MAX_DAMPING = 1e8
@@ -190,6 +190,7 @@ def semi_unbalanced_dual(
     start: Tensor | None = None,
     cells: int = 0,
     exact: bool = False,
+    misses: tuple[float, float] = (0.03, 1e-3),
 ) -> DualPlan:
     """Solve semi-unbalanced transport by damped Newton steps on the dual.
 
@@ -209,6 +210,8 @@ def semi_unbalanced_dual(
         cells: Entries of the cost taken at a time; 0: as suits the device.
         exact: Go on from there to the optimum itself, up to rounding (`exact.py`); for costs in
             float64 of up to some 100,000 cells, since the whole plan is made.
+        misses: Share of the rows' mass that a smoothed problem may still misplace when the solver
+            leaves it for a sharper one: on the way, and at the last.
 
     Returns:
         The plan.
@@ -247,7 +250,8 @@ def semi_unbalanced_dual(
             wanted = max(tolerance / float(total), relative * (product - best.objective))
             if best.objective - bound <= wanted or last:
                 break
-        solved = miss <= (_SOLVED if problem.softness <= wanted else _NEARLY)
+        on_the_way, at_last = misses
+        solved = miss <= (at_last if problem.softness <= wanted else on_the_way)
         moved, damping = (None, damping) if solved else _climb(problem, point, damping)
         if moved is None:  # solved, or as far as rounding lets it: the smoothing is left
             problem = replace(problem, softness=problem.softness / 4)
