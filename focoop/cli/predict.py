@@ -33,11 +33,11 @@ def predict(
     client: OneClient = None,
     top: Annotated[int, typer.Option(min=1, help="Classes to list for each image.")] = 5,
     open_share: Annotated[
-        float | None,
+        str | None,
         typer.Option(
-            min=0,
-            max=1,
-            help="Share of images expected of any class: 0 own classes alone, 1 all alike.",
+            metavar="0..1|auto",
+            help="Share of images expected of any class: 0 own classes alone, 1 all alike, auto "
+            "as these images themselves suggest.",
         ),
     ] = None,
     explain: Annotated[
@@ -63,7 +63,7 @@ def predict(
         broken: dict[str, str] = {}
         answers = model.predict(
             files,
-            open_share=open_share,
+            open_share=_share(open_share),
             top=top,
             explain=explain is not None,
             on_broken=lambda source, error: broken.update({source: str(error)}),
@@ -75,6 +75,14 @@ def predict(
         messages().print(f"skipped: {reason}")
     if broken:
         raise typer.Exit(DataError.exit_code)
+
+
+def _share(text: str | None) -> float | str | None:
+    """A position of the dial as the model takes it: texts that are no number stay texts."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
 
 
 def found_files(given: Sequence[str], stdin: Iterable[str]) -> list[str]:

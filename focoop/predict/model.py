@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -21,7 +22,8 @@ from focoop.predict.facts import Client, Facts
 from focoop.predict.heat_map import patch_similarities
 from focoop.predict.images import OnBroken, encoded, joined, pictures
 from focoop.predict.prediction import Prediction, Predictions
-from focoop.predict.side import Side, evidence
+from focoop.predict.share import AUTO, likely_share, position, total_odds
+from focoop.predict.side import Side, evidence, expectation
 from focoop.progress import tell
 
 if TYPE_CHECKING:
@@ -103,7 +105,7 @@ class Model(DescribedModel):
         features: ImageFeatures | Tensor | NDArray[Any],
         *,
         client: Client = None,
-        open_share: float | None = None,
+        open_share: float | str | None = None,
         top: int = 5,
         sources: Sequence[str] = (),
     ) -> Predictions:
@@ -113,7 +115,8 @@ class Model(DescribedModel):
             features: What `encode` gave, a `FeatureSet`, or (N, D) unit features.
             client: The client that is asked; None: the usual one.
             open_share: Share of images that the client expects of any class, 0 (own classes alone)
-                to 1 (all alike); None: as the method was set up. Scores do not depend on it.
+                to 1 (all alike); `auto`: estimated from these images (`estimate_open_share`);
+                None: as the method was set up. Scores do not depend on it.
             top: How many classes to list in each answer.
             sources: Names of the images; by default `image 0`, `image 1`, ...
 
@@ -127,6 +130,9 @@ class Model(DescribedModel):
         if top < 1:
             raise ConfigError(f"top must be 1 or more, got {top}")
         given = self._features(features)
+        if open_share == AUTO:
+            open_share = self.estimate_open_share(given, client=client)
+        share = position(open_share)
         side = self.side(client)
         judge = self.judge(side.client)
         names = list(sources) or [f"image {place}" for place in range(len(given.pooled))]
@@ -137,9 +143,9 @@ class Model(DescribedModel):
             rows = slice(first, first + size)
             pooled = given.pooled[rows].to(device)
             local = None if given.patches is None else given.patches[rows].to(device)
-            found = evidence(self.method, self.task, side, pooled, local, open_share)
+            found = evidence(self.method, self.task, side, pooled, local, share)
             usual = found
-            if open_share is not None and judge.calibration is not None:
+            if share is not None and judge.calibration is not None:
                 usual = evidence(self.method, self.task, side, pooled, local)
             answers += judge.answers(found, usual.shifted, names[rows], top)
         return answers
@@ -149,7 +155,7 @@ class Model(DescribedModel):
         images: Any,
         *,
         client: Client = None,
-        open_share: float | None = None,
+        open_share: float | str | None = None,
         top: int = 5,
         explain: bool = False,
         on_broken: OnBroken | None = None,
@@ -159,7 +165,7 @@ class Model(DescribedModel):
         Args:
             images: As in `encode`.
             client: As in `decide`.
-            open_share: As in `decide`.
+            open_share: As in `decide`; with `auto` all images are encoded before the first answer.
             top: As in `decide`.
             explain: Put a heat map of the best class into each answer.
             on_broken: Told of each image that cannot be read, which is then left out of the
@@ -172,7 +178,12 @@ class Model(DescribedModel):
             DataError: An image cannot be read.
         """
         side, answers = self.side(client), Predictions()
-        for names, found in self._encoded(images, explain, on_broken):
+        batches = self._encoded(images, explain, on_broken)
+        if open_share == AUTO:
+            batches = list(batches)
+            seen = [found for _, found in batches]
+            open_share = self.estimate_open_share(joined(seen), client=client) if seen else None
+        for names, found in batches:
             for place, answer in enumerate(
                 self.decide(found, client=client, open_share=open_share, top=top, sources=names)
             ):
@@ -184,6 +195,40 @@ class Model(DescribedModel):
                     answer = self._explained(answer, one, side)
                 answers.append(answer)
         return answers
+
+    def estimate_open_share(
+        self, features: ImageFeatures | Tensor | NDArray[Any], *, client: Client = None
+    ) -> float:
+        """Estimate from unlabelled images which share of them is of any class of the federation.
+
+        Images of one place, some twenty or more, tell how often it sees other clients' classes.
+        Images that are unknown by the client's threshold take no part.
+
+        Args:
+            features: As in `decide`.
+            client: The client that is asked; None: the usual one.
+
+        Returns:
+            The position of the dial, 0 to 1, at which these images are likeliest; the method's own
+            for the global model, and where no image is known.
+        """
+        given, side = self._features(features), self.side(client)
+        judge, device = self.judge(side.client), self.task.device
+        if judge.own is None:
+            return self.open_share
+        threshold = None if judge.calibration is None else judge.calibration.threshold
+        shifts = [expectation(self.method, self.task, side, share) for share in (0.0, 1.0)]
+        logs: list[list[Tensor]] = [[], []]
+        size = self.chunk(given, side)
+        for first in range(0, len(given.pooled), size):
+            rows = slice(first, first + size)
+            local = None if given.patches is None else given.patches[rows].to(device)
+            found = evidence(self.method, self.task, side, given.pooled[rows].to(device), local)
+            known = found.score <= (math.inf if threshold is None else threshold)
+            for shift, kept in zip(shifts, logs, strict=True):
+                kept.append(total_odds(judge.scale * found.plain[known], judge.scale * shift))
+        own, every = (torch.cat(kept) for kept in logs)
+        return likely_share(own, every) if len(own) else self.open_share
 
     def heat_map(
         self, image: Any, label: str | None = None, *, client: Client = None

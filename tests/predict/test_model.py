@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from focoop.clip import ImageFeatures
 from focoop.errors import ConfigError, DataError, MethodError, RunError
@@ -14,6 +16,8 @@ from focoop.fields import plain
 from focoop.methods import available
 from focoop.predict import Calibration, Facts, Model, SiteCalibration, Sketch, read_model
 from focoop.predict.from_run import folded
+from focoop.predict.share import likely_share
+from focoop.predict.side import evidence
 from tests.helpers import toy_backbone
 from tests.methods.contract_toy import CLASSES, SEED, WORDS, Outcome, federate, made, make_task
 
@@ -119,6 +123,44 @@ def test_the_dial_goes_from_own_classes_to_all(name: str) -> None:
         for a in model.decide(asked, client=0, open_share=0.2)
     ]
     assert all(a > b for a, b in zip(less, own, strict=True))
+
+
+def test_the_estimated_position_of_the_dial_is_the_likeliest() -> None:
+    model, shown = model_of("focoop_plus"), images("focoop_plus")
+    share = model.estimate_open_share(shown, client=0)
+    counts = np.bincount(HELD[0], minlength=4) / len(HELD[0])
+    side = model.side(0)
+    odds = evidence(model.method, model.task, side, shown.pooled, None).plain.double().numpy()
+    odds = model.method.answer_scale(model.task) * odds
+
+    def likelihood(position: float) -> float:
+        prior = (1 - position) * counts + position / 4
+        return float(np.log((np.exp(odds) * prior).sum(axis=1)).sum())
+
+    shares = np.linspace(0.0, 1.0, 2001)
+    best = shares[np.argmax([likelihood(one) for one in shares])]
+    assert share == pytest.approx(best, abs=2e-3)
+    asked = model.decide(shown, client=0, open_share="auto")
+    assert asked == model.decide(shown, client=0, open_share=share)
+    assert model.estimate_open_share(shown) == model.open_share  # nobody's classes are own
+    strict = model_of("focoop_plus", calibrated(-1e9, 0.0))
+    assert strict.estimate_open_share(shown, client=0) == model.open_share  # none is known
+    for wrong in ("much", "nan", float("nan"), 1.5):
+        with pytest.raises(ConfigError, match=r"0 to 1, or 'auto'"):
+            model.decide(shown, client=0, open_share=wrong)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**31), st.floats(0.05, 0.95))
+def test_the_estimated_share_is_the_true_one_where_classes_are_told_apart(
+    seed: int, share: float
+) -> None:
+    draw = np.random.default_rng(seed)
+    other = draw.random(4000) < share
+    # log B - log A of two normal densities, one standard deviation apart or more
+    value = draw.normal(np.where(other, 1.5, -1.5), 1.0)
+    found = likely_share(torch.zeros(4000), torch.as_tensor(3.0 * value))
+    assert found == pytest.approx(other.mean(), abs=0.05)
 
 
 def test_without_a_method_s_own_prior_the_dial_is_one_bias_on_own_classes() -> None:
