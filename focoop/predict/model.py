@@ -183,6 +183,7 @@ class Model(DescribedModel):
             batches = list(batches)
             seen = [found for _, found in batches]
             open_share = self.estimate_open_share(joined(seen), client=client) if seen else None
+        position(open_share)  # refused before images are encoded
         for names, found in batches:
             for place, answer in enumerate(
                 self.decide(found, client=client, open_share=open_share, top=top, sources=names)

@@ -130,7 +130,9 @@ def test_the_commands_end_to_end(run: Path, files: Path, tmp_path: Path) -> None
         assert drawn.size == (224, 224)
     exported = call("export", str(run), "--client=1", "--out", str(tmp_path / "model"))
     assert exported.exit_code == 0 and "answers for 1" in exported.stdout
-    listed = call("predict", str(tmp_path / "model"), str(files / "a.png"), "--csv", "--top=2")
+    listed = call(
+        "predict", str(tmp_path / "model"), str(files / "a.png"), "--csv", "--open-share=auto"
+    )
     rows = list(csv.DictReader(io.StringIO(listed.stdout)))
     assert len(rows) == 1 and float(rows[0]["score"]) == pytest.approx(
         document["predictions"][1]["score"], abs=1e-5
@@ -161,6 +163,7 @@ def test_names_from_standard_input(files: Path) -> None:
         (["predict", "{run}/nowhere", "x.png"], 6, "does not exist"),
         (["predict", "{run}", "x.png", "--client=9"], 6, "does not answer for"),
         (["predict", "{run}", "x.png", "--json", "--csv"], 2, "choose one"),
+        (["predict", "{run}", "x.png", "--open-share=much"], 2, "0 to 1, or 'auto'"),
         (["calibrate", "{run}", "--keep=1.5"], 2, "between 0 and 1"),
         (["calibrate", "{run}", "--images=folder:x"], 2, "--client"),
         (["export", "{run}", "--out={run}"], 6, "not empty"),
