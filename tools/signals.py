@@ -11,6 +11,7 @@ Whatever breaks this is printed; the exit code is then 1. Needs Linux's /proc.
 import argparse
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -185,7 +186,8 @@ def commands(folder: Path) -> dict[str, Command]:
     ground = Ground(folder)
     text = (folder / "toy.toml").read_text()
     few = text.replace("rounds = 1\n", "rounds = 300\n")
-    held = f'validation_ood = ["file:{ground.folder}/far.safetensors"]'
+    shutil.copy(folder / "far.safetensors", folder / "held.safetensors")
+    held = f'validation_ood = ["file:{ground.folder}/held.safetensors"]'
     lines = [held if line.startswith("validation_ood") else line for line in few.splitlines()]
     (folder / "long.toml").write_text("\n".join(lines) + "\n")
     _do(folder, "run", "toy.toml", *TRAINED, "--out", "done")

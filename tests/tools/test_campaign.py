@@ -20,4 +20,4 @@ def test_what_is_read_as_truth_is_counted_as_silent(tmp_path: Path) -> None:
 def test_no_damage_is_read_as_truth() -> None:
     found = tool.campaign_of(0.02, seed=3)
     assert found.silent == []
-    assert found.total("named") > 80
+    assert found.total("named") > 60
