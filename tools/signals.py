@@ -205,7 +205,7 @@ def commands(folder: Path) -> dict[str, Command]:
         "compare": Command(("compare", "--settings", "long.toml", *both)),
         "tune": Command(
             ("tune", "--setting", "long.toml", "--methods", "promptfl", "--budget=3", "--jobs=2")
-            + ("--out", "tune-{n}")
+            + ("--validation=2", "--out", "tune-{n}")
         ),
         "evaluate": Command(("evaluate", "done"), 4.0),
         "features": Command(("features", "demo:cifar100"), 4.0),

@@ -11,7 +11,7 @@ import typer
 
 from focoop.cli.run import print_results, train
 from focoop.cli.screen import AsJson, Device, Overrides, load_config, out, print_json
-from focoop.cli.serve import Port, require_serve, tell_address
+from focoop.cli.serve import Port, require_serve, tell_address, tell_stopped
 from focoop.errors import RunError
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ def _serve(folder: Path, port: int) -> None:
     if not (run / CALIBRATION).is_file():
         calibrate(run, from_test=True)
     serve([run], port=port, runs=folder, open_share=OPEN_SHARE, on_ready=tell_address)
+    tell_stopped()
 
 
 def demo_config(

@@ -93,6 +93,7 @@ def serve(
         weights=weights,
         on_ready=tell_address,
     )
+    tell_stopped()
 
 
 def require_serve() -> None:
@@ -100,6 +101,11 @@ def require_serve() -> None:
     from focoop.serve import require_extra
 
     require_extra()
+
+
+def tell_stopped() -> None:
+    """Say that a signal ended the server, after what was taken had been answered."""
+    messages().print("stopped: what was taken has been answered")
 
 
 def tell_address(address: str) -> None:

@@ -174,18 +174,22 @@ def _run(
         h11_max_incomplete_event_size=16 * 1024,
     )
     servers.append(Server(config))
-    with _quiet_end():
+    with _quiet_end(lambda: setattr(servers[0], "should_exit", True)):
         servers[0].run(sockets=[listener])
 
 
 @contextmanager
-def _quiet_end() -> Iterator[None]:
-    """Let a server that was told to stop end as one that is done: uvicorn repeats the signal."""
+def _quiet_end(stop: Callable[[], None]) -> Iterator[None]:
+    """Let a server that was told to stop end as one that is done: uvicorn repeats the signal.
+
+    uvicorn knows two signals; a terminal that is closed sends the third, which stops it too.
+    """
     kinds = (signal.SIGTERM, signal.SIGINT)
     before: dict[signal.Signals, Any] = {}
     try:
         for kind in kinds:
             before[kind] = signal.signal(kind, lambda *_: None)
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: stop())
     except ValueError:  # not the main thread, which alone may set handlers
         pass
     try:
