@@ -1,5 +1,6 @@
 """Every supported Python is looked for, and the Makefile keeps an environment for each of them."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -43,11 +44,15 @@ def test_an_interpreter_is_found_on_the_path_and_among_pyenvs(
 def test_make_uses_an_environment_of_the_python_that_it_is_given(tmp_path: Path) -> None:
     shutil.copy(ROOT / "Makefile", tmp_path)
     interpreter(tmp_path / ".venv/bin/python", "3.12")
+    # The make that runs this test may have been given a Python of its own.
+    clean = {k: v for k, v in os.environ.items() if k != "PYTHON" and not k.startswith("MAKE")}
 
     def make(*given: str) -> subprocess.CompletedProcess[str]:
         command = ["make", "--dry-run", "--no-print-directory", "-o", ".venv/.installed"]
         command += ["-o", ".venv-3.13/.installed", "test", *given]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        return subprocess.run(
+            command, cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=60
+        )
 
     assert ".venv/bin/python -m pytest" in make().stdout
     same, other = (interpreter(tmp_path / v, v) for v in ("3.12", "3.13"))
