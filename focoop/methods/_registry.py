@@ -9,8 +9,8 @@ from typing import Any
 
 from focoop.errors import ConfigError, MethodError, nearest
 from focoop.methods.base import Method
+from focoop.plugins import classes_in, plugged
 from focoop.plugins import names as plugin_names
-from focoop.plugins import plugged
 
 # What people call methods, without case and signs -> the file that holds it.
 SPELLINGS = {
@@ -93,14 +93,11 @@ def _method_of(thing: Any, name: str) -> type[Method]:
         if inspect.isclass(thing) and issubclass(thing, Method):
             return thing
         raise MethodError(f"the method {name} must be a class derived from focoop.Method")
-    classes = [
-        member
-        for _, member in inspect.getmembers(thing, inspect.isclass)
-        if issubclass(member, Method) and member.__module__ == thing.__name__
-    ]
+    classes = classes_in(thing, Method)
     if len(classes) != 1:
         raise MethodError(f"{name} must define exactly one Method, it defines {len(classes)}")
-    return classes[0]
+    found: type[Method] = classes[0]
+    return found
 
 
 def create(name: str, settings: object | None = None) -> Method:

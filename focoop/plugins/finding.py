@@ -89,6 +89,23 @@ def names(kind: str) -> dict[str, Any]:
     return plugins | {name: thing for (of, name), thing in _registered.items() if of == kind}
 
 
+def classes_in(module: ModuleType, base: type) -> list[Any]:
+    """List the classes derived from another that a module defines itself.
+
+    Args:
+        module: The module, a user's file for example.
+        base: The class that they are derived from.
+
+    Returns:
+        The classes by name; those that the module only imports are left out.
+    """
+    return [
+        member
+        for _, member in inspect.getmembers(module, inspect.isclass)
+        if issubclass(member, base) and member.__module__ == module.__name__
+    ]
+
+
 def plugged(kind: str, name: str) -> Any:
     """Load what a name from outside the package means.
 

@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import Any
 
 from focoop.errors import ConfigError, nearest
+from focoop.plugins import classes_in, plugged
 from focoop.plugins import names as plugin_names
-from focoop.plugins import plugged
 from focoop.tracking.event import RoundEvent, Tracker
 from focoop.tracking.hooks import Listener
 
@@ -111,11 +111,8 @@ def _class_of(thing: Any, name: str) -> type[Tracker]:
         if inspect.isclass(thing) and issubclass(thing, Tracker):
             return thing
         raise ConfigError(f"the tracker {name} must be a class derived from focoop.Tracker")
-    classes = [
-        member
-        for _, member in inspect.getmembers(thing, inspect.isclass)
-        if issubclass(member, Tracker) and member.__module__ == thing.__name__
-    ]
+    classes = classes_in(thing, Tracker)
     if len(classes) != 1:
         raise ConfigError(f"{name} must define exactly one focoop.Tracker, not {len(classes)}")
-    return classes[0]
+    found: type[Tracker] = classes[0]
+    return found
