@@ -31,6 +31,7 @@ from tools.fuzz import Ground  # noqa: E402
 from tools.promises import Promise, write_promise  # noqa: E402
 
 LIMIT = 10.0  # seconds a command may take to end
+SETUP_SECONDS = 4.0  # of the short run that prepares the folder, on an idle machine of two cores
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 MARK = "FOCOOP_SIGNAL_CASE"  # a variable by which all processes of a case are found
 TRAINED = ("--set=negatives.count=2", "--set=method.name=promptfl")
@@ -45,7 +46,7 @@ class Command:
 
     Attributes:
         words: its words behind `focoop`; `{n}` stands for the number of the case.
-        longest: latest moment of a signal, in seconds.
+        longest: latest moment of a signal on an idle machine, in seconds.
         serves: whether being stopped is its normal end.
     """
 
@@ -216,6 +217,13 @@ def commands(folder: Path) -> dict[str, Command]:
     }
 
 
+def _seconds_of_a_run(folder: Path) -> float:
+    """Measure a short run: on a slow or busy machine signals must come later to come at work."""
+    began = time.monotonic()
+    _do(folder, "run", "toy.toml", *TRAINED, "--out", "measured")
+    return time.monotonic() - began
+
+
 def _do(folder: Path, *words: str) -> None:
     process = start(words, folder)
     output, errors = process.communicate(timeout=300)
@@ -257,13 +265,14 @@ def attack(folder: Path, cases: int, seed: int, only: Sequence[str] = ()) -> Ite
         What became of each.
     """
     every = commands(folder)
+    slowness = max(1.0, _seconds_of_a_run(folder) / SETUP_SECONDS)
     names = list(only or every)
     draw, number = random.Random(seed), 0
     for place, name in enumerate(names):
         share = cases // len(names) + (place < cases % len(names))
         with partner(name, every, folder):
             for _ in range(share):
-                delay = every[name].longest * draw.random() ** 2
+                delay = slowness * every[name].longest * draw.random() ** 2
                 yield stop(every[name], folder, draw.choice(list(CODES)), delay, str(number))
                 number += 1
 

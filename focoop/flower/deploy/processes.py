@@ -33,6 +33,10 @@ KEEP_ALIVE = 120  # seconds the SuperLink keeps a connection that nobody uses
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
+class LinkEndedError(FederationError):
+    """Says that the SuperLink ended before it answered."""
+
+
 def environment(home: Path) -> dict[str, str]:
     """Return the environment of a Flower program: no calls to anybody, and a home of its own.
 
@@ -264,13 +268,14 @@ def await_server(
         log: The file of its output, for messages.
 
     Raises:
-        FederationError: It does not answer in time, or ended.
+        LinkEndedError: Its process ended.
+        FederationError: It does not answer in time.
     """
     context = ssl.create_default_context(cafile=str(certificate))
     until = time.monotonic() + seconds
     while True:
         if process is not None and process.poll() is not None:
-            raise FederationError(
+            raise LinkEndedError(
                 f"the SuperLink did not start ({ended(process)}): see {log}; is another program "
                 f"listening on {server}?"
             )

@@ -1,6 +1,6 @@
 """A coordinator's server while it runs: the SuperLink, the worker of its app, and the front."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from focoop.flower.settings import TRACK
 
 START_SECONDS = 120.0
 LINK_LOG, WORKER_LOG = "superlink.log", "server.log"
+DATABASE = "superlink.db"
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,10 @@ def serving(
     with ExitStack() as stack:
         front = open_front(host, port, certificate, inner, lambda pem: None, _closed, say)
         stack.callback(front.listener.close)
-        command = processes.superlink(keys, inner, home / "superlink.db", secret)
-        link = processes.begin(command, environment, home / LINK_LOG)
-        stack.callback(processes.stop, [link])
+        command = processes.superlink(keys, inner, home / DATABASE, secret)
         address = f"{processes.LOOPBACK}:{inner}"
-        processes.await_server(address, authority, START_SECONDS, link, home / LINK_LOG)
+        link = _start_link(command, environment, home, address, authority, say)
+        stack.callback(processes.stop, [link])
         control = Control(address, authority, home)
         stack.callback(control.close)
         control.end_runs()  # of a server that was killed: sites must not go on with their orders
@@ -93,6 +93,45 @@ def serving(
         front.start()
         stack.callback(front.stop)
         yield Served(control, link, worker, front, home)
+
+
+def _start_link(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    home: Path,
+    address: str,
+    authority: Path,
+    say: Callable[[str], None],
+) -> "Popen[bytes]":
+    """Start the SuperLink and wait until it answers, with a new database where it refuses the old.
+
+    Flower makes its tables in many small steps: a database whose making was interrupted can never
+    be opened again. Nothing in it is needed: sites are admitted anew at each start, runs that it
+    knows are ended, and rounds are in the run folder.
+    """
+
+    def attempt() -> "Popen[bytes]":
+        link = processes.begin(command, environment, home / LINK_LOG)
+        try:
+            processes.await_server(address, authority, START_SECONDS, link, home / LINK_LOG)
+        except BaseException:
+            processes.stop([link])
+            raise
+        return link
+
+    old = (home / DATABASE).exists()
+    try:
+        return attempt()
+    except processes.LinkEndedError:
+        if not old:
+            raise
+    for path in home.glob(f"{DATABASE}*"):  # with SQLite's journal
+        path.replace(path.with_name(f"unreadable-{path.name}"))
+    say(
+        "the SuperLink did not start with its old database, which may be half made or damaged "
+        f"(kept as unreadable-{DATABASE}); it starts with a new one"
+    )
+    return attempt()
 
 
 def _closed(body: bytes) -> tuple[int, dict[str, object]]:
