@@ -1,23 +1,39 @@
-"""`focoop paper all` on a borrowed GPU machine that has torch alone, in two calls of minutes.
+"""`focoop paper all` on a borrowed GPU machine that has torch alone, and what comes back of it.
 
 Here, where the features and images are (about a minute; two folders that travel beside the tree):
 
     python tools/device_paper.py features SHARED runs/device
 
-There, in a copy of the tree with these folders in runs/device. `encode` makes the corrupted
-images of Tables 1, 13 and 14; `run` makes the runs, what matters most first, and stops by itself:
+There, in a copy of the tree with both folders in runs/device; where they do not fit beside the tree
+at once, send `runs/device/paper-1` with the command `true` first, then `runs/device/paper-2` with:
 
-    python tools/device_paper.py encode
-    python tools/device_paper.py run --out $OUT --minutes 8
+    python3 tools/device_paper.py run --out $OUT --runs /dev/shm/paper --minutes 8.5 --done DONE
 
-`run` writes paper.json (the numbers of all items) and cells.json (every finished run); given again
-with `--done cells.json` it goes on. Here again:
+where DONE is docs/results/paper/cells.json.xz.
 
-    python tools/paper_results.py FILES/paper.json docs/results/paper
+This makes the damaged images of Tables 1, 13 and 14 (43 s on an H200), then the runs that
+`--done` lacks, what matters most first, and stops by itself after `--minutes`. With the 522 runs
+that are committed 468 are left, about 500 s. Given again while the machine is warm, it goes on.
+Without `--done` all 990 runs are made, by the same command given twice or three times: then the
+packed runs and the reports are of all of them. It writes within 8 files of 16 MiB:
+
+    paper.json          the numbers of all items
+    cells.json.xz       the last evaluation of every finished run, for `--done`
+    runs-1.tar.xz ...   finished runs of this machine without their models (about 10 KB each)
+    report-T1.html      the report of Table 1's runs with histograms and curves of their scores
+    report.html         the report of all runs
+
+Here again (FILES is where they came to):
+
+    python tools/device_paper.py unpack FILES runs/paper-device
+    python tools/paper_results.py docs/results FILES/paper.json --made "One H200, ..."
+    cp FILES/cells.json.xz docs/results/paper/
+    focoop report runs/paper-device/runs --no-details --out runs/paper-device/report.html
 """
 
 import argparse
 import json
+import lzma
 import multiprocessing
 import os
 import shutil
@@ -34,6 +50,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import torch
 import validation_ood
 from device_runs import limited, say, weight
+from pack_runs import pack, unpack
 from prepare_features import first_of_each_class, rows_per_class
 
 from focoop.clip import load_backbone
@@ -51,10 +68,13 @@ from focoop.paper import (
     plan_item,
     read_items,
 )
+from focoop.report import write_report
+from focoop.runs import CONFIG
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "runs" / "device"
 FIRST = ("T1", "F5", "F7", "ablation")  # items that get all their seeds before the others
+WITH_SCORES = "T1"  # the item whose report asks the models again
 # Folder -> file -> test images per class whose patch features travel; training images keep all.
 SENT = {
     "paper-1": {"cifar100": 20},
@@ -143,22 +163,28 @@ def office_patches(
 # There: damaged images
 
 
-def encode_damaged(given: argparse.Namespace) -> int:
-    """Features of damaged images, a process for each dataset and type."""
-    shared_gpu()
-    begun = time.monotonic()
+def encode_damaged(items: Sequence[Item], given: argparse.Namespace, begun: float) -> None:
+    """Features of damaged images, a process for each dataset and type; what is there is kept."""
     out = given.folder / "made"
     out.mkdir(parents=True, exist_ok=True)
     jobs = [
         (name, kind, given.folder / "paper-1" / "images", out, given.device)
-        for kind in types_of(read_items())
+        for kind in types_of(items)
         for name in DAMAGED
-        if (name, kind) in wanted_types(read_items())
+        if (name, kind) in wanted_types(items)
+        and not all(path.exists() for path in damaged_files(out, name, kind))
     ]
+    if not jobs:
+        return
     with multiprocessing.get_context("spawn").Pool(min(given.jobs, len(jobs))) as pool:
-        for done, name in enumerate(pool.imap_unordered(damage, jobs), start=1):
-            say(f"{done} of {len(jobs)}: {name} after {time.monotonic() - begun:.0f} s")
-    return 0
+        for done, _ in enumerate(pool.imap_unordered(damage, jobs), start=1):
+            if done % 10 == 0 or done == len(jobs):
+                say(f"damaged: {done} of {len(jobs)} after {time.monotonic() - begun:.0f} s")
+
+
+def damaged_files(out: Path, name: str, kind: str) -> list[Path]:
+    """The files of one type of damage, by severity."""
+    return [out / f"{name}.{kind}.{severity}.safetensors" for severity in (1, 2, 3, 4, 5)]
 
 
 def wanted_types(items: Iterable[Item]) -> set[tuple[str, str]]:
@@ -184,8 +210,7 @@ def damage(job: tuple[str, str, Path, Path, str]) -> str:
     backbone = load_backbone("mini", device=device)
     count = DAMAGED[name][0 if kind == "brightness" else 1]
     found = first_of_each_class(read_folder(images / name, "test"), count)
-    for severity in (1, 2, 3, 4, 5):
-        path = out / f"{name}.{kind}.{severity}.safetensors"
+    for severity, path in enumerate(damaged_files(out, name, kind), start=1):
         if not path.exists():
             made = encode(
                 found,
@@ -205,6 +230,8 @@ def run(given: argparse.Namespace) -> int:
     """The runs of all items, what matters most first, as far as the minutes go."""
     begun = time.monotonic()
     shared_gpu()
+    items = choose_items(given.items, read_items())
+    encode_damaged(items, given, begun)
     folders = [given.folder / "made", *(given.folder / group / "features" for group in SENT)]
     ready_features.use([one for one in folders if one.is_dir()])
     choices = make_choices(
@@ -217,7 +244,6 @@ def run(given: argparse.Namespace) -> int:
         presets=None,
         device=given.device,
     )
-    items = choose_items(given.items, read_items())
     plans = {item.name: plan_item(item, choices, ask=False) for item in items}
     cells = in_order(plans)
     outcomes = earlier(cells, given)
@@ -227,6 +253,11 @@ def run(given: argparse.Namespace) -> int:
     with limited(given.minutes - (time.monotonic() - begun) / 60):
         comparison.run(left, watch, jobs=given.jobs)
     write_results(items, plans, outcomes, choices, given.out, time.monotonic() - begun)
+    packed = [Path(name) for name in outcomes if (Path(name) / CONFIG).is_file()]
+    files = pack(packed, given.runs, given.out)
+    sizes = ", ".join(f"{path.stat().st_size / 2**20:.1f}" for path in files)
+    say(f"{len(packed)} runs packed into files of {sizes or 0} MiB")
+    write_reports(plans, packed, given)
     done = sum(outcome.status == "finished" for outcome in outcomes.values())
     say(f"{done} of {len(cells)} runs are finished after {time.monotonic() - begun:.0f} s")
     return 0 if done == len(cells) else 3
@@ -267,13 +298,30 @@ def earlier(cells: Sequence[Cell], given: argparse.Namespace) -> dict[str, Outco
     """What earlier calls finished, by folder."""
     kept: dict[str, Any] = {}
     for path in given.done:
-        kept |= json.loads(path.read_text(encoding="utf-8"))["runs"] if path.is_file() else {}
+        kept |= read_cells(path) if path.is_file() else {}
     names = {cell.folder.relative_to(given.runs).as_posix(): cell for cell in cells}
     return {
         str(cell.folder): Outcome(cell, "finished", cell.rounds, kept[name])
         for name, cell in names.items()
         if name in kept
     }
+
+
+def read_cells(path: Path) -> dict[str, Any]:
+    """Finished runs of a file, by folder."""
+    raw = path.read_bytes()
+    text = lzma.decompress(raw) if path.suffix == ".xz" else raw
+    runs: dict[str, Any] = json.loads(text)["runs"]
+    return runs
+
+
+def rounded(value: Any) -> Any:
+    """Plain values with six digits behind the point, a ten-thousandth of a percent."""
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [rounded(one) for one in value]
+    return round(value, 6) if isinstance(value, float) else value
 
 
 def write_results(
@@ -295,11 +343,28 @@ def write_results(
     }
     out.mkdir(parents=True, exist_ok=True)
     made = {"runs": len(finished), "seconds": round(seconds)}
-    for name, tree in (
-        ("paper", {"made": made, "items": documents}),
-        ("cells", {"runs": finished}),
+    tree = {"made": made, "items": documents}
+    (out / "paper.json").write_text(json.dumps(tree, allow_nan=False), encoding="utf-8")
+    cells = json.dumps({"runs": rounded(dict(sorted(finished.items())))}, allow_nan=False)
+    (out / "cells.json.xz").write_bytes(lzma.compress(cells.encode(), preset=9))
+
+
+def write_reports(
+    plans: dict[str, list[Planned]], finished: Sequence[Path], given: argparse.Namespace
+) -> None:
+    """The report of all runs, then that of one item with the scores of its models."""
+    chosen = {cell.folder for one in plans.get(WITH_SCORES, []) for cell in one.cells}
+    for name, folders, details in (
+        ("report.html", finished, False),
+        (f"report-{WITH_SCORES}.html", [one for one in finished if one in chosen], True),
     ):
-        (out / f"{name}.json").write_text(json.dumps(tree, allow_nan=False), encoding="utf-8")
+        if not folders:
+            continue
+        begun = time.monotonic()
+        made = write_report(folders, given.runs / name, details=details)  # links are relative to it
+        shutil.copy(made, given.out / name)
+        size = made.stat().st_size / 1e6
+        say(f"{name}: {size:.1f} MB in {time.monotonic() - begun:.0f} s")
 
 
 def shared_gpu() -> None:
@@ -325,12 +390,13 @@ def parser() -> argparse.ArgumentParser:
     features = commands.add_parser("features", help="what travels")
     features.add_argument("shared", type=Path)
     features.add_argument("folder", type=Path)
-    for name in ("encode", "run"):
-        command = commands.add_parser(name)
-        command.add_argument("--folder", type=Path, default=FOLDER)
-        command.add_argument("--device", default="cuda")
-        command.add_argument("--jobs", type=int, default=15)
-    runs = commands.choices["run"]
+    back = commands.add_parser("unpack", help="what came back")
+    back.add_argument("files", type=Path, help="folder of the files that came back")
+    back.add_argument("folder", type=Path, help="folder that the runs are laid out in")
+    runs = commands.add_parser("run", help="the runs")
+    runs.add_argument("--folder", type=Path, default=FOLDER)
+    runs.add_argument("--device", default="cuda")
+    runs.add_argument("--jobs", type=int, default=15)
     runs.add_argument("--out", type=Path, required=True, help="where results are written")
     runs.add_argument(
         "--runs", type=Path, default=ROOT / "runs" / "made", help="best in memory: runs write a lot"
@@ -350,7 +416,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.command == "features":
         write_features(given.shared, given.folder)
         return 0
-    return encode_damaged(given) if given.command == "encode" else run(given)
+    if given.command == "unpack":
+        count = unpack(given.files, given.folder)
+        print(f"{count} runs in {given.folder}")
+        return 0
+    return run(given)
 
 
 if __name__ == "__main__":

@@ -184,8 +184,8 @@ def verdict(found: Sequence[Numbers], name: str = "FOCoOp") -> str:
             "paper": {one.method: one.published for one in members if one.published is not None},
         }
         for side, values in sides.items():
-            best = (min if lower else max)(values.values())
-            wins[side] += values.get(name) == best
+            best = (min if lower else max)(values.values(), default=None)
+            wins[side] += name in values and values[name] == best
     return (
         f"**In {wins['paper']} of Table 1's {len(places)} columns {name} is the best in the paper, "
         f"in {wins['ours']} of them in ours.**"

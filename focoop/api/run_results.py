@@ -153,6 +153,7 @@ class Run:
         Raises:
             RunError: Nothing is committed, or there is no such client.
         """
+        self._folder.require_models()
         committed = self._folder.resume_point()
         if committed is None:
             raise RunError(f"{self.path} has no committed round yet: run it first")

@@ -12,9 +12,10 @@ from focoop.errors import FocoopError
 from focoop.report import drawings, sections
 from focoop.report.detection import Detection, detection
 from focoop.report.records import RunRecord, collect_runs
-from focoop.runs import write
+from focoop.runs import SLIM, write
 
 Told = Callable[[str], None]
+WITHOUT_MODELS = "the run folders are copies without models"
 
 
 def write_report(
@@ -87,6 +88,8 @@ def _counted(number: int, noun: str) -> str:
 
 def _detection(record: RunRecord) -> Detection | str:
     """A run's scores, or why they cannot be had: a moved dataset must not cost the whole report."""
+    if record.folder.manifest.get(SLIM):
+        return WITHOUT_MODELS
     thresholds = {row["client"]: row["threshold"] for row in record.last["clients"]}
     try:
         return detection(record.folder, thresholds)
@@ -157,9 +160,13 @@ def _charts(anchor: str, kind: str, drawn: Mapping[str, list[Any]]) -> str:
 
 
 def _unanswered(failed: Mapping[str, str]) -> str:
+    """Why there are no scores, each reason once."""
+    labels: dict[str, list[str]] = {}
+    for label, reason in failed.items():
+        labels.setdefault(reason, []).append(label)
     return "".join(
-        f'<p class="note">{escape(label)} {sections.DAMAGED}: {escape(reason)}</p>'
-        for label, reason in failed.items()
+        f'<p class="note">{escape(", ".join(names))} {sections.DAMAGED}: {escape(reason)}</p>'
+        for reason, names in labels.items()
     )
 
 

@@ -134,7 +134,7 @@ def _rounds(folder: RunFolder) -> list[Mapping[str, Any]]:
 
 def _named(folders: Sequence[RunFolder]) -> list[tuple[str, str]]:
     """Setting and label of every run: those of a comparison's folders, else made of settings."""
-    names = [_grid_name(folder.path) or ("", "") for folder in folders]
+    names = _apart([_grid_name(folder.path) for folder in folders], folders)
     loose = [place for place, (setting, _) in enumerate(names) if not setting]
     for place, label in zip(loose, _labels([folders[i].config for i in loose]), strict=True):
         names[place] = (_setting_name(folders[place].config), label)
@@ -146,6 +146,32 @@ def _grid_name(path: Path) -> tuple[str, str] | None:
     if not GRID_FOLDER.fullmatch(path.name) or len(path.parts) < 4:
         return None
     return path.parents[1].name, path.parent.name
+
+
+def _apart(
+    names: Sequence[tuple[str, str] | None], folders: Sequence[RunFolder]
+) -> list[tuple[str, str]]:
+    """Names of grids' runs; settings of the same name in several grids get their grid's name."""
+    grids: dict[str, set[Path]] = {}
+    for name, folder in zip(names, folders, strict=True):
+        if name is not None:
+            grids.setdefault(name[0], set()).add(folder.path.resolve().parents[2])
+    found = []
+    for name, folder in zip(names, folders, strict=True):
+        setting, label = name or ("", "")
+        if len(grids.get(setting, ())) > 1:
+            shown = _told_apart(folder.path.resolve().parents[2], grids[setting])
+            setting = shown if shown.startswith(setting) else f"{shown}/{setting}"
+        found.append((setting, label))
+    return found
+
+
+def _told_apart(grid: Path, others: set[Path]) -> str:
+    """As much of the end of a path as tells it apart from the others."""
+    length = 1
+    while len({other.parts[-length:] for other in others}) < len(others):
+        length += 1
+    return "/".join(grid.parts[-length:])
 
 
 def _setting_name(config: RunConfig) -> str:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         METRICS,
         NAMES,
         ROUNDS,
+        SLIM,
         STATE,
         TIMED,
         read_config,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from focoop.runs.names import Client, Names
     from focoop.runs.places import anchored, anchored_spec
     from focoop.runs.private_store import PrivateStore, dump, read
+    from focoop.runs.slim import slim_files
 
 __all__ = [
     "BEFORE",
@@ -64,6 +66,7 @@ __all__ = [
     "METRICS",
     "NAMES",
     "ROUNDS",
+    "SLIM",
     "STATE",
     "TIMED",
     "Client",
@@ -85,6 +88,7 @@ __all__ = [
     "read_config",
     "read_manifest",
     "run_log",
+    "slim_files",
     "start",
     "survey_runs",
     "used_plugins",

@@ -19,6 +19,7 @@ STATE, CLIENTS, LOCK, LOG = "state.safetensors", "clients", ".lock", "log.txt"
 ROUNDS, BEFORE = "rounds.jsonl", "state.before.safetensors"
 # Files with times or process ids in them; all others agree byte by byte in equal runs.
 TIMED = (MANIFEST, LOCK, LOG, ROUNDS)
+SLIM = "slim"  # in the manifest of a copy that has no tensors of models
 SUMS = "sums"  # in the manifest: checksums of other files; more than one while one is replaced
 RESTORE = "restore it from a copy, or start the run again with another --out"
 

@@ -109,6 +109,7 @@ class RunFolder(RunReader):
         path = Path(path)
         folder = cls(path, read_config(path), read_manifest(path))
         if writable:
+            folder.require_models()
             with folder._writing():
                 if from_round_before:
                     folder._go_back()

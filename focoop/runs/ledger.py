@@ -165,14 +165,25 @@ class Ledger:
         Args:
             entries: The lines; each gets a new checksum.
         """
-        kept, self._last = list(entries), checksum(self.name)
-        lines = []
-        for entry in kept:
-            line = self._line({key: value for key, value in entry.items() if key != "sum"})
-            lines.append(line + b"\n")
-            self._last = _sum_of(line)
+        raw, self._last = self.signed(entries)
         self._entries = None
-        write(self.path, b"".join(lines))
+        write(self.path, raw)
+
+    def signed(self, entries: Iterable[Entry]) -> tuple[bytes, str]:
+        """Return other lines of this run as they stand in the file, each with a new checksum.
+
+        Args:
+            entries: The lines.
+
+        Returns:
+            The file's bytes, and the checksum of the last line.
+        """
+        other = Ledger(self.path.parent, self.name)
+        lines = []
+        for entry in entries:
+            lines.append(other._line({key: value for key, value in entry.items() if key != "sum"}))
+            other._last = _sum_of(lines[-1])
+        return b"".join(line + b"\n" for line in lines), other._last
 
     def versions(self, up_to: int | None = None) -> dict[int, Version]:
         """Return the private file of each client that has trained.

@@ -19,6 +19,7 @@ from focoop.runs.files import (
     NAMES,
     RESTORE,
     ROUNDS,
+    SLIM,
     STATE,
     SUMS,
     metric_lines,
@@ -168,6 +169,18 @@ class RunReader:
             self._look()  # of a run that has moved on; a damaged state is told here
         raise moved_on(self.path)
 
+    def require_models(self) -> None:
+        """Refuse a copy that was packed without its models.
+
+        Raises:
+            RunError: It has no tensors of models.
+        """
+        if self.manifest.get(SLIM):
+            raise RunError(
+                f"{self.path} is a copy without models, for tables and reports: name the folder "
+                "that it was packed from"
+            )
+
     def snapshot(self) -> tuple[Committed | None, PrivateStore]:
         """Return the state and the private tensors of one round.
 
@@ -180,6 +193,7 @@ class RunReader:
         Raises:
             RunError: A file is damaged, or the run moves on too quickly to be read.
         """
+        self.require_models()
         for _ in range(ATTEMPTS):
             point = self.resume_point()
             if self._writable or self._lock.free:

@@ -160,3 +160,11 @@ def test_bins_hold_all_scores_however_they_lie(scores: list[float]) -> None:
     assert (np.diff(edges) >= 0).all()
     for values in found.values():
         assert np.histogram(values, edges)[0].sum() == len(values)
+
+
+def test_settings_of_the_same_name_in_two_grids_stay_apart(grid: Path, tmp_path: Path) -> None:
+    for name in ("toy-texture", "other"):
+        shutil.copytree(grid / "toy" / "promptfl", tmp_path / name / "toy" / "promptfl")
+    settings = collect_runs([tmp_path]).by_setting()
+    assert set(settings) == {"toy-texture", "other/toy"}
+    assert all(len(rows["promptfl"]) == 2 for rows in settings.values())
