@@ -19,12 +19,13 @@ import random
 import shutil
 import sys
 import tempfile
+import threading
 import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -63,6 +64,8 @@ class Disk:
         problem: what is raised there.
         lasting: whether all later calls fail too.
         after: whether the call is done before it fails.
+        count: how many calls there were.
+        counting: held while a call takes its number; files are also written by threads.
     """
 
     folder: Path
@@ -71,11 +74,13 @@ class Disk:
     lasting: bool = False
     after: bool = False
     count: int = 0
+    counting: threading.Lock = field(default_factory=threading.Lock)
 
     def call(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Do a call, unless it fails."""
-        self.count += 1
-        now = self.count == self.moment or (self.lasting and 0 < self.moment < self.count)
+        with self.counting:
+            self.count += 1
+            now = self.count == self.moment or (self.lasting and 0 < self.moment < self.count)
         if now and not self.after:
             raise self.problem()
         result = work(*arguments, **options)

@@ -145,6 +145,7 @@ class RunFolder(RunReader):
         self._require_writable()
         if round_index <= self.last_round():
             raise RunError(f"round {round_index} of {self.path} is committed already")
+        self.private.sync()
         line = b""
         if metrics is not None:
             values = plain({"round": round_index, **metrics})

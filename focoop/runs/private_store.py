@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from focoop.caching import checksum, is_intact, sealed
 from focoop.errors import RunError
-from focoop.runs.durable import DRAFT, remove, write
+from focoop.runs.durable import DRAFT, remove, sync, write
 from focoop.runs.ledger import Version
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class PrivateStore:
         if known is not None:
             self._known = {client: list(versions) for client, versions in known.items()}
         self._held: dict[Path, bytes] = {}
+        self._written: list[Path] = []  # without waiting for the disk
 
     def load(self, client: int) -> Params | None:
         """Read a client's newest private tensors.
@@ -79,6 +80,8 @@ class PrivateStore:
     def save(self, client: int, round_index: int, params: Params) -> None:
         """Keep a client's private tensors of a round that is not committed yet.
 
+        Without a book the file may reach the disk later: `sync` waits for it.
+
         Args:
             client: The client's number.
             round_index: The round's number.
@@ -90,8 +93,18 @@ class PrivateStore:
         replaced = [v for v in self._of(client) if v.round_index == round_index]
         if replaced:  # until the new file is there, either counts
             self._note(client, [*others, *replaced, version])
-        write(self._path(client, version), raw)
+        path = self._path(client, version)
+        write(path, raw, wait=self._book)
+        if not self._book:
+            self._written.append(path)
         self._note(client, [*others, version])
+
+    def sync(self) -> None:
+        """Wait until all files of `save` are on the disk; a round is committed after this."""
+        if self._written:
+            folders = {path.parent for path in self._written}
+            sync([*self._written, *sorted(folders), self.root])
+            self._written.clear()
 
     def made_in(self, round_index: int) -> dict[int, str]:
         """Return the checksums of the files of a round.

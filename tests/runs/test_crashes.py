@@ -1,5 +1,6 @@
 """Run folders: a crash at any write, then a resume, ends with the bytes of an undisturbed run."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -42,12 +43,40 @@ def test_crash_at_every_disk_operation_then_resume(
 
 
 def test_two_crashes_in_a_row(tmp_path: Path, reference: Path) -> None:
-    for moment in (25, 9, 14):
+    for moment in (32, 13, 16):
         with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
             crash_at(patch, moment, after=True)
             work(tmp_path / "run")
     work(tmp_path / "run")
     assert content(tmp_path / "run") == content(reference)
+
+
+def test_private_files_are_on_the_disk_before_their_round_is_committed(tmp_path: Path) -> None:
+    real_replace, real_fsync = os.replace, os.fsync
+    named, on_disk, commits = set[Path](), set[Path](), 0
+
+    def fsync(handle: int) -> None:
+        on_disk.add(Path(os.readlink(f"/proc/self/fd/{handle}")))
+        real_fsync(handle)
+
+    def replace(draft: Path, path: Path) -> None:
+        nonlocal commits
+        if path.name == runs.STATE:  # a power cut may come from here on
+            commits += 1
+            assert named and named <= on_disk and {file.parent for file in named} <= on_disk
+            named.clear()
+        elif path.name.startswith("round-"):
+            named.add(path)
+            on_disk.difference_update((path, path.parent))
+        if draft in on_disk:
+            on_disk.add(path)
+        real_replace(draft, path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "replace", replace)
+        patch.setattr(os, "fsync", fsync)
+        work(tmp_path.resolve() / "run")
+    assert commits == ROUNDS
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """A small federation on a run folder, and crashes at its disk operations."""
 
+import itertools
 import json
 import os
 from collections.abc import Callable
@@ -89,18 +90,19 @@ class Crash(BaseException):
 
 def crash_at(monkeypatch: pytest.MonkeyPatch, moment: int, after: bool) -> Callable[[], int]:
     """Stop at the given disk operation, before it or right after it; returns the count so far."""
-    count = 0
+    numbers, count = itertools.count(1), 0  # threads take numbers too, no two the same
 
     def wrap(name: str) -> None:
         real = getattr(os, name)
 
         def counted(*arguments: Any, **options: Any) -> Any:
             nonlocal count
-            count += 1
-            if count == moment and not after:
+            number = next(numbers)
+            count = max(count, number)
+            if number == moment and not after:
                 raise Crash
             result = real(*arguments, **options)
-            if count == moment:
+            if number == moment:
                 raise Crash
             return result
 
