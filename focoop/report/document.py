@@ -12,6 +12,7 @@ from focoop.errors import FocoopError
 from focoop.report import drawings, sections
 from focoop.report.detection import Detection, detection
 from focoop.report.records import RunRecord, collect_runs
+from focoop.report.summary import summary
 from focoop.runs import SLIM, write
 
 Told = Callable[[str], None]
@@ -50,8 +51,9 @@ def write_report(
     """
     paths = [runs] if isinstance(runs, str | Path) else list(runs)
     collection, out = collect_runs(paths), Path(out)
-    body, charts, menu = [], {}, []
-    for number, (name, rows) in enumerate(collection.by_setting().items()):
+    settings = collection.by_setting()
+    body, charts = [], {}
+    for number, (name, rows) in enumerate(settings.items()):
         found: dict[str, Detection | str] = {}
         for label, records in rows.items() if details else ():
             told(f"asking {label} on {name} about its images")
@@ -61,16 +63,12 @@ def write_report(
         html, drawn = _setting(anchor, name, rows, found, out)
         body.append(html)
         charts[anchor] = drawn
-        menu.append(f'<a href="#{anchor}">{escape(name)}</a>')
     page = _filled(
         _asset("report.html"),
         {
             "STYLE": _asset("uplot.css") + _asset("report.css"),
-            "MENU": "".join(menu),
             "MADE": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            "COUNT": ", ".join(
-                [_counted(len(collection.records), "run"), _counted(len(menu), "setting")]
-            ),
+            "SUMMARY": summary(collection, settings),
             "ORIGIN": sections.origin(collection),
             "BODY": "\n".join(body),
             "DATA": json.dumps(charts, allow_nan=False).replace("</", "<\\/"),
@@ -80,10 +78,6 @@ def write_report(
     )
     write(out, page.encode())
     return out
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _detection(record: RunRecord) -> Detection | str:
@@ -111,17 +105,14 @@ def _setting(
         "clients": drawings.client_curves(rows),
         "frontier": drawings.frontier(rows),
         "server": drawings.server_curves(rows),
-        "detection": [
-            chart
-            for label, scores in found.items()
-            if not isinstance(scores, str)
-            for chart in drawings.detection_charts(label, scores)
-        ],
+        "detection": drawings.detection_charts(
+            {label: one for label, one in found.items() if not isinstance(one, str)}
+        ),
     }
     failed = {label: reason for label, reason in found.items() if isinstance(reason, str)}
     plans = {label: sections.transport_plan(records[0]) for label, records in rows.items()}
     parts = [
-        ("Results", sections.results_table(rows, f"{anchor}-runs") + NOTE),
+        ("Results", sections.results_tables(rows, f"{anchor}-runs") + NOTE),
         ("Learning curves", _charts(anchor, "curves", drawn)),
         ("Every client", _charts(anchor, "clients", drawn)),
         ("Fairness between clients", sections.fairness(rows)),
@@ -130,7 +121,7 @@ def _setting(
         ("Corrupted images", sections.bars_table(rows, "corrupted_by_type")),
         ("Scores", _charts(anchor, "detection", drawn) + _unanswered(failed)),
         ("Names near to learned prompts", sections.nearest(found)),
-        ("What the server saw", _charts(anchor, "server", drawn)),
+        ("What the server saw", _charts(anchor, "server", drawn) + sections.steady(rows)),
         (
             "Transport plan of the last round",
             "".join(f"<h4>{escape(label)}</h4>{plan}" for label, plan in plans.items() if plan),
@@ -149,7 +140,8 @@ NOTE = (
     "apart from the best (p ≥ 0.05). ↑: more is better, ↓: less is better. fpr95: OOD images "
     "accepted when 95% of ID images are kept; fpr95_oodpos: ID flagged when 95% of OOD is; "
     "alarm: other clients' images flagged; ausuc: area under own against other classes. A number "
-    "links to its runs; point at it for its seeds.</p>"
+    "links to its runs; point at it for its seeds. Seeds change initial prompts, batches and who "
+    "takes part; who holds which images stays.</p>"
 )
 
 

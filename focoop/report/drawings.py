@@ -71,53 +71,43 @@ def client_curves(rows: Rows) -> list[Chart]:
     """Return a chart per method: own-class accuracy of every client of the first seed.
 
     Args:
-        rows: Runs by method.
+        rows: Runs by method; those that do not train on after the first round have no chart.
 
     Returns:
-        Charts; of many clients the quartiles, the best and the worst.
+        Charts: the clients in grey (of many the quartiles), their mean and the worst one.
     """
     charts = []
     for label, records in rows.items():
         metrics = [line for line in records[0].metrics if line.get("clients")]
         rounds = [line["round"] for line in metrics]
-        if len(rounds) < 2:
+        numbers = [row["client"] for row in metrics[-1]["clients"]] if metrics else []
+        values = 100 * np.array(
+            [[_own(line).get(client, np.nan) for client in numbers] for line in metrics]
+        ).reshape(len(rounds), -1)
+        if len(rounds) < 2 or (len(rounds) > 2 and (values[1:] == values[1]).all()):
             continue
         names = records[0].folder.client_names if records[0].folder.names else ()
-        numbers = [row["client"] for row in metrics[-1]["clients"]]
-        values = np.array(
-            [
-                [
-                    {r["client"]: r["accuracy_own"] for r in line["clients"]}.get(k, np.nan)
-                    for k in numbers
-                ]
-                for line in metrics
-            ]
-        )
+        worst = int(np.nanargmin(values[-1]))
+        shown = str(names[numbers[worst]] if names else numbers[worst])
         if len(numbers) <= MANY:
-            lines = [
-                {
-                    "name": f"client {names[k] if names else k}",
-                    "x": rounds,
-                    "y": _short(100 * column),
-                }
-                for k, column in zip(numbers, values.T, strict=True)
-            ]
+            others = {f"client {client}": values[:, i] for i, client in enumerate(numbers)}
         else:
-            quantiles = {
-                "worst": 0,
-                "lower quartile": 25,
-                "median": 50,
-                "upper quartile": 75,
-                "best": 100,
-            }
-            lines = [
-                {"name": name, "x": rounds, "y": _short(100 * np.nanpercentile(values, q, axis=1))}
-                for name, q in quantiles.items()
-            ]
+            quartiles = {"lower quartile": 25, "median": 50, "upper quartile": 75}
+            others = {n: np.nanpercentile(values, q, axis=1) for n, q in quartiles.items()}
+        lines = [
+            {"name": name, "x": rounds, "y": _short(column), "soft": True}
+            for name, column in others.items()
+        ]
+        lines.append({"name": "mean", "x": rounds, "y": _short(np.nanmean(values, axis=1))})
+        lines.append({"name": f"worst: client {shown}", "x": rounds, "y": _short(values[:, worst])})
         charts.append(
-            {"title": f"{label}: own classes of every client, %", "x": "round", "lines": lines}
+            {"title": f"{label}: every client's own classes, %", "x": "round", "lines": lines}
         )
     return charts
+
+
+def _own(line: Mapping[str, Any]) -> dict[int, float]:
+    return {row["client"]: row["accuracy_own"] for row in line["clients"]}
 
 
 def frontier(rows: Rows) -> list[Chart]:
@@ -153,69 +143,93 @@ def server_curves(rows: Rows) -> list[Chart]:
         rows: Runs by method; the first seed is drawn.
 
     Returns:
-        A chart per number that the page knows.
+        A chart per number that the page knows and that changes.
     """
     charts = []
     for key, title in SERVER.items():
-        lines = []
-        for label, records in rows.items():
-            told = [
-                (e["round"], e["server"][key])
-                for e in records[0].rounds
-                if key in (e.get("server") or {})
-            ]
-            if len(told) > 1:
-                lines.append(
-                    {"name": label, "x": [x for x, _ in told], "y": _short([y for _, y in told], 6)}
-                )
+        lines = [
+            {"name": label, "x": [x for x, _ in told], "y": _short([y for _, y in told], 6)}
+            for label, records in rows.items()
+            if len(told := _reported(records[0], key)) > 1 and not _is_steady(told)
+        ]
         if lines:
             charts.append({"title": title, "x": "round", "methods": True, "lines": lines})
     return charts
 
 
-def detection_charts(label: str, found: Detection) -> list[Chart]:
-    """Return a method's score histograms, ROC and precision-recall curves.
+def steady_numbers(rows: Rows) -> list[tuple[str, str, float]]:
+    """Return what the server reported as the same in every round.
 
     Args:
-        label: The method.
-        found: Its scores.
+        rows: Runs by method; the first seed counts.
 
     Returns:
-        Three charts.
+        What it is, the method, the number.
     """
-    middles = (found.edges[1:] + found.edges[:-1]) / 2
-    middles[0], middles[-1] = found.edges[1], found.edges[-2]
-    grid = _short(100 * GRID)
-    charts: list[Chart] = [
-        {
-            "title": f"{label}: scores of client {found.client}; right of the line: unknown",
-            "x": "score (higher: more OOD)",
-            "kind": "steps",
-            "mark": float(found.threshold),
-            "lines": [
-                {
-                    "name": "own test images" if n == "own" else n,
-                    "x": _short(middles, 5),
-                    "y": _short(100 * h),
-                }
-                for n, h in found.histograms.items()
-            ],
-        }
+    return [
+        (title, label, told[0][1])
+        for key, title in SERVER.items()
+        for label, records in rows.items()
+        if (told := _reported(records[0], key)) and _is_steady(told)
     ]
-    if found.roc:
-        pairs = (
-            ("ROC", "ID images flagged, %", found.roc),
-            ("precision by recall", "OOD images found, %", found.precision),
-        )
-        charts += [
-            {
-                "title": f"{label}: {title}, mean of clients, %",
-                "x": axis,
-                "lines": [{"name": n, "x": grid, "y": _short(100 * y)} for n, y in curves.items()],
-            }
-            for title, axis, curves in pairs
-        ]
+
+
+def _reported(record: RunRecord, key: str) -> list[tuple[int, float]]:
+    """(round, number) of what a run's server reported."""
+    return [(e["round"], e["server"][key]) for e in record.rounds if key in (e.get("server") or {})]
+
+
+def _is_steady(told: Sequence[tuple[int, float]]) -> bool:
+    return len({value for _, value in told}) == 1
+
+
+def detection_charts(found: Mapping[str, Detection]) -> list[Chart]:
+    """Return score histograms of every method, then ROC and precision-recall of every OOD set.
+
+    Args:
+        found: Scores by method.
+
+    Returns:
+        A histogram per method, and two charts per OOD set with a line per method.
+    """
+    charts = [_histogram(label, one) for label, one in found.items()]
+    sets = dict.fromkeys(name for one in found.values() for name in one.roc)
+    grid = _short(100 * GRID)
+    for name in sets:
+        for title, axis, kind in (
+            ("ROC", "ID images flagged, %", "roc"),
+            ("precision by recall", "OOD images found, %", "precision"),
+        ):
+            lines = [
+                {"name": label, "x": grid, "y": _short(100 * curves[name])}
+                for label, one in found.items()
+                if name in (curves := getattr(one, kind))
+            ]
+            title = f"{name}: {title}, mean of clients, %"
+            charts.append({"title": title, "x": axis, "methods": True, "lines": lines})
     return charts
+
+
+def _histogram(label: str, found: Detection) -> Chart:
+    """Steps over the bins; the outer bins, which hold far scores, are drawn as wide as the next."""
+    edges = found.edges.copy()
+    edges[0], edges[-1] = 2 * edges[1] - edges[2], 2 * edges[-2] - edges[-3]
+    lines = [
+        {
+            "name": "own test images" if name == "own" else name,
+            "x": _short(edges, 5),
+            "y": _short(100 * np.append(heights, heights[-1])),
+            "own": name == "own",
+        }
+        for name, heights in found.histograms.items()
+    ]
+    return {
+        "title": f"{label}: scores of client {found.client}; right of the line: unknown",
+        "x": "score (higher: more OOD)",
+        "kind": "steps",
+        "mark": float(found.threshold),
+        "lines": lines,
+    }
 
 
 def _short(values: Any, digits: int = 4) -> list[float | None]:

@@ -59,9 +59,9 @@ class Collection:
     unused: Mapping[str, str]
 
     def by_setting(self) -> dict[str, dict[str, list[RunRecord]]]:
-        """Group runs by setting and label, seeds in order.
+        """Group runs by setting and label, seeds in order, the best on own classes first.
 
-        Runs that are not finished stand apart, so that no mean is of different rounds.
+        Runs that are not finished stand apart and last, so that no mean is of different rounds.
 
         Returns:
             Setting -> label -> runs.
@@ -73,7 +73,16 @@ class Collection:
         for rows in groups.values():
             for records in rows.values():
                 records.sort(key=lambda record: record.seed)
-        return groups
+        return {
+            name: dict(sorted(rows.items(), key=lambda row: _place(row[1])))
+            for name, rows in groups.items()
+        }
+
+
+def _place(records: Sequence[RunRecord]) -> tuple[bool, float]:
+    """Where a method stands among others: finished before unfinished, then by own classes."""
+    own = [float(record.last.get("accuracy_own") or 0.0) for record in records]
+    return not records[0].finished, -sum(own) / len(own)
 
 
 def collect_runs(paths: Iterable[str | Path]) -> Collection:

@@ -11,6 +11,7 @@ import numpy as np
 from focoop.experiments import tables
 from focoop.functional import paired
 from focoop.report.detection import Detection
+from focoop.report.drawings import steady_numbers
 from focoop.report.pictures import bar, matrix_image, strip
 from focoop.report.records import Collection, RunRecord
 
@@ -18,24 +19,35 @@ Rows = Mapping[str, Sequence[RunRecord]]
 LIKE_BEST = 0.05  # p-value from which on a method is not told apart from the best
 MEGABYTE = 1e6
 ROUND = ("MB sent by clients a round", "MB sent to clients a round", "seconds a round", "rounds")
+MEAN = " mean of OOD sets"  # the end of a column over several sets
 DAMAGED = "could not be asked again"
 
 
-def results_table(rows: Rows, anchor: str) -> str:
-    """Write the table of one setting: methods by columns, over seeds.
+def results_tables(rows: Rows, anchor: str) -> str:
+    """Write the tables of one setting: methods by columns, over seeds.
 
     Args:
         rows: Runs by method.
         anchor: What links to the methods' runs begin with.
 
     Returns:
-        A table; the best of a column is bold, the second best underlined, and what a paired test
+        A table of accuracies, with means over the OOD sets where there are several, and one of the
+        OOD sets. The best of a column is bold, the second best underlined, and what a paired test
         over seeds does not tell apart from the best has a ring.
     """
     values = {label: _by_seed(records) for label, records in rows.items()}
     names = list(
         dict.fromkeys(n for seeds in values.values() for row in seeds.values() for n in row)
     )
+    ood = [name for name in names if " " in name and not name.endswith(MEAN)]
+    general = [name for name in names if name not in ood]
+    shown = [of for of in (general, ood) if of]
+    return "".join(_results(values, of, anchor) for of in shown)
+
+
+def _results(
+    values: Mapping[str, Mapping[int, Mapping[str, float]]], names: Sequence[str], anchor: str
+) -> str:
     ranks = {name: _ranked(name, values) for name in names}
     body = {}
     for place, (label, seeds) in enumerate(values.items()):
@@ -58,7 +70,16 @@ def _table(kind: str, columns: Sequence[str], rows: Mapping[str, Sequence[str]])
 
 
 def _by_seed(records: Sequence[RunRecord]) -> dict[int, dict[str, float]]:
-    return {record.seed: tables.columns(record.last) for record in records}
+    """Columns of every seed; with several OOD sets also their means, before the sets."""
+    rows = {}
+    for record in records:
+        found = tables.columns(record.last)
+        for metric in ("auroc", "fpr95"):
+            values = [value for name, value in found.items() if name.startswith(f"{metric} ")]
+            if len(values) > 1:
+                found[f"{metric}{MEAN}"] = float(np.mean(values))
+        rows[record.seed] = found
+    return rows
 
 
 def _column_title(name: str) -> str:
@@ -193,9 +214,8 @@ def traffic(rows: Rows) -> str:
         cells = []
         for place, value in enumerate(values):
             number = 0.0 if value is None else value / MEGABYTE if place < 2 else value
-            cells.append(
-                "<td>–</td>" if value is None else f"<td>{bar(value, tops[place])}{number:.3g}</td>"
-            )
+            drawn = "" if place == 3 or value is None else bar(value, tops[place])
+            cells.append("<td>–</td>" if value is None else f"<td>{drawn}{number:.3g}</td>")
         body[label] = cells
     return _table("bars", ROUND, body)
 
@@ -260,6 +280,22 @@ def transport_plan(record: RunRecord) -> str:
         f"{escape(', '.join(listed[:40]))}{' …' if len(listed) > 40 else ''}."
     )
     return f"<figure>{matrix_image(plan, alt)}<figcaption>{caption}</figcaption></figure>"
+
+
+def steady(rows: Rows) -> str:
+    """Say what the server reported as the same in every round, which needs no chart.
+
+    Args:
+        rows: Runs by method; the first seed counts.
+
+    Returns:
+        A note, or nothing.
+    """
+    told = [
+        f"{title}: {value:g}{f' ({escape(label)})' if len(rows) > 1 else ''}"
+        for title, label, value in steady_numbers(rows)
+    ]
+    return f'<p class="note">The same in every round: {"; ".join(told)}.</p>' if told else ""
 
 
 def nearest(details: Mapping[str, Detection | str]) -> str:

@@ -73,8 +73,8 @@ def check_page(page: Any) -> None:
     )
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     boxes = page.evaluate(
-        "[...document.querySelectorAll('.chart, .wide, h2, h3, p')]"
-        ".filter(e => !e.parentElement.closest('.chart, .wide, details')).map(e => {"
+        "[...document.querySelectorAll('.card, .chart, .wide, h2, h3, p')]"
+        ".filter(e => !e.parentElement.closest('.card, .chart, .wide, details')).map(e => {"
         "const r = e.getBoundingClientRect(); return [r.left, r.top, r.right, r.bottom]})"
     )
     overlapping = [

@@ -3,19 +3,18 @@
 (() => {
   const charts = JSON.parse(document.getElementById("charts").textContent);
   // Okabe and Ito's colours, which the colour-blind tell apart; then the same with dashes.
-  const LIGHT = ["#0072b2", "#d55e00", "#009e73", "#a8497d", "#946c00", "#2b7fb0", "#444444"];
-  const DARK = ["#56b4e9", "#ff9e5e", "#3fd1a6", "#e79cc6", "#f0e442", "#8fb7ff", "#cccccc"];
+  const LIGHT = ["#0072b2", "#d55e00", "#009e73", "#a8497d", "#946c00", "#444444"];
+  const DARK = ["#56b4e9", "#ff9e5e", "#3fd1a6", "#e79cc6", "#f0e442", "#cccccc"];
   const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
   const root = document.documentElement;
   const dark = () => root.dataset.theme === "dark";
   const colour = (i) => (dark() ? DARK : LIGHT)[i % LIGHT.length];
   const style = (name) => getComputedStyle(root).getPropertyValue(name).trim();
-  const places = {}; // a method keeps its colour in all charts of a setting
+  const places = new Map(); // a method keeps its colour in all charts
 
-  function place(setting, name) {
-    const known = (places[setting] ??= new Map());
-    if (!known.has(name)) known.set(name, known.size);
-    return known.get(name);
+  function place(name) {
+    if (!places.has(name)) places.set(name, places.size);
+    return places.get(name);
   }
 
   // uPlot wants one axis of x for all lines.
@@ -47,20 +46,23 @@
     };
   }
 
-  function draw(box, chart, setting) {
+  function draw(box, chart) {
     box.querySelector(".uplot")?.remove();
     const [xs, column] = joined(chart.lines);
     const data = [xs];
     const series = [{ label: chart.x }];
     const bands = [];
-    const shown = (u, value) => (value == null ? "–" : String(Number(value.toPrecision(4))));
-    for (const [n, line] of chart.lines.entries()) {
-      const i = chart.methods ? place(setting, line.name) : n;
-      const ink = colour(i);
+    const shown = (u, value) => (value == null ? "" : String(Number(value.toPrecision(4))));
+    series[0].value = shown;
+    let next = 0;
+    for (const line of chart.lines) {
+      const i = chart.methods ? place(line.name) : line.soft || line.own ? 0 : next++;
+      const ink = line.soft ? style("--faint") : line.own ? style("--ink") : colour(i);
+      const dash = DASHES[Math.floor(i / LIGHT.length) % DASHES.length];
       data.push(column(line, "y"));
       series.push({
-        label: line.name, stroke: ink, width: 2, dash: DASHES[Math.floor(i / LIGHT.length) % DASHES.length],
-        spanGaps: true, value: shown, points: { show: xs.length < 3 },
+        label: line.name, stroke: ink, width: line.soft ? 1 : 2, dash, class: line.soft ? "hidden" : undefined,
+        spanGaps: true, value: shown, points: { show: xs.length < 3 && !line.soft },
         paths: chart.kind === "steps" ? uPlot.paths.stepped({ align: 1 }) : undefined,
       });
       if (line.low) {
@@ -76,9 +78,10 @@
     const wide = Math.max(240, box.clientWidth);
     const plot = new uPlot({
       width: wide, height: 230, series, bands, scales: { x: { time: false } },
-      axes: [{ ...axis, label: chart.x, labelSize: 20, ...whole }, { ...axis, size: 58, values: digits }],
+      axes: [{ ...axis, label: chart.x, size: 30, labelSize: 20, ...whole }, { ...axis, size: 58, values: digits }],
       plugins: chart.mark === undefined ? [] : [markAt(chart.mark)],
-      legend: { live: true }, cursor: { y: false },
+      legend: { live: true, markers: { fill: (u, i) => (series[i].dash?.length ? "transparent" : series[i].stroke) } },
+      cursor: { y: false },
     }, data, box);
     plot.root.querySelectorAll(".u-legend .u-series.hidden").forEach((row) => row.remove());
   }
@@ -91,7 +94,7 @@
       const title = document.createElement("h4");
       title.textContent = chart.title;
       box.setAttribute("role", "group");
-      box.setAttribute("aria-label", chart.title + ": " + chart.lines.map((line) => `${line.name} ends at ${line.y.at(-1)}`).join("; "));
+      box.setAttribute("aria-label", chart.title + ": " + chart.lines.filter((line) => !line.soft).map((line) => `${line.name} ends at ${line.y.at(-1)}`).join("; "));
       box.append(title);
       holder.append(box);
     }
@@ -101,13 +104,13 @@
 
   function drawAll(holder) {
     const { setting, kind } = holder.dataset;
-    holder.querySelectorAll(".chart").forEach((box, i) => draw(box, charts[setting][kind][i], setting));
+    holder.querySelectorAll(".chart").forEach((box, i) => draw(box, charts[setting][kind][i]));
   }
 
   const holders = [...document.querySelectorAll(".charts")];
   for (const holder of holders) {
     for (const chart of charts[holder.dataset.setting][holder.dataset.kind]) {
-      if (chart.methods) for (const line of chart.lines) place(holder.dataset.setting, line.name);
+      if (chart.methods) for (const line of chart.lines) place(line.name);
     }
   }
   const seen = new IntersectionObserver((entries) => {

@@ -1,0 +1,223 @@
+"""The first screen of a report: what was run, who is best in what, by how much, and how surely."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+
+from focoop.experiments import tables
+from focoop.functional import paired
+from focoop.report.records import Collection, RunRecord
+
+Rows = Mapping[str, Sequence[RunRecord]]
+ALIKE = 0.05  # p-value from which on two methods are not told apart
+LEVEL = 0.05  # percent; a smaller lead would be shown as 0.0
+SHOWN = 4  # methods that are named as not told apart
+# Column of a table, or its beginning where OOD sets are averaged -> how it is called.
+HEADLINES = {
+    "own": "own classes",
+    "all": "all classes",
+    "auroc": "AUROC",
+    "fpr95": "FPR95",
+}
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The best method of a setting in one number.
+
+    Attributes:
+        metric: The number, a key of `HEADLINES`.
+        label: The method.
+        mean: Its mean over seeds, percent.
+        second: The next method; empty: there is none.
+        lead: How far the next one is behind, a positive number, as a paired test has it; None:
+            they share no seed, or there is no next one.
+        alike: Methods that the test does not tell apart from the best.
+    """
+
+    metric: str
+    label: str
+    mean: float
+    second: str = ""
+    lead: paired.Difference | None = None
+    alike: tuple[str, ...] = ()
+
+    @property
+    def tested(self) -> bool:
+        """Return whether seeds vary, so that a test says something."""
+        return self.lead is not None and bool(self.lead.half_width)
+
+    @property
+    def clear(self) -> bool:
+        """Return whether a paired test tells the best apart from all others."""
+        return self.tested and not self.alike
+
+
+def headline(record: RunRecord) -> dict[str, float]:
+    """Return the few numbers of a run that the first screen compares.
+
+    Args:
+        record: The run.
+
+    Returns:
+        Percent by key of `HEADLINES`; those of OOD sets are means over the sets.
+    """
+    found = tables.columns(record.last)
+    values: dict[str, list[float]] = {}
+    for name, value in found.items():
+        values.setdefault(name.split(" ")[0], []).append(value)
+    return {name: float(np.mean(values[name])) for name in HEADLINES if name in values}
+
+
+def winners(rows: Rows) -> list[Winner]:
+    """Return who is best in each headline number of a setting.
+
+    Args:
+        rows: Runs by method; only finished ones take part.
+
+    Returns:
+        One per number that two methods or more have.
+    """
+    seeds = {
+        label: {record.seed: headline(record) for record in records}
+        for label, records in rows.items()
+        if all(record.finished for record in records)
+    }
+    return [found for name in HEADLINES if (found := _winner(name, seeds)) is not None]
+
+
+def _winner(name: str, seeds: Mapping[str, Mapping[int, Mapping[str, float]]]) -> Winner | None:
+    values = {
+        label: {seed: row[name] for seed, row in rows.items() if name in row}
+        for label, rows in seeds.items()
+    }
+    means = {label: float(np.mean(list(of.values()))) for label, of in values.items() if of}
+    lower = tables.lower_is_better(name)
+    ranked = sorted(means, key=lambda label: means[label], reverse=not lower)
+    if len(ranked) < 2:
+        return None
+    best, second = ranked[0], ranked[1]
+    gaps = {label: _lead(values[best], values[label], lower) for label in ranked[1:]}
+    alike = [label for label, gap in gaps.items() if gap and gap.p is not None and gap.p >= ALIKE]
+    return Winner(name, best, means[best], second, gaps[second], tuple(alike))
+
+
+def _lead(
+    best: Mapping[int, float], other: Mapping[int, float], lower: bool
+) -> paired.Difference | None:
+    shared = [seed for seed in best if seed in other]
+    if not shared:
+        return None
+    sides = [best[seed] for seed in shared], [other[seed] for seed in shared]
+    return paired.difference(*(reversed(sides) if lower else sides))
+
+
+def summary(collection: Collection, settings: Mapping[str, Rows]) -> str:
+    """Write the first screen.
+
+    Args:
+        collection: All runs.
+        settings: Runs by setting and method, in the order of the page.
+
+    Returns:
+        A sentence on what was run, one on who wins, and a card for each setting.
+    """
+    found = {name: winners(rows) for name, rows in settings.items()}
+    cards = "".join(
+        _card(f"s{number}", name, rows, found[name])
+        for number, (name, rows) in enumerate(settings.items())
+    )
+    return f"{_run(collection, settings)}{_verdict(found)}<div class='cards'>{cards}</div>"
+
+
+def _run(collection: Collection, settings: Mapping[str, Rows]) -> str:
+    """What was run, in one sentence."""
+    configs = [record.folder.config for record in collection.records]
+    methods = {record.label for record in collection.records}
+    seeds = sorted({config.seed for config in configs})
+    names = sorted({config.backbone.name for config in configs})
+    told = (
+        f"{_counted(len(configs), 'run')}: {_counted(len(methods), 'method')} on "
+        f"{_counted(len(settings), 'setting')}, seed{'s'[: len(seeds) > 1]} "
+        f"{', '.join(map(str, seeds))}; backbone {', '.join(names)}."
+    )
+    open_ones = sum(not record.finished for record in collection.records)
+    if open_ones:
+        are = "is" if open_ones == 1 else "are"
+        told += f" {open_ones} {are} not finished: shown below, not compared here."
+    return f"<p>{escape(told)}</p>"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _verdict(found: Mapping[str, Sequence[Winner]]) -> str:
+    """How often which method is the best, and how often a test tells it apart from all others."""
+    listed = [one for of in found.values() for one in of]
+    if not listed:
+        return ""
+    counts: dict[str, list[Winner]] = {}
+    for one in listed:
+        counts.setdefault(one.label, []).append(one)
+    ranked = sorted(counts.items(), key=lambda pair: -len(pair[1]))
+    told = []
+    for label, won in ranked[:SHOWN]:
+        clear = sum(one.clear for one in won)
+        told.append(f"<b>{escape(label)}</b> {len(won)}{f' ({clear} clearly)' if clear else ''}")
+    rest = len(listed) - sum(len(won) for _, won in ranked[:SHOWN])
+    more = f", others {rest}" if rest else ""
+    means = f"a paired t-test over seeds tells it apart from every other method (p &lt; {ALIKE})"
+    clearly = (
+        f"Clearly: {means}."
+        if any(one.clear for one in listed)
+        else f"No win is clear, that is, in none {means}."
+    )
+    return (
+        f"<p>Best in how many of the {len(listed)} comparisons below: {', '.join(told)}{more}. "
+        f"{clearly}</p>"
+    )
+
+
+def _card(anchor: str, name: str, rows: Rows, found: Sequence[Winner]) -> str:
+    """A setting in a few words, and its winners."""
+    config = next(iter(rows.values()))[0].folder.config
+    partition = config.partition
+    facts = [
+        config.data.id,
+        partition.kind + (f" ({partition.alpha})" if partition.kind == "dirichlet" else ""),
+        "" if partition.kind == "domain" else f"{partition.clients} clients",
+        f"{partition.shots} shots" if partition.shots > 0 else "",
+        f"{config.federation.rounds} rounds",
+        _counted(len(rows), "method"),
+    ]
+    lines = "".join(f"<li>{_line(one)}</li>" for one in found)
+    body = f"<ul>{lines}</ul>" if lines else "<p>One method alone: nothing to compare.</p>"
+    return (
+        f'<div class="card"><h2><a href="#{anchor}">{escape(name)}</a></h2>'
+        f"<p class='note'>{escape(', '.join(filter(None, facts)))}</p>{body}</div>"
+    )
+
+
+def _line(one: Winner) -> str:
+    """One winner: by how much, and what the test says."""
+    arrow = "↓" if tables.lower_is_better(one.metric) else "↑"
+    told = (
+        f"<span class='metric'>{HEADLINES[one.metric]} {arrow}</span> "
+        f"<b>{escape(one.label)} {one.mean:.1f}</b>, "
+    )
+    if one.lead is None:
+        return f"{told}no seed in common with {escape(one.second)}"
+    spread = f" ± {one.lead.half_width:.1f}" if one.lead.half_width else ""
+    ahead = f"{one.lead.mean:.1f}{spread} ahead of" if one.lead.mean >= LEVEL else "level with"
+    told += f"{ahead} {escape(one.second)}"
+    if one.lead.p is None:
+        return f"{told} (one seed: no test)"
+    if not one.lead.half_width:
+        return f"{told} (the same in every seed: no test)"
+    if one.clear:
+        return f"{told} (p = {one.lead.p:.3f})"
+    names = ", ".join(one.alike[:SHOWN]) + (" …" if len(one.alike) > SHOWN else "")
+    return f"{told}; <span class='alike'>not told apart: {escape(names)}</span>"
