@@ -1,11 +1,14 @@
-# `focoop serve` for one model. Build it in the repository's root:
+# `focoop serve` for one model. Build it in the repository's root (BuildKit, Docker's default):
 #   docker build -f deploy/serve.Dockerfile -t focoop-serve .
-FROM python:3.11-slim
+FROM python:3.11-slim AS wheel
+COPY . /src
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheel /src
 
+FROM python:3.11-slim
 # torch for processors alone is a fifth of the one with CUDA: give the extra index of your choice.
 ARG PIP_EXTRA_INDEX_URL=""
-COPY . /src
-RUN pip install --no-cache-dir --compile "/src[serve]" && rm -rf /src \
+RUN --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
+    pip install --no-cache-dir --compile "$(echo /wheel/*.whl)[serve]" \
     && useradd --uid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin focoop
 
 # Nothing is written: images are answered from memory. Mount the model, and the file of keys.

@@ -44,10 +44,10 @@ def add_class(
     weights: Weights = None,
 ) -> None:
     """Add a class by its name alone, or by a few images."""
-    from focoop.cli.predict import found_files
+    from focoop.cli.predict import found_images
 
     model = _opened(source, target, weights)
-    files = found_files(images, []) if images else None
+    files = found_images(images) if images else None
     _written(model.with_class(name, files, client=client), target)
 
 

@@ -2,8 +2,9 @@
 
 import csv
 import glob
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,9 +15,10 @@ from focoop.cli.screen import AsJson, Device, Weights, image_work, messages, out
 from focoop.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from focoop.predict import Model, Prediction, Predictions
+    from focoop.predict import Model, Picture, Prediction, Predictions
 
 STDIN = "-"
+PIPED = "stdin"  # the name of an image that is piped in
 
 
 def predict(
@@ -27,7 +29,7 @@ def predict(
         list[str],
         typer.Argument(
             metavar="IMAGES...",
-            help="Files, folders or patterns; - reads names from standard input.",
+            help="Files, folders or patterns; - reads names, or one image, from standard input.",
         ),
     ],
     client: OneClient = None,
@@ -56,20 +58,20 @@ def predict(
 
     if as_json and as_csv:
         raise ConfigError("choose one of --json and --csv")
-    files = found_files(images, sys.stdin)
+    pictures = found_images(images, lambda: sys.stdin.buffer.read())
     with image_work(messages()):
         model = load_model(path, client, device=device, weights=weights)
         _warn_uncalibrated(model, path)
         broken: dict[str, str] = {}
         answers = model.predict(
-            files,
+            pictures,
             open_share=_share(open_share),
             top=top,
             explain=explain is not None,
             on_broken=lambda source, error: broken.update({source: str(error)}),
         )
     if explain is not None:
-        write_maps(answers, explain)
+        write_maps(answers, pictures, explain)
     _show(answers, broken, model, as_json, as_csv)
     for reason in broken.values():
         messages().print(f"skipped: {reason}")
@@ -85,56 +87,70 @@ def _share(text: str | None) -> float | str | None:
         return text
 
 
-def found_files(given: Sequence[str], stdin: Iterable[str]) -> list[str]:
-    """List the image files that arguments mean, in their order.
+def found_images(given: Sequence[str], stdin: Callable[[], bytes] = lambda: b"") -> list["Picture"]:
+    """List the images that arguments mean, in their order.
 
     Args:
         given: Files, folders (all image files below, sorted), patterns, or `-`.
-        stdin: Lines of names, read where `-` is given.
+        stdin: Reads lines of names, or the bytes of one image; called where `-` is given.
 
     Returns:
-        Names of files; a name without a file stays, so that it is reported.
+        The images, not read yet; a name without a file stays, so that it is reported.
 
     Raises:
         DataError: Nothing was found.
     """
-    from focoop.data import image_files
+    from focoop.predict import Picture
 
-    found: list[str] = []
+    found: list[Picture] = []
     for name in given:
-        names = [line.rstrip("\r\n") for line in stdin] if name == STDIN else [name]
-        for one in filter(None, names):
-            place = Path(one).expanduser()
-            if place.is_dir():
-                found += map(str, image_files(place))
-            elif not place.exists() and glob.has_magic(one):
-                matches = sorted(glob.glob(str(place), recursive=True))
-                found += [match for match in matches if Path(match).is_file()]
-            else:
-                found.append(one)
+        if name != STDIN:
+            found += _files(name)
+            continue
+        content = stdin()
+        if b"\0" in content[:4096]:  # no name has such a byte, and every image file has some
+            found.append(Picture(PIPED, content))
+        else:
+            for line in os.fsdecode(content).splitlines():
+                found += _files(line) if line else []
     if not found:
         raise DataError(f"no image was found in {', '.join(given)}")
     return found
 
 
-def write_maps(answers: "Predictions", folder: Path) -> None:
+def _files(name: str) -> list["Picture"]:
+    """The files that a name means."""
+    from focoop.data import image_files
+    from focoop.predict import Picture
+
+    place, names = Path(name).expanduser(), [name]
+    if place.is_dir():
+        names = [str(file) for file in image_files(place)]
+    elif not place.exists() and glob.has_magic(name):
+        matches = sorted(glob.glob(str(place), recursive=True))
+        names = [match for match in matches if Path(match).is_file()]
+    return [Picture(one, one) for one in names]
+
+
+def write_maps(answers: "Predictions", pictures: Sequence["Picture"], folder: Path) -> None:
     """Write the heat maps of answers as PNG files.
 
     Args:
-        answers: Answers with heat maps, to images that are files.
+        answers: Answers with heat maps.
+        pictures: The images, by whose names the answers are known.
         folder: Where to write `0000-NAME.png`, numbered as the answers are.
 
     Raises:
         DataError: The folder cannot be written.
     """
-    from focoop.data import read_rgb
     from focoop.predict import overlay
 
+    named = {picture.source: picture for picture in pictures}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for number, answer in enumerate(answers):
             assert answer.heat_map is not None
-            drawn = overlay(read_rgb(Path(answer.source).expanduser()), answer.heat_map)
+            drawn = overlay(named[answer.source].rgb(), answer.heat_map)
             drawn.save(folder / f"{number:04d}-{Path(answer.source).stem}.png")
     except OSError as error:
         raise DataError(f"cannot write heat maps to {folder}: {error}") from error

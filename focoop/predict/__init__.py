@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from focoop.predict.heat_map import overlay
     from focoop.predict.hub import push
+    from focoop.predict.images import Picture
     from focoop.predict.model import Model
     from focoop.predict.model_file import read_model
     from focoop.predict.onnx_file import OPSET
@@ -67,6 +68,7 @@ __all__ = [
     "Facts",
     "FederationSketches",
     "Model",
+    "Picture",
     "Prediction",
     "Predictions",
     "Side",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 
 from focoop.clip import Backbone, ImageFeatures
-from focoop.data import as_rgb, read_rgb
+from focoop.data import RefusedImage, as_rgb, image_files, read_rgb, rgb_from_bytes
 from focoop.errors import DataError
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class Picture:
         content = self.content
         if isinstance(content, str | Path):
             return read_rgb(Path(content).expanduser())
+        if isinstance(content, bytes):
+            return _of_bytes(content, self.source)
         if isinstance(content, torch.Tensor):
             content = _channels_last(content, self.source)
         if isinstance(content, np.ndarray):
@@ -53,19 +56,38 @@ def pictures(images: Any) -> list[Picture]:
     """Name images one by one.
 
     Args:
-        images: A path, a Pillow image, an array (H, W), (H, W, 3) or (N, H, W, 3), a tensor
-            (3, H, W) or (N, 3, H, W), or a sequence of such images.
+        images: A path of a file or of a folder, a Pillow image, an array (H, W), (H, W, 3) or
+            (N, H, W, 3), a tensor (3, H, W) or (N, 3, H, W), the bytes of a file, or any number of
+            such images one after the other.
 
     Returns:
         The images, not read yet.
+
+    Raises:
+        DataError: A folder holds no image.
     """
-    batch = isinstance(images, np.ndarray | torch.Tensor) and images.ndim == 4
-    many = isinstance(images, Sequence) and not isinstance(images, str | bytes)
-    entries = list(images) if batch or many else [images]
-    return [
-        Picture(str(entry) if isinstance(entry, str | Path) else f"image {place}", entry)
-        for place, entry in enumerate(entries)
-    ]
+    named: list[Picture] = []
+    for place, entry in enumerate(_entries(images)):
+        if isinstance(entry, Picture):
+            named.append(entry)
+        elif isinstance(entry, str | Path) and Path(entry).expanduser().is_dir():
+            below = image_files(Path(entry).expanduser())
+            if not below:
+                raise DataError(f"no image was found in {entry}")
+            named += [Picture(str(file), file) for file in below]
+        else:
+            source = str(entry) if isinstance(entry, str | Path) else f"image {place}"
+            named.append(Picture(source, entry))
+    return named
+
+
+def _entries(images: Any) -> list[Any]:
+    """Images one by one: many are a batch, a list, a generator, a column of a table."""
+    if isinstance(images, np.ndarray | torch.Tensor):
+        names = isinstance(images, np.ndarray) and images.dtype.kind in "UO"  # an array of paths
+        return list(images) if images.ndim == 4 or (names and images.ndim == 1) else [images]
+    one = isinstance(images, str | bytes | Path | io.IOBase) or not isinstance(images, Iterable)
+    return [images] if one else list(images)
 
 
 def encoded(
@@ -141,7 +163,9 @@ def joined(parts: Sequence[ImageFeatures]) -> ImageFeatures:
 
 def _channels_last(image: Tensor, source: str) -> np.ndarray:
     values = image.detach().cpu()
-    if values.ndim == 3 and values.shape[0] in (1, 3):
+    if values.dtype == torch.bfloat16:  # which numpy does not have
+        values = values.float()
+    if values.ndim == 3 and values.shape[0] in (1, 3, 4):
         values = values.permute(1, 2, 0)
     elif values.ndim != 2:
         raise DataError(f"{source}: a tensor must be (3, H, W), not {tuple(image.shape)}")
@@ -154,7 +178,7 @@ def _of_array(values: np.ndarray, source: str) -> Image:
 
     if values.ndim == 3 and values.shape[2] == 1:
         values = values[:, :, 0]
-    if values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[2] != 3):
+    if values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[2] not in (3, 4)):
         raise DataError(f"{source}: an array must be (H, W) or (H, W, 3), not {values.shape}")
     if 0 in values.shape:
         raise DataError(f"{source}: the array holds no pixel")
@@ -166,7 +190,17 @@ def _of_array(values: np.ndarray, source: str) -> Image:
                 f"{values.dtype} from {low:g} to {high:g}"
             )
         values = np.round(values * 255).astype(np.uint8)
-    return Image.fromarray(np.ascontiguousarray(values)).convert("RGB")
+    return as_rgb(Image.fromarray(np.ascontiguousarray(values)))
+
+
+def _of_bytes(content: bytes, source: str) -> Image:
+    from PIL import Image
+
+    try:
+        # Twice the number from which Pillow warns: what it refuses of files, too.
+        return rgb_from_bytes(content, pixels=2 * (Image.MAX_IMAGE_PIXELS or 2**30))
+    except RefusedImage as error:
+        raise DataError(f"{source} cannot be read ({error.reason})") from error
 
 
 def _of_pillow(image: Any, source: str) -> Image:
@@ -174,7 +208,7 @@ def _of_pillow(image: Any, source: str) -> Image:
 
     if not isinstance(image, Image.Image):
         raise DataError(
-            f"{source}: an image is a path, a Pillow image, a numpy array or a torch tensor, not "
-            f"{type(image).__name__}"
+            f"{source}: an image is a path, a Pillow image, a numpy array, a torch tensor or the "
+            f"bytes of a file, not {type(image).__name__}"
         )
     return as_rgb(image)

@@ -85,8 +85,8 @@ class Model(DescribedModel):
         """Encode images with the model's backbone; the text tower is not used.
 
         Args:
-            images: A path, a Pillow image, an array (H, W, 3) or (N, H, W, 3), a tensor (3, H, W)
-                or (N, 3, H, W), or a sequence of such images.
+            images: A file or folder (path), a Pillow image, an array (H, W, 3) or (N, H, W, 3), a
+                tensor (3, H, W) or (N, 3, H, W), a file's bytes, or any number of such images.
             patches: Keep patch features too; those that the method reads are always kept.
 
         Returns:

@@ -62,7 +62,7 @@ class Graph(nn.Module):
 
     def __init__(self, model: Model, side: Side, pixels: bool) -> None:
         super().__init__()
-        self.method, self.task, self.side = model.method, model.task, side
+        self.method, self.task, self.side = model.method, model.task, side.wide
         self.scale = float(model.method.answer_scale(model.task))
         self.site = None if model.calibration is None else model.calibration.at(side.client)
         self.backbone: Backbone | None = None
@@ -90,7 +90,8 @@ class Graph(nn.Module):
         if self.backbone is not None:
             encoded = self.backbone.encode_images(given, patches=self.kind)
             pooled, patches = encoded.pooled, encoded.patches
-        side = self.side
+        side, pooled = self.side, pooled.double()
+        patches = None if patches is None else patches.double()
         found = self.method.logits(side.text, pooled, patches)
         score = self.method.score(found, self.task).double()
         plain = plain_similarities(self.method, side, found, pooled, patches)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import torch
@@ -31,6 +32,15 @@ class Side:
     text: Text
     counts: Tensor
 
+    @cached_property
+    def wide(self) -> Side:
+        """Return the same model in float64, in which images are judged.
+
+        Whitening and the scale of similarities make rounding some twenty times larger. In float64
+        what is left of it is the image tower's alone, whichever library runs the model.
+        """
+        return self._mapped(lambda part: part.double() if part.is_floating_point() else part)
+
     def to(self, device: torch.device | str) -> Side:
         """Return the same model on a device.
 
@@ -40,23 +50,26 @@ class Side:
         Returns:
             The model there.
         """
+        return self._mapped(lambda part: part.to(device))
+
+    def _mapped(self, change: Callable[[Tensor], Tensor]) -> Side:
         text = Text(
-            self.text.id.to(device),
-            None if self.text.ood is None else self.text.ood.to(device),
-            {name: part.to(device) for name, part in self.text.parts.items()},
+            change(self.text.id),
+            None if self.text.ood is None else change(self.text.ood),
+            {name: change(part) for name, part in self.text.parts.items()},
         )
-        return Side(self.client, text, self.counts.to(device))
+        return Side(self.client, text, change(self.counts))
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a model finds in some images.
+    """What a model finds in some images, in float64.
 
     Attributes:
         plain: (N, C) similarity with each class before any prior.
         shifted: (N, C) similarity under the prior, whose largest is the answer.
         ood: (N, U) similarity with the OOD prompts, or None.
-        score: (N,) OOD scores in float64.
+        score: (N,) OOD scores.
     """
 
     plain: Tensor
@@ -73,7 +86,7 @@ def evidence(
     patches: Tensor | None,
     open_share: float | None = None,
 ) -> Evidence:
-    """Compare images with a client's model.
+    """Compare images with a client's model, in float64.
 
     The score is the method's own and does not depend on `open_share`, so that a threshold holds at
     every position of that dial.
@@ -101,6 +114,8 @@ def evidence(
             "this method reads patch features, and these features have none: encode the images "
             "with the model itself (model.encode), or give patches too"
         )
+    side, pooled = side.wide, pooled.double()
+    patches = None if patches is None else patches.double()
     with torch.no_grad():
         found = method.logits(side.text, pooled, patches)
         score = method.score(found, task).double()

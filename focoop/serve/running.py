@@ -200,5 +200,7 @@ def _quiet_end(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def _address(listener: socket.socket, host: str) -> str:
+    """Where a browser of this machine finds the page; `0.0.0.0` is no address to go to."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
     shown = f"[{host}]" if ":" in host else host
     return f"http://{shown}:{listener.getsockname()[1]}/"

@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from PIL import Image
 
 import focoop
 from focoop.caching import sealed
+from focoop.data import read_rgb
 from focoop.errors import ConfigError, DataError, RunError
 from focoop.runs import RunFolder
 from tests.toy_command import call
@@ -139,6 +141,30 @@ def test_the_commands_end_to_end(run: Path, files: Path, tmp_path: Path) -> None
     )
 
 
+def test_folders_bytes_generators_and_columns_are_images_too(files: Path) -> None:
+    from focoop.predict.images import pictures
+
+    red = Image.new("RGB", (40, 30), "red")
+    clear = np.dstack([np.asarray(red), np.full((30, 40), 255, np.uint8)])
+    below, name = files / "below", str(files / "a.png")
+    same = [
+        (files / "a.png").read_bytes(),
+        clear,
+        torch.from_numpy(np.asarray(red) / 255).permute(2, 0, 1).bfloat16(),
+    ]
+    assert {one.rgb().tobytes() for one in pictures(same)} == {red.tobytes()}
+    assert [one.source for one in pictures(below)] == [str(below / "c.png")]
+    for many in (iter([name]), pandas.Series([name]), np.array([name]), (name,)):
+        assert [one.source for one in pictures(many)] == [name]
+    with (files / "a.png").open("rb") as file, pytest.raises(DataError, match="BufferedReader"):
+        pictures(file)[0].rgb()
+    with pytest.raises(DataError, match=r"image 0 cannot be read \(not an image"):
+        pictures(b"no image")[0].rgb()
+    (files / "none").mkdir()
+    with pytest.raises(DataError, match="no image was found in"):
+        pictures(files / "none")
+
+
 def test_the_calibration_s_table_and_document(run: Path) -> None:
     shown = call("calibrate", str(run), "--client=1", "--keep=0.8")
     assert shown.exit_code == 0 and "set size" in shown.stdout and "80%" in shown.stdout
@@ -147,14 +173,21 @@ def test_the_calibration_s_table_and_document(run: Path) -> None:
     assert RunFolder.open(run).status == "finished"  # the run itself is as it was
 
 
-def test_names_from_standard_input(files: Path) -> None:
-    from focoop.cli.predict import found_files
+def test_names_or_an_image_from_standard_input(files: Path) -> None:
+    from focoop.cli.predict import found_images
 
-    lines = [f"{files}/a.png\n", "\n", f"{files}/below\n"]
-    assert [Path(name).name for name in found_files(["-"], lines)] == ["a.png", "c.png"]
-    assert found_files(["gone.png"], []) == ["gone.png"]
+    lines = f"{files}/a.png\n\n{files}/below\n".encode()
+    assert [Path(one.source).name for one in found_images(["-"], lambda: lines)] == [
+        "a.png",
+        "c.png",
+    ]
+    assert [one.source for one in found_images(["gone.png"])] == ["gone.png"]
     with pytest.raises(DataError, match="no image"):
-        found_files([str(files / "*.gif")], [])
+        found_images([str(files / "*.gif")])
+    name = str(files / "below" / "c.png")
+    piped, after = found_images(["-", name], (files / "a.png").read_bytes)
+    assert piped.source == "stdin" and after.source == name
+    assert piped.rgb().tobytes() == read_rgb(files / "a.png").tobytes()
 
 
 @pytest.mark.parametrize(
