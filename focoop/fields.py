@@ -12,8 +12,9 @@ import math
 import tomllib
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass
+from functools import cache
 from typing import Any, Literal, NoReturn, TypeVar
 
 from focoop.errors import ConfigError, nearest
@@ -177,18 +178,18 @@ def bounds_of(field: Field[Any], kind: Any) -> Bounds | None:
     return Bounds(low, rules.get("high", end), rules.get("above"), least)
 
 
-def fields_of(cls: Any) -> Iterator[tuple[Field[Any], Any]]:
+@cache  # resolving types takes most of the time in which settings are made
+def fields_of(cls: Any) -> tuple[tuple[Field[Any], Any], ...]:
     """List the fields of a settings class with their resolved types.
 
     Args:
         cls: The settings class.
 
-    Yields:
+    Returns:
         Each field and its type.
     """
     hints = typing.get_type_hints(cls)
-    for field in dataclasses.fields(cls):
-        yield field, hints[field.name]
+    return tuple((field, hints[field.name]) for field in dataclasses.fields(cls))
 
 
 def grouped(cls: Any) -> dict[str, list[Field[Any]]]:

@@ -1,22 +1,27 @@
 """Fixtures for all tests."""
 
+import atexit
+import gc
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+from focoop import processor
 from focoop.processor import apply_remembered_limit, bfloat16_on_cpu
 
 # Where bfloat16 products need a smaller instruction set, it must be chosen before torch loads; the
 # worker processes of a parallel test run inherit it.
-bfloat16_on_cpu()
+PRODUCTS = bfloat16_on_cpu()
 apply_remembered_limit()
 
 import torch  # noqa: E402
 
 from focoop.clip import load_backbone  # noqa: E402
+from focoop.clip import mini as packaged_backbone  # noqa: E402
 from focoop.clip.base import Backbone  # noqa: E402
 
 # A test that takes longer hangs. The slow ones start processes and wait for them.
@@ -38,6 +43,21 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TRITON_INTERPRET"] = "1"
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect no garbage while modules are imported, and none of them afterwards.
+
+    They are most of a million objects, which every full collection would look through.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+        atexit.register(gc.unfreeze)  # or extension modules complain that objects were left
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests of Flower, skip those of absent devices, give every test a time limit."""
     for item in items:
@@ -56,6 +76,24 @@ def why_no_gpu() -> str:
     if not torch.cuda.is_available():
         return "needs a CUDA device"
     return "run by `make test-gpu`, apart from others" if "TRITON_INTERPRET" in os.environ else ""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting() -> Iterator[None]:
+    """Tests end processes, not machines, and change no packaged weights.
+
+    So what was written is there without syncing, and `mini` is loaded once for all runs.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        patch.setattr(packaged_backbone, "load_mini", cache(packaged_backbone.load_mini))
+        yield
+
+
+@pytest.fixture
+def tried_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spares a test with a cache folder of its own the child processes that try bfloat16."""
+    monkeypatch.setattr(processor, "try_products", lambda: PRODUCTS)
 
 
 @pytest.fixture(scope="session")

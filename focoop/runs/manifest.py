@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -71,12 +72,19 @@ def now() -> str:
 
 def code() -> dict[str, Any]:
     """Return the commit of the checkout this package runs from; an installed package has none."""
+    commit, dirty = _checkout()
+    return {"commit": commit, "dirty": dirty}
+
+
+@cache  # a process runs the code it has loaded, whatever becomes of the files
+def _checkout() -> tuple[str | None, bool | None]:
+    """The commit, and whether files differ from it."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
-        return {"commit": None, "dirty": None}
+        return None, None
     commit = _git(root, "rev-parse", "HEAD")
     changes = _git(root, "status", "--porcelain", "--untracked-files=no")
-    return {"commit": commit or None, "dirty": None if changes is None else bool(changes)}
+    return commit or None, None if changes is None else bool(changes)
 
 
 def versions() -> dict[str, str]:

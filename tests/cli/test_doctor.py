@@ -28,7 +28,7 @@ def by_topic(checks: Any) -> dict[str, doctor.Check]:
 
 
 @pytest.fixture(autouse=True)
-def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tried_products: None) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FOCOOP_CACHE", str(tmp_path / "cache"))
 

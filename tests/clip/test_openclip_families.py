@@ -62,7 +62,10 @@ def test_the_list_names_models_of_open_clip() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-@pytest.mark.parametrize("quick_gelu", [True, False], ids=["quick_gelu", "gelu"])
+@pytest.mark.parametrize(
+    "quick_gelu",
+    [pytest.param(True, marks=pytest.mark.slow, id="quick_gelu"), pytest.param(False, id="gelu")],
+)
 @pytest.mark.parametrize("name", LISTED)
 def test_towers_of_every_listed_family(
     name: str, quick_gelu: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -68,7 +68,7 @@ def bring(name: str, root: Path) -> None:
 
 
 @pytest.fixture
-def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tried_products: None) -> list[str]:
     """A hub and sites that answer; the names of what was asked of them."""
     asked: list[str] = []
     root = tmp_path / "data"
@@ -107,7 +107,13 @@ def call(*arguments: str, settings: tuple[str, ...] = SMALL) -> Result:
     ("name", "repo", "settings"),
     [
         ("cifar100-vitb16", "timm/vit_base_patch16_clip_224.openai", SMALL),
-        ("cifar100-rn50", "timm/resnet50_clip.openai", SMALL),
+        pytest.param(
+            "cifar100-rn50",
+            "timm/resnet50_clip.openai",
+            SMALL,
+            marks=pytest.mark.slow,
+            id="ResNet",
+        ),
         pytest.param(
             "cifar100-vitb16",
             "timm/vit_base_patch16_clip_224.openai",

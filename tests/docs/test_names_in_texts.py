@@ -130,7 +130,7 @@ def test_every_command_and_option_has_help(path: tuple[str, ...]) -> None:
         assert getattr(one, "help", None), f"focoop {' '.join(path)}: {one.name} has no help"
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [80, pytest.param(120, marks=pytest.mark.slow)])
 def test_no_help_cuts_a_word(width: int) -> None:
     for path in PATHS:
         shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": str(width)}).stdout

@@ -57,9 +57,14 @@ def test_same_seed_same_bits_with_any_number_of_threads(tmp_path: Path) -> None:
     assert found[0] == found[1]
 
 
-def test_another_seed_gives_another_run(tmp_path: Path) -> None:
-    folders = [run(tmp_path / str(s), "method.name=promptfl", f"seed={s}") for s in (0, 1)]
-    assert folders[0].metrics() != folders[1].metrics()
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return run(tmp_path_factory.mktemp("finished") / "run", "method.name=promptfl")
+
+
+def test_another_seed_gives_another_run(finished: RunFolder, tmp_path: Path) -> None:
+    assert finished.config.seed == 0
+    assert run(tmp_path / "1", "method.name=promptfl", "seed=1").metrics() != finished.metrics()
 
 
 @pytest.mark.slow
@@ -79,10 +84,9 @@ def test_the_paper_to_the_letter_runs(tmp_path: Path) -> None:
     assert line["loss"] > 0 and line["server"]["transport_gap"] >= 0
 
 
-def test_evaluating_again_gives_the_committed_line(tmp_path: Path) -> None:
-    folder = run(tmp_path / "run", "method.name=promptfl")
-    again = open_state(RunFolder.open(folder.path)).evaluate()
-    line = folder.metrics()[-1]
+def test_evaluating_again_gives_the_committed_line(finished: RunFolder) -> None:
+    again = open_state(RunFolder.open(finished.path)).evaluate()
+    line = finished.metrics()[-1]
     assert {name: line[name] for name in again.summary} == json.loads(json.dumps(again.summary))
     assert line["clients"] == json.loads(json.dumps(again.clients))
 

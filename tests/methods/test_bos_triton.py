@@ -54,20 +54,31 @@ def loss_of(
     return [losses.detach(), *torch.autograd.grad(total, leaves)]
 
 
+@pytest.mark.parametrize(("weight", "prior"), [(0.0, "none"), (0.5, "own")])
+def test_the_kernels_are_the_formulas(weight: float, prior: str) -> None:
+    agree(0.3, weight, prior)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("prior", PRIORS)
 @pytest.mark.parametrize("weight", [0.0, 0.5])
-@pytest.mark.parametrize(
-    "radius",
-    [pytest.param(0.3, id="cap"), pytest.param(0.0, id="no cap", marks=pytest.mark.slow)],
-)
-def test_the_kernels_are_the_formulas(radius: float, weight: float, prior: str) -> None:
+@pytest.mark.parametrize("radius", [0.3, 0.0], ids=["cap", "no cap"])
+def test_the_kernels_are_the_formulas_everywhere(radius: float, weight: float, prior: str) -> None:
+    agree(radius, weight, prior)
+
+
+def agree(radius: float, weight: float, prior: str) -> None:
+    """The kernels' losses and slopes in float32 are the formulas' in float64."""
     expected = loss_of(torch.float64, radius, weight, prior)
     found = loss_of(torch.float32, radius, weight, prior, kernels=True)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one.double(), other, atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("steps", [(0, 2), (2, 0), (0, 0)])
+@pytest.mark.parametrize(
+    "steps",
+    [(0, 2), *(pytest.param(steps, marks=pytest.mark.slow) for steps in ((2, 0), (0, 0)))],
+)
 def test_without_steps_the_noise_stays(steps: Sequence[int]) -> None:
     expected = loss_of(torch.float64, 0.3, 1.0, "none", steps)
     found = loss_of(torch.float32, 0.3, 1.0, "none", steps, kernels=True)

@@ -28,7 +28,7 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     setting = write_setting(folder / "data")
     focoop.compare(
-        setting, ["focoop", "promptfl"], seeds=[0, 1], overrides=QUICK, out=folder / "out", jobs=1
+        setting, ["focoop", "promptfl"], seeds=[0, 1], overrides=QUICK, out=folder / "out"
     )
     return folder / "out"
 

@@ -21,7 +21,7 @@ def number_of_operations(tmp_path: Path) -> int:
         return count()
 
 
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_crash_at_every_disk_operation_then_resume(
     tmp_path: Path, reference: Path, after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

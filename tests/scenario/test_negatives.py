@@ -23,13 +23,10 @@ SYNSETS = [("sofa", "couch", "thing 7"), ("loud", "noisy"), ("thing 9", "maple t
 WORDS = Candidates.of(NOUNS, ADJECTIVES, SYNSETS)
 
 
-def slow_distance(backbone: Backbone, text: str, classes: list[str], q: float) -> float:
+def slow_distance(backbone: Backbone, text: str, others: np.ndarray, q: float) -> float:
     """Quantile by sorting and interpolating by hand, in float64."""
     word = backbone.encode_texts([text])[0].double().numpy()
-    cosines = []
-    for name in classes:
-        other = backbone.encode_texts([f"The nice {name.replace('_', ' ')}."])[0].double().numpy()
-        cosines.append(sum(a * b for a, b in zip(word, other, strict=True)))
+    cosines = [sum(a * b for a, b in zip(word, other, strict=True)) for other in others]
     cosines.sort()
     place = q * (len(cosines) - 1)
     low = int(place)
@@ -37,15 +34,17 @@ def slow_distance(backbone: Backbone, text: str, classes: list[str], q: float) -
     return -(cosines[low] + (place - low) * (cosines[high] - cosines[low]))
 
 
-@pytest.mark.parametrize("q", [0.0, 0.5, 0.95, 1.0])
+@pytest.mark.parametrize("q", [0.0, 0.95, 1.0])
 def test_ranking_equals_slow_loops(tmp_path: Path, q: float) -> None:
     backbone = toy_backbone()
     ranking = rank(backbone, CLASSES, quantile=q, candidates=WORDS, cache_dir=tmp_path)
+    names = [f"The nice {name.replace('_', ' ')}." for name in CLASSES]
+    others = backbone.encode_texts(names).double().numpy()
     for ranked, template in (
         (ranking.nouns, "The nice {}."),
         (ranking.adjectives, "This is a {} photo."),
     ):
-        slow = [slow_distance(backbone, template.format(w), CLASSES, q) for w in ranked.words]
+        slow = [slow_distance(backbone, template.format(w), others, q) for w in ranked.words]
         # Candidates are rounded to float16 once: 1e-3 bounds the error of a cosine.
         np.testing.assert_allclose(ranked.distances.numpy(), slow, atol=1e-3)
         assert ranked.distances.dtype == torch.float32

@@ -33,7 +33,7 @@ def hold(ground: Ground, case: Case) -> None:
     assert outcome.how != "fault", f"{case!r:.2000}\n{outcome.report}"
 
 
-@hypothesis.settings(max_examples=150, **HOW)
+@hypothesis.settings(max_examples=80, **HOW)
 @given(case=fuzz_cases.settings())
 def test_settings_are_told_or_planned(ground: Ground, case: Case) -> None:
     hold(ground, case)

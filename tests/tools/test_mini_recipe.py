@@ -229,7 +229,7 @@ def test_rate_is_that_of_a_one_cycle_schedule():
     np.testing.assert_allclose(ours, rates, atol=8e-5)
 
 
-@pytest.mark.parametrize("contrast", [0.0, 0.1])
+@pytest.mark.parametrize("contrast", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
 def test_training_learns_a_tiny_vocabulary_and_its_file_is_read(tmp_path, contrast):
     words = ["dog", "cat", "house", "tree"]
     tokens, lengths = train.padded([Tokenizer().encode(word) for word in words])
