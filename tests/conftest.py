@@ -10,7 +10,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from focoop import processor
+from focoop import caching, processor
 from focoop.processor import apply_remembered_limit, bfloat16_on_cpu
 
 # Where bfloat16 products need a smaller instruction set, it must be chosen before torch loads; the
@@ -82,11 +82,13 @@ def why_no_gpu() -> str:
 def no_waiting() -> Iterator[None]:
     """Tests end processes, not machines, and change no packaged weights.
 
-    So what was written is there without syncing, and `mini` is loaded once for all runs.
+    So what was written is there without syncing, `mini` is loaded once for all runs, and features
+    stay in memory, as in a process that makes many runs (`focoop compare`).
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
         patch.setattr(packaged_backbone, "load_mini", cache(packaged_backbone.load_mini))
+        patch.setattr(caching.FEATURES, "limit", 2**26)
         yield
 
 

@@ -77,6 +77,7 @@ def test_no_test_replaces_constants_or_private_names() -> None:
     offending = [
         f"{path.relative_to(TESTS)}:{line}: {name}"
         for path in sorted(TESTS.rglob("*.py"))
-        for line, name in replaced(ast.parse(path.read_text(encoding="utf-8")))
+        if any(word in (text := path.read_text(encoding="utf-8")) for word in REPLACES)
+        for line, name in replaced(ast.parse(text))
     ]
     assert offending == []

@@ -64,6 +64,8 @@ def test_no_machine_folder_is_named(tracked: list[Path]) -> None:
 def lines_of_code(path: Path) -> int:
     """Lines of a module without its docstrings: documenting a function makes no file too long."""
     source = path.read_text(encoding="utf-8")
+    if len(source.splitlines()) <= 400:
+        return len(source.splitlines())
     documented = 0
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

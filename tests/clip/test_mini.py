@@ -213,7 +213,12 @@ def test_images_give_the_stored_features(
 @pytest.mark.shared
 @pytest.mark.parametrize(
     ("dataset", "folder", "split"),
-    [("cifar100", "test", 1), ("dtd", "test", 1), ("sun", "test", 1), ("pacs", "sketch", 3)],
+    [
+        ("cifar100", "test", 1),
+        pytest.param("dtd", "test", 1, marks=pytest.mark.slow),
+        pytest.param("sun", "test", 1, marks=pytest.mark.slow),
+        ("pacs", "sketch", 3),
+    ],
 )
 def test_images_agree_with_an_independent_path(
     dataset: str, folder: str, split: int, mini: Backbone, shared_dir: Path
