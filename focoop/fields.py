@@ -178,7 +178,6 @@ def bounds_of(field: Field[Any], kind: Any) -> Bounds | None:
     return Bounds(low, rules.get("high", end), rules.get("above"), least)
 
 
-@cache  # resolving types takes most of the time in which settings are made
 def fields_of(cls: Any) -> tuple[tuple[Field[Any], Any], ...]:
     """List the fields of a settings class with their resolved types.
 
@@ -188,6 +187,11 @@ def fields_of(cls: Any) -> tuple[tuple[Field[Any], Any], ...]:
     Returns:
         Each field and its type.
     """
+    return _resolved(cls)
+
+
+@cache  # resolving types takes most of the time in which settings are made
+def _resolved(cls: Any) -> tuple[tuple[Field[Any], Any], ...]:
     hints = typing.get_type_hints(cls)
     return tuple((field, hints[field.name]) for field in dataclasses.fields(cls))
 
