@@ -17,8 +17,8 @@ from focoop.flower.masking import Masker
 from focoop.flower.records import Order
 from focoop.flower.server.spares import secret_seed
 from focoop.flower.site.releases import LEDGER, Releases, released
-from focoop.flower.site.secure_rounds import SumSecrets, begun
 from focoop.flower.site.status import FILE, SiteStatus, read_status
+from focoop.flower.site.sum_secrets import SumSecrets, begun
 from focoop.methods import ClientUpdate
 from focoop.runs import PrivateStore
 from tools.campaign_kinds import BIT, CUT, EXCHANGED, REMOVED, Kind, among, plain, reading

@@ -148,11 +148,19 @@ def _tried(
     show: bool,
 ) -> dict[str, Any]:
     """What a site would do in this run, tried out; nothing is sent."""
-    from focoop.flower import Policy, listed, own_scenario, policy_file, read_site, try_one_step
+    from focoop.flower import (
+        Policy,
+        listed,
+        own_scenario,
+        policy_file,
+        policy_sentences,
+        read_site,
+        try_one_step,
+    )
 
     _note_held_out(config, data)
     allowed = Policy.read(policy_file(policy, keys))
-    for sentence in allowed.sentences() if show else ():
+    for sentence in policy_sentences(allowed) if show else ():
         out().print(f"policy: {sentence}", markup=False, soft_wrap=True)
     allowed.agree(config)
     client = read_site(keys).client if keys is not None else 0
@@ -167,7 +175,7 @@ def _tried(
             if count
         },
         "backbone": scenario.backbone.fingerprint,
-        "policy": allowed.sentences(),
+        "policy": policy_sentences(allowed),
         **try_one_step(config, scenario, client).record(),
     }
     if show:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from focoop.flower.site.client import own_scenario
     from focoop.flower.site.dry_run import check_keys, check_state, try_one_step
     from focoop.flower.site.policy import Policy, Refusal, policy_file
+    from focoop.flower.site.policy_words import policy_sentences
     from focoop.flower.site.privacy_summary import privacy_facts, privacy_sentences
     from focoop.flower.site.status import SiteWatch, read_status, sentences
 
@@ -60,6 +61,7 @@ __all__ = [
     "numbered",
     "own_scenario",
     "policy_file",
+    "policy_sentences",
     "privacy_facts",
     "privacy_sentences",
     "processes",

@@ -38,7 +38,7 @@ from focoop.flower.records import UPDATE, Order, to_tensor
 from focoop.flower.server.spares import Draw
 from focoop.flower.site import client_app
 from focoop.flower.site.releases import LEDGER
-from focoop.flower.site.secure_rounds import KEYS, OPEN, SHARES, SUM, sum_name, to_keys, to_record
+from focoop.flower.sum_records import KEYS, OPEN, SHARES, SUM, sum_name, to_keys, to_record
 from focoop.runs import RunFolder
 from focoop.scenario.schedule import client_privacy
 from tests.flower.besieged import NAMES, PATIENT, Besieged, besieged, order, study

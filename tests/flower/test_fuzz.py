@@ -29,7 +29,7 @@ from focoop.flower.records import (
 from focoop.flower.server.reply_checks import read_row, read_update
 from focoop.flower.server.roster import identified
 from focoop.flower.server.secure_rounds import read_keys, read_masked, read_opened
-from focoop.flower.site.secure_rounds import SUM, to_keys
+from focoop.flower.sum_records import SUM, to_keys
 from focoop.functional.frontier import Margins, frontier
 from focoop.methods.base import ClientUpdate
 

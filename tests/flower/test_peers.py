@@ -21,7 +21,7 @@ from focoop.flower.site import client_app
 from focoop.flower.site.peers import accept, peers_file, read_peers
 from focoop.flower.site.policy import Policy
 from focoop.flower.site.privacy_summary import privacy_facts, privacy_sentences
-from focoop.flower.site.secure_rounds import SUM, to_record
+from focoop.flower.sum_records import SUM, to_record
 from focoop.runs import RunFolder
 from tests.flower.federations import CLIENTS, Answer, simulated, state, toy_config
 

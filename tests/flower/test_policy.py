@@ -29,10 +29,10 @@ from focoop.flower.site.policy import (
     Policy,
     PolicyFileError,
     Refusal,
-    default_policy_toml,
-    parties_of,
     policy_file,
 )
+from focoop.flower.site.policy_words import default_policy_toml, policy_sentences
+from focoop.flower.sum_records import parties_of
 from focoop.runs import RunFolder
 from focoop.scenario.assignment import make_split
 from tests.flower.federations import CLIENTS, toy_config
@@ -103,7 +103,9 @@ def test_each_rule_refuses_what_it_forbids(
 ) -> None:
     assert told in refusal(policy, *overrides)
     assert refusal({}, *overrides) == ""  # by this rule alone
-    assert Policy.of(policy).sentences() != Policy().sentences()  # and people read of it
+    assert policy_sentences(Policy.of(policy)) != policy_sentences(
+        Policy()
+    )  # and people read of it
 
 
 def test_rules_allow_what_keeps_to_them() -> None:

@@ -16,7 +16,7 @@ from focoop.errors import FederationError
 from focoop.flower import in_process
 from focoop.flower.records import UPDATE
 from focoop.flower.site import client_app
-from focoop.flower.site.secure_rounds import MASKED, SUM
+from focoop.flower.sum_records import MASKED, SUM
 from focoop.runs import RunFolder
 from tests.flower.federations import Answer, lines, simulated, state, toy_config
 

@@ -11,8 +11,8 @@ from focoop.errors import FederationError, RunError
 from focoop.flower.journal import Journal, events
 from focoop.flower.server.spares import secret_seed
 from focoop.flower.site.releases import LEDGER, Releases, released
-from focoop.flower.site.secure_rounds import SumSecrets
 from focoop.flower.site.status import read_status
+from focoop.flower.site.sum_secrets import SumSecrets
 from focoop.runs import PrivateStore
 from tests.flower.test_releases import KEY, Site, noised
 

@@ -23,7 +23,7 @@ from focoop.flower.deploy.join_bundle import AUTHORITY, CLASSES, JOIN, RUN, SUFF
 from focoop.flower.deploy.keys import add_sites, make_keys
 from focoop.flower.identity import SITE, numbered
 from focoop.flower.site.policy import FILE as POLICY
-from focoop.flower.site.policy import default_policy_toml
+from focoop.flower.site.policy_words import default_policy_toml
 
 FILE = "federation.toml"
 DEFAULT_PORT = 8000

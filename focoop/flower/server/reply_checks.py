@@ -5,12 +5,12 @@ sent: one site's reply must never end the run for all.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
 from focoop.config import RunConfig
@@ -223,6 +223,35 @@ def _whole(name: str, value: Any, most: int) -> None:
 
 def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, int | float) else "no number"
+
+
+def read_rows(
+    replies: Iterable[tuple[int, Message]], round_index: int, num_classes: int, count_bound: float
+) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """Read the rows of an evaluation.
+
+    Args:
+        replies: Clients and their replies.
+        round_index: The round.
+        num_classes: Number of classes C.
+        count_bound: How many times the median number of test images is too many.
+
+    Returns:
+        The usable rows, each with its client's number, and why other clients have none. A client
+        that keeps its row to itself is in neither.
+    """
+    rows: dict[int, dict[str, Any]] = {}
+    refused: dict[int, str] = {}
+    for client, reply in replies:
+        try:
+            row = read_row(reply.content, client, round_index, num_classes)
+        except FederationError as error:
+            refused[client] = str(error)
+            continue
+        if row is not None:
+            rows[client] = {**row, "client": client}
+    refused |= suspicious_rows(rows, count_bound)
+    return [row for client, row in rows.items() if client not in refused], refused
 
 
 def suspicious_rows(rows: Mapping[int, Mapping[str, Any]], count_bound: float) -> dict[int, str]:

@@ -32,7 +32,7 @@ from focoop.flower.masking import Revealed
 from focoop.flower.masking import unmask as unmasked
 from focoop.flower.records import CONFIG, METRICS, UPDATE, Order, reading, to_tensor
 from focoop.flower.server.strategy import PromptStrategy
-from focoop.flower.site.secure_rounds import (
+from focoop.flower.sum_records import (
     KEYS,
     MASKED,
     OPEN,

@@ -20,15 +20,14 @@ from focoop.flower.records import CONFIG, GLOBAL, Order, sent_down
 from focoop.flower.server.replies import EXPIRED, PAUSES, REASONS, Collection, Enough, Pauses, why
 from focoop.flower.server.reply_checks import (
     check_counts,
-    read_row,
+    read_rows,
     read_update,
     suspects,
-    suspicious_rows,
 )
 from focoop.flower.server.roster import POLICY, Facts, Roster
 from focoop.flower.server.sketches import collected, no_sketches
 from focoop.flower.server.spares import Draw, chosen, secret_seed, suffice
-from focoop.flower.server.summary import summarise
+from focoop.flower.server.summary import committed_facts, summarise
 from focoop.flower.settings import ServerSettings
 from focoop.flower.sketch_records import KEEP, SKETCH, pool_content
 from focoop.methods import ClientUpdate, Method, Server, Task
@@ -269,18 +268,9 @@ class PromptStrategy(Strategy):
         """
         round_index = self.done + server_round
         refused: dict[str, str] = {}
-        evaluated: dict[int, dict[str, Any]] = {}
-        for client, reply in self._sorted(replies, refused):
-            try:
-                row = read_row(reply.content, client, round_index, len(self.task.classes))
-            except FederationError as error:
-                refused[self.roster.name(client)] = str(error)
-                continue
-            if row is not None:
-                evaluated[client] = {**row, "client": client}
-        odd = suspicious_rows(evaluated, self.settings.count_bound)
-        refused |= {self.roster.name(client): reason for client, reason in odd.items()}
-        rows = [row for client, row in evaluated.items() if client not in odd]
+        usable, classes = self._sorted(replies, refused), len(self.task.classes)
+        rows, wrong = read_rows(usable, round_index, classes, self.settings.count_bound)
+        refused |= {self.roster.name(client): reason for client, reason in wrong.items()}
         refused = {name: printable(reason) for name, reason in refused.items()}
         for name, reason in refused.items():
             text = f"not evaluated: {reason}"
@@ -297,28 +287,13 @@ class PromptStrategy(Strategy):
             self.notes["loss"] = self.loss
         self.folder.commit(round_index, self.server.shared, line, self.notes, self.server.memory)
         self.folder.log.info("round %d of %d, loss %s", round_index, self.rounds, self.loss)
-        self.journal.note("committed", round=round_index, **self._summed_up(round_index, line))
+        epsilon, notes = self.server.report.get("epsilon"), self.notes if round_index else {}
+        facts = committed_facts(line, notes, epsilon, self.roster.name)
+        self.journal.note("committed", round=round_index, **facts)
         self.hooks.committed(round_index, self.notes, line)
         if line is None:
             return None
         return MetricRecord({"accuracy_own": line["accuracy_own"], "clients": len(rows)})
-
-    def _summed_up(self, round_index: int, line: dict[str, Any] | None) -> dict[str, Any]:
-        """What the journal tells of a committed round, for the screen and the status page."""
-        summary: dict[str, Any] = {}
-        if line:
-            summary["accuracy"] = line["accuracy_own"]
-            rows = {self.roster.name(row["client"]): row["accuracy_own"] for row in line["clients"]}
-            summary["accuracies"] = rows
-        if round_index:
-            summary["accepted"] = [self.roster.name(client) for client in self.notes["accepted"]]
-            summary |= {key: self.notes[key] for key in ("bytes_up", "bytes_down", "seconds")}
-            summary["loss"] = (
-                self.loss if self.loss is not None and math.isfinite(self.loss) else None
-            )
-            epsilon = self.server.report.get("epsilon")
-            summary["epsilon"] = epsilon if epsilon is not None and math.isfinite(epsilon) else None
-        return summary
 
     def _spent(self, round_index: int) -> dict[str, float]:
         """Epsilon so far, of the client that was asked most often."""

@@ -1,6 +1,7 @@
-"""The server's summary of clients' rows: what `evaluation` makes of them, without pooled scores."""
+"""What a committed round comes to: the mean of the clients' rows, and facts for the journal."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,3 +35,35 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for measured in summary["ood"].values():
         del measured["pooled"]
     return summary
+
+
+def committed_facts(
+    line: Mapping[str, Any] | None,
+    notes: Mapping[str, Any],
+    epsilon: float | None,
+    name: Callable[[int], str],
+) -> dict[str, Any]:
+    """Sum up a committed round for the journal, which the screen and the status page show.
+
+    Args:
+        line: The round's evaluation, if it had one.
+        notes: What the run folder notes of the round; empty before the first one.
+        epsilon: The privacy spent so far, if updates are noised.
+        name: A client's name by its number.
+
+    Returns:
+        Facts by name; numbers that are not finite are None.
+    """
+    facts: dict[str, Any] = {}
+    if line:
+        facts["accuracy"] = line["accuracy_own"]
+        facts["accuracies"] = {name(row["client"]): row["accuracy_own"] for row in line["clients"]}
+    if notes:
+        facts["accepted"] = [name(client) for client in notes["accepted"]]
+        facts |= {key: notes[key] for key in ("bytes_up", "bytes_down", "seconds")}
+        facts |= {"loss": _finite(notes["loss"]), "epsilon": _finite(epsilon)}
+    return facts
+
+
+def _finite(number: float | None) -> float | None:
+    return number if number is not None and math.isfinite(number) else None

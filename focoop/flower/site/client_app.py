@@ -22,14 +22,16 @@ from focoop.flower.records import (
 from focoop.flower.site import calibration, secure_rounds
 from focoop.flower.site.client import SiteClient
 from focoop.flower.site.guard import SiteApp
+from focoop.flower.site.sum_secrets import forget
 from focoop.flower.sketch_records import KEEP_STEP, SKETCH_STEP
+from focoop.flower.sum_records import KEYS, OPEN, SHARES
 from focoop.methods import Server
 from focoop.scenario import schedule_of
 
 app = SiteApp()
-app.query(secure_rounds.KEYS)(secure_rounds.keys)
-app.query(secure_rounds.SHARES)(secure_rounds.shares)
-app.query(secure_rounds.OPEN)(secure_rounds.open_shares)
+app.query(KEYS)(secure_rounds.keys)
+app.query(SHARES)(secure_rounds.shares)
+app.query(OPEN)(secure_rounds.open_shares)
 app.query(SKETCH_STEP)(calibration.sketch)
 app.query(KEEP_STEP)(calibration.keep)
 
@@ -133,7 +135,7 @@ def evaluate(message: Message, context: Context) -> Message:
     like = start(method, task, seed).shared
     down = party.config.federation.payload_down
     server = Server(received(message.content, down, like, task.device))
-    secure_rounds.forget(party, order)  # this round's sum, if any, is open by now
+    forget(party, order)  # this round's sum, if any, is open by now
     row = None
     if party.reports and len(scenario.sets.test.index[own]):
         alone = replace(scenario, sets=only(scenario.sets, own))

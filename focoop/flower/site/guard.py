@@ -36,7 +36,8 @@ from focoop.errors import (
 from focoop.flower import settings
 from focoop.flower.journal import Journal, printable
 from focoop.flower.records import CONFIG, RUN_FAILED, failed_by, outcome
-from focoop.flower.site.policy import Policy, PolicyFileError, Refusal, parties_of
+from focoop.flower.site.policy import Policy, PolicyFileError, Refusal
+from focoop.flower.sum_records import parties_of
 
 REFUSED, FAILED = 901, 902  # our own error codes, beyond those of Flower
 SUM = "sum"

@@ -2,13 +2,12 @@
 
 The policy is a TOML file of the site (`policy.toml`), read anew for every message: a change holds
 from the next message on. Without a file the defaults below hold: they open no folder but the site's
-own images, and bound rounds, epochs and bytes. `default_policy_toml` writes a file with every key,
-its default and its meaning. Unknown keys are errors.
+own images, and bound rounds, epochs and bytes. `default_policy_toml` (`policy_words.py`) writes a
+file with every key, its default and its meaning. Unknown keys are errors.
 """
 
 import fnmatch
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from focoop.config import RunConfig, load, to_flat
 from focoop.data import Source
 from focoop.errors import ConfigError, FederationError, nearest
 from focoop.federation import COUNTS, LEAST_PARTIES
-from focoop.fields import build, parse_toml, setting, toml_value
+from focoop.fields import build, parse_toml, setting
 from focoop.methods import available
 
 FILE = "policy.toml"
@@ -26,7 +25,6 @@ PATHS = ("file", "folder", "clients", "csv")  # kinds of datasets that name a pa
 OWN_PLACES = ("name", "data.id", "data.root", "backbone.device", "backbone.weights")
 MEGABYTE = 10**6
 MOST_TOKENS = 77  # positions of CLIP's text tower; longer contexts would only fill the memory
-NUMBERED = re.compile(r"[a-z]+/([0-9]{1,9})")
 
 
 class Refusal(FederationError):
@@ -306,53 +304,6 @@ class Policy:
                     f"({agreed.get(key, 'absent')!r})"
                 )
 
-    def sentences(self) -> list[str]:
-        """Return the policy in words, a sentence each, for the people of the site."""
-        names = ", ".join(self.methods) or "any method of focoop"
-        lines = [
-            f"Trains {names}, at most {self.epochs} epochs a round, {self.rounds} rounds and "
-            f"{self.views} random views of an image.",
-            f"Reads this site's own images, and {_listed(self.folders, 'no other folder')}; "
-            f"named datasets: {_listed(self.sets, 'none')}.",
-            f"Takes messages up to {self.megabytes_in:g} MB and answers with up to "
-            f"{self.megabytes_out:g} MB.",
-            f"Sends no mean of fewer than {self.least_images} images of a class.",
-            "Sends accuracies on its test images."
-            if self.accuracies
-            else "Keeps accuracies on its test images.",
-            f"Sends a sketch of the scores of {max(1, self.least_images)} calibration images or "
-            "more, once a run."
-            if self.sketches and self.accuracies
-            else "Keeps scores of calibration images.",
-            "Lets models say which classes it holds."
-            if self.holdings
-            else "Does not let models say which classes it holds.",
-        ]
-        if self.run:
-            lines.append(f"Takes part in the run of {self.run} alone: no setting may differ.")
-        lines += self._privacy_sentences()
-        lines += [f"Allows {key}: {_rule_text(rule)}." for key, rule in self.settings.items()]
-        return lines
-
-    def _privacy_sentences(self) -> list[str]:
-        wanted = self.privacy
-        noise = f"noise of at least {wanted.noise_at_least:g}" if wanted.noise_at_least else ""
-        clip = f"changes of at most {wanted.clip_at_most:g}" if wanted.clip_at_most else ""
-        asked = " and ".join(part for part in (noise, clip) if part)
-        plain = "Lets updates leave without noise, if the run asks for none."
-        lines = [f"Sends updates only with {asked}." if asked else plain]
-        if wanted.epsilon_at_most:
-            lines.append(
-                "Sends no noised update that brings the epsilon of all of them above "
-                f"{wanted.epsilon_at_most:g}."
-            )
-        if wanted.secure_sum:
-            lines.append("Takes part in secure sums alone.")
-        lines.append(f"Takes part in a secure sum of {wanted.parties_at_least} sites or more.")
-        if set(wanted.counts) != set(COUNTS):
-            lines.append(f"Sends class counts only as: {', '.join(wanted.counts)}.")
-        return lines
-
 
 def policy_file(given: Path | None, keys: Path | None) -> Path | None:
     """The policy a site's command works under.
@@ -367,59 +318,6 @@ def policy_file(given: Path | None, keys: Path | None) -> Path | None:
     beside = keys / FILE if keys is not None else None
     path = given or (beside if beside is not None and beside.is_file() else None)
     return path.resolve() if path is not None else None
-
-
-def parties_of(record: Mapping[str, Any]) -> int | None:
-    """Count the sites that a message about a secure sum tells of.
-
-    Args:
-        record: The message.
-
-    Returns:
-        Their number; None where it tells of none.
-
-    >>> parties_of({"mask/0": b"", "channel/0": b"", "mask/2": b"", "mask/02": b""})
-    2
-    >>> parties_of({"attempt": "x", "answered": [0, 1, 2]})
-    3
-    """
-    answered = record.get("answered")
-    if isinstance(answered, list):
-        return len(set(answered))
-    masks = [NUMBERED.fullmatch(name) for name in record if name.startswith("mask/")]
-    return len({int(match[1]) for match in masks if match}) if masks else None
-
-
-def default_policy_toml(run: str = "") -> str:
-    """The text of a policy file with every key at its default, each with its meaning.
-
-    Args:
-        run: a configuration file beside the policy that runs must equal; empty: any run.
-
-    Returns:
-        TOML that `Policy.read` takes; `focoop site check` shows what it means.
-    """
-    head = [
-        "# This site's policy: what it does for a coordinator, and what it refuses, whatever is",
-        "# asked. Edit it freely: it is yours, is read anew for every message and never sent.",
-        "# `focoop site check` shows it in words and says whether a run keeps to it.",
-        "",
-    ]
-    top = [entry for entry in fields(Policy) if entry.metadata]
-    lines = head + [_line(entry, run if entry.name == "run" else entry.default) for entry in top]
-    lines += ["", "[privacy]"] + [_line(entry, entry.default) for entry in fields(PrivacyPolicy)]
-    lines += [
-        "",
-        "[settings]",
-        "# Bounds of any other setting (`focoop config` lists them), such as:",
-        '# "federation.batch_size" = { least = 1, most = 512 }',
-        '# "data.template" = ["a photo of a {}."]',
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _line(entry: Any, value: Any) -> str:
-    return f"# {entry.metadata['doc']}\n{entry.name} = {toml_value(value)}"
 
 
 def _rule(key: str, value: Any) -> Any:
@@ -444,13 +342,3 @@ def _within(value: Any, rule: Any) -> bool:
     if type(value) not in (int, float):
         return False
     return bool(rule.get("least", value) <= value <= rule.get("most", value))
-
-
-def _rule_text(rule: Any) -> str:
-    if isinstance(rule, list):
-        return ", ".join(str(choice) for choice in rule) or "nothing"
-    return " and ".join(f"at {name} {value}" for name, value in rule.items())
-
-
-def _listed(names: Sequence[str], nothing: str) -> str:
-    return ", ".join(names) or nothing
