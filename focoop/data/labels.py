@@ -153,15 +153,15 @@ def _spellings(images: ImageSet, source: str) -> list[str]:
     for label, domain in zip(images.labels, images.domains, strict=False):
         holders.setdefault(label, set()).add(domain)
 
-    def told(label: int) -> str:
+    def with_holders(label: int) -> str:
         where = [images.domain_names[domain] for domain in sorted(holders.get(label, ()))]
         more = ", ..." if len(where) > SHOWN else ""
         held = f" ({', '.join(where[:SHOWN])}{more})" if where else ""
         return f"{images.classes[label]!r}{held}"
 
     return [
-        f"{source}: the classes {' and '.join(map(told, labels))} differ in spelling only, and "
-        "are learned as different classes. Write them alike, or give them one name in "
+        f"{source}: the classes {' and '.join(map(with_holders, labels))} differ in spelling only, "
+        "and are learned as different classes. Write them alike, or give them one name in "
         f"{NAMES} (lines of label,name)"
         for key, labels in alike.items()
         if key and len(labels) > 1

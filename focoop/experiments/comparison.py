@@ -84,7 +84,7 @@ def run(
     left = [outcome for outcome in outcomes if outcome.status != "finished"]
 
     def report(news: News) -> None:
-        told.hear(news)
+        teller.hear(news)
         if news.event is not None and news.event.moment != "round":
             return
         outcome = left[news.job]
@@ -100,12 +100,12 @@ def run(
         Job(cell.config, cell.folder, cell.answers, track, bool(listeners))
         for cell in (outcome.cell for outcome in left)
     ]
-    with _Told(listeners) as told:
+    with _HookTeller(listeners) as teller:
         run_jobs(todo, report, workers=jobs)
     return outcomes
 
 
-class _Told:
+class _HookTeller:
     """Tells hooks of this process what is reported of runs, and the end of each that began."""
 
     def __init__(self, listeners: Sequence[Listener]) -> None:

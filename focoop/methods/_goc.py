@@ -134,7 +134,7 @@ class Consistency:
                 "seemly": drawn.to(torch.uint8),
                 **({"plan_by_word": plan_by_word(plan, len(words)).float()} if small else {}),
             },
-            report=report | told(calibrated, kept_words),
+            report=report | prompt_report(calibrated, kept_words),
         )
 
     def solve(self, cost: Tensor, server: Server) -> Plan:
@@ -269,7 +269,7 @@ def spread(prompts: Tensor) -> float:
     return float((flat - flat.mean(dim=0)).square().sum(dim=1).mean().sqrt())
 
 
-def told(prompts: Tensor, words: Tensor) -> dict[str, float]:
+def prompt_report(prompts: Tensor, words: Tensor) -> dict[str, float]:
     """What every round reports of its prompts: spread of the classes and distinct OOD words."""
     return {"spread": spread(prompts), "distinct_words": float(len(set(words.tolist())))}
 

@@ -41,7 +41,7 @@ from focoop.fields import setting
 from focoop.functional import scores
 from focoop.methods._answers import COMMON_SCORES, EVIDENCE_SCALES, AnswerConfig, Answering
 from focoop.methods._bos import Ascent, Separation, separation_loss, soft_maximum
-from focoop.methods._goc import Consistency, told
+from focoop.methods._goc import Consistency, prompt_report
 from focoop.methods._prior import expected
 from focoop.methods._prompt_sets import PromptSetsConfig, first_noise, first_prompts
 from focoop.methods.base import (
@@ -283,7 +283,7 @@ class FOCoOp(Answering):
         alone = len(updates) == 1 and self.config.goc_pool == "all"
         if not self.config.goc or alone:
             shared = {"global": prompts, "ood": weighted_mean(updates, "ood"), "ood_words": words}
-            return Server(shared, report=told(prompts, words))
+            return Server(shared, report=prompt_report(prompts, words))
         return self.config.consistency.calibrate(prompts, words, updates, server)
 
 

@@ -42,22 +42,20 @@ def sketch(message: Message, context: Context) -> Message:
     Returns:
         The reply.
     """
-    party, order = _asked(message, context)
-    party.check_sketches()
-    scenario = party.scenario()
-    shared = _shared(party, scenario, message)
-    told = _answered(party, order, shared) if party.data else None
+    site, order = _asked(message, context)
+    site.check_sketches()
+    scenario = site.scenario()
+    shared = _shared(site, scenario, message)
+    told = _answered(site, order, shared) if site.data else None
     if told is None:
-        images = calibration_images(scenario, party.client)
-        if 0 < len(images) < party.least_images:
-            raise Refusal(
-                f"a sketch of {len(images)} images, and {party.least_images} is the least"
-            )
-        told = sketched(home_model(party, scenario, order, shared), party.client, images)
-        if party.data:
-            _keep_answer(party, order, shared, told)
-    held = class_counts(scenario, party.client) if party.names_classes else None
-    return Message(sketch_content(told, held, party.client, order.round_index), reply_to=message)
+        images = calibration_images(scenario, site.client)
+        if 0 < len(images) < site.least_images:
+            raise Refusal(f"a sketch of {len(images)} images, and {site.least_images} is the least")
+        told = sketched(home_model(site, scenario, order, shared), site.client, images)
+        if site.data:
+            _keep_answer(site, order, shared, told)
+    held = class_counts(scenario, site.client) if site.names_classes else None
+    return Message(sketch_content(told, held, site.client, order.round_index), reply_to=message)
 
 
 def keep(message: Message, context: Context) -> Message:
@@ -70,44 +68,44 @@ def keep(message: Message, context: Context) -> Message:
     Returns:
         An empty reply.
     """
-    party, order = _asked(message, context)
-    if party.data:
-        scenario = party.scenario()
-        pool, held = read_pool(message.content, party.clients, len(scenario.task.classes))
-        model = home_model(party, scenario, order, _shared(party, scenario, message), held)
-        images = calibration_images(scenario, party.client)
-        model.calibration = thresholds(model, party.client, images, pool)
-        folder = model.save(model_folder(party.state, order.key, party.client))
-        journal = Journal(party.state / "journal.jsonl")
+    site, order = _asked(message, context)
+    if site.data:
+        scenario = site.scenario()
+        pool, held = read_pool(message.content, site.clients, len(scenario.task.classes))
+        model = home_model(site, scenario, order, _shared(site, scenario, message), held)
+        images = calibration_images(scenario, site.client)
+        model.calibration = thresholds(model, site.client, images, pool)
+        folder = model.save(model_folder(site.state, order.key, site.client))
+        journal = Journal(site.state / "journal.jsonl")
         journal.note("model kept", round=order.round_index, path=str(folder))
     return Message(RecordDict(), reply_to=message)
 
 
 def _asked(message: Message, context: Context) -> tuple[SiteClient, Order]:
     """Who is asked what; only about the last round of a run."""
-    party, order = SiteClient.of(context), Order.read(message.content)
-    party.check(order)
-    trains = lookup(party.config.method.name).trains
-    last = party.config.federation.rounds if trains else 0
+    site, order = SiteClient.of(context), Order.read(message.content)
+    site.check(order)
+    trains = lookup(site.config.method.name).trains
+    last = site.config.federation.rounds if trains else 0
     if order.round_index != last:
         raise FederationError(f"round {order.round_index} is not the last: {last} is")
-    return party, order
+    return site, order
 
 
-def _shared(party: SiteClient, scenario: Scenario, message: Message) -> Params:
+def _shared(site: SiteClient, scenario: Scenario, message: Message) -> Params:
     """The final tensors that the coordinator sent."""
-    like = start(scenario.method, scenario.task, party.config.seed).shared
-    down = party.config.federation.payload_down
+    like = start(scenario.method, scenario.task, site.config.seed).shared
+    down = site.config.federation.payload_down
     return received(message.content, down, like, scenario.task.device)
 
 
-def _file(party: SiteClient, order: Order) -> Path:
-    return party.state / order.key / "sketches" / f"{party.client:04d}.json"
+def _file(site: SiteClient, order: Order) -> Path:
+    return site.state / order.key / "sketches" / f"{site.client:04d}.json"
 
 
-def _answered(party: SiteClient, order: Order, shared: Params) -> SiteSketches | None:
+def _answered(site: SiteClient, order: Order, shared: Params) -> SiteSketches | None:
     """What this site told before; None where it was not asked yet, or of an earlier last round."""
-    path = _file(party, order)
+    path = _file(site, order)
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
         if not is_intact(saved):
@@ -126,8 +124,8 @@ def _answered(party: SiteClient, order: Order, shared: Params) -> SiteSketches |
     return told
 
 
-def _keep_answer(party: SiteClient, order: Order, shared: Params, told: SiteSketches) -> None:
-    path = _file(party, order)
+def _keep_answer(site: SiteClient, order: Order, shared: Params, told: SiteSketches) -> None:
+    path = _file(site, order)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     asked = question(order, shared)
     saved = {"round": order.round_index, "asked": asked, "told": told.to_dict()}

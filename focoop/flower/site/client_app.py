@@ -47,23 +47,23 @@ def hello(message: Message, context: Context) -> Message:
     Returns:
         The reply.
     """
-    party = SiteClient.of(context)
-    scenario = party.scenario()
+    site = SiteClient.of(context)
+    scenario = site.scenario()
     about = ConfigRecord(
         {
-            "client": party.client,
-            "clients": party.clients,
-            "name": party.name,
+            "client": site.client,
+            "clients": site.clients,
+            "name": site.name,
             "version": __version__,
             "backbone": scenario.backbone.fingerprint,
             "classes": list(scenario.task.classes),
         }
     )
-    if party.config.privacy.counts == "exact" and not party.config.privacy.secure_sum:
-        about["images"] = len(scenario.client(party.client))  # as every update tells
-    if party.keys is not None:
-        ids = context.run_id, context.node_id, party.client
-        about["proof"] = prove(party.keys, challenge(message.content), *ids)
+    if site.config.privacy.counts == "exact" and not site.config.privacy.secure_sum:
+        about["images"] = len(scenario.client(site.client))  # as every update tells
+    if site.keys is not None:
+        ids = context.run_id, context.node_id, site.client
+        about["proof"] = prove(site.keys, challenge(message.content), *ids)
     return Message(RecordDict({ABOUT: about}), reply_to=message)
 
 
@@ -92,25 +92,25 @@ def train(message: Message, context: Context) -> Message:
     Returns:
         The reply.
     """
-    party, order = SiteClient.of(context), Order.read(message.content)
-    party.check(order)
-    scenario, client, round_index = party.scenario(), party.client, order.round_index
-    schedule = replace(schedule_of(party.config, scenario), together=1)
-    setup = RoundSetup(scenario.method, scenario.task, schedule, party.config.seed)
+    site, order = SiteClient.of(context), Order.read(message.content)
+    site.check(order)
+    scenario, client, round_index = site.scenario(), site.client, order.round_index
+    schedule = replace(schedule_of(site.config, scenario), together=1)
+    setup = RoundSetup(scenario.method, scenario.task, schedule, site.config.seed)
     # An order for this round says that the one before is committed, and nothing later.
-    store = party.store(order, round_index - 1)
+    store = site.store(order, round_index - 1)
     store.settle(round_index - 1)
     store.sweep()
     given = received(message.content, schedule.down, setup.initial.shared, setup.task.device)
     release = None
     if schedule.privacy is not None:
-        release = partial(party.release, schedule.privacy, order)
+        release = partial(site.release, schedule.privacy, order)
     data = [scenario.client(client)]
     (result,) = client_round(setup, round_index, given, [client], data, store, release)
     update = result.update
-    if party.config.privacy.secure_sum:
+    if site.config.privacy.secure_sum:
         hidden = secure_rounds.masked_content(
-            party, order, message.content, update, setup.method.by_class
+            site, order, message.content, update, setup.method.by_class
         )
         return Message(hidden, reply_to=message)
     coded = schedule.payload.encode(update.shared, given, setup.coins(round_index, client))
@@ -128,20 +128,20 @@ def evaluate(message: Message, context: Context) -> Message:
     Returns:
         The reply.
     """
-    party, order = SiteClient.of(context), Order.read(message.content)
-    party.check(order)
-    scenario, own = party.scenario(evaluation=True), party.client
-    method, task, seed = scenario.method, scenario.task, party.config.seed
+    site, order = SiteClient.of(context), Order.read(message.content)
+    site.check(order)
+    scenario, own = site.scenario(evaluation=True), site.client
+    method, task, seed = scenario.method, scenario.task, site.config.seed
     like = start(method, task, seed).shared
-    down = party.config.federation.payload_down
+    down = site.config.federation.payload_down
     server = Server(received(message.content, down, like, task.device))
-    forget(party, order)  # this round's sum, if any, is open by now
+    forget(site, order)  # this round's sum, if any, is open by now
     row = None
-    if party.reports and len(scenario.sets.test.index[own]):
+    if site.reports and len(scenario.sets.test.index[own]):
         alone = replace(scenario, sets=only(scenario.sets, own))
-        store = party.store(order, order.round_index)
+        store = site.store(order, order.round_index)
         row = evaluate_state(alone, server, store, seed).clients[0]
-    return Message(row_content(row, party.client, order.round_index), reply_to=message)
+    return Message(row_content(row, site.client, order.round_index), reply_to=message)
 
 
 def only(sets: EvaluationSets, client: int) -> EvaluationSets:

@@ -53,12 +53,12 @@ def model_folder(state: Path, key: str, client: int) -> Path:
 
 
 def home_model(
-    party: SiteClient, scenario: Scenario, order: Order, shared: Params, held: Held | None = None
+    site: SiteClient, scenario: Scenario, order: Order, shared: Params, held: Held | None = None
 ) -> Model:
     """Make the model of this site: its own, and the global one where the method has it.
 
     Args:
-        party: The site.
+        site: The site.
         scenario: The task and its images.
         order: The order, whose round the tensors are of.
         shared: The final shared tensors.
@@ -68,12 +68,12 @@ def home_model(
         The model, without thresholds.
     """
     method, task = scenario.method, scenario.task
-    initial = start(method, task, party.config.seed)
-    counts = class_counts(scenario, party.client)
+    initial = start(method, task, site.config.seed)
+    counts = class_counts(scenario, site.client)
     private = None
     if initial.private:
-        private = party.store(order, order.round_index).load(party.client)
-    keys: list[int | None] = [party.client]
+        private = site.store(order, order.round_index).load(site.client)
+    keys: list[int | None] = [site.client]
     if shared or not initial.private:
         keys.append(None)
 
@@ -82,9 +82,9 @@ def home_model(
             return folded(method, task, initial, shared, None, None, torch.zeros_like(counts))
         return folded(method, task, initial, shared, client, private, counts)
 
-    own = party.name, counts.nonzero().flatten().tolist()
-    facts = _facts(party, scenario, order, shared, {**(held or {}), party.client: own})
-    return Model(facts, method, task, side, keys, lambda: scenario.backbone, None, party.client)
+    own = site.name, counts.nonzero().flatten().tolist()
+    facts = _facts(site, scenario, order, shared, {**(held or {}), site.client: own})
+    return Model(facts, method, task, side, keys, lambda: scenario.backbone, None, site.client)
 
 
 def thresholds(
@@ -142,13 +142,11 @@ def class_counts(scenario: Scenario, client: int) -> Tensor:
     return torch.bincount(labels, minlength=len(scenario.task.classes))
 
 
-def _facts(
-    party: SiteClient, scenario: Scenario, order: Order, shared: Params, held: Held
-) -> Facts:
-    config, task, backbone = party.config, scenario.task, scenario.backbone
+def _facts(site: SiteClient, scenario: Scenario, order: Order, shared: Params, held: Held) -> Facts:
+    config, task, backbone = site.config, scenario.task, scenario.backbone
     classes = tuple(task.classes)
-    names = [held[k][0] if k in held else f"site {k}" for k in range(party.clients)]
-    others = [k for k in held if k != party.client]
+    names = [held[k][0] if k in held else f"site {k}" for k in range(site.clients)]
+    others = [k for k in held if k != site.client]
     holders = tuple(
         tuple(k for k in sorted(held) if place in held[k][1]) for place in range(len(classes))
     )
@@ -170,7 +168,7 @@ def _facts(
         holders=holders if others else (),
         ood_names=words_of_prompts(scenario.words, shared),
         backbone=backbone.name,
-        weights=party.places.get("weights", config.backbone.weights),
+        weights=site.places.get("weights", config.backbone.weights),
         fingerprint=backbone.fingerprint,
         image_fingerprint=backbone.image_fingerprint,
         logit_scale=float(task.logit_scale),

@@ -45,19 +45,19 @@ def keys(message: Message, context: Context) -> Message:
     Returns:
         The reply.
     """
-    party, order = client_and_order(message, context)
-    sum_state = SumSecrets.of(party, order, message.content)
+    site, order = client_and_order(message, context)
+    sum_state = SumSecrets.of(site, order, message.content)
     masker = sum_state.load()
     if masker is None:
         sum_state.begin()
-        masker = Masker(party.client, 2, least_parties(party))
+        masker = Masker(site.client, 2, least_parties(site))
         sum_state.save(masker)  # the threshold follows with all the keys
     mine = masker.keys()
-    if party.keys is not None:
+    if site.keys is not None:
         mine = mine.signed(
-            sign(party.keys, mine.claim(sum_name(order, sum_state.attempt), party.client))
+            sign(site.keys, mine.claim(sum_name(order, sum_state.attempt), site.client))
         )
-    return answer(message, party, order, to_record({party.client: mine}))
+    return answer(message, site, order, to_record({site.client: mine}))
 
 
 def shares(message: Message, context: Context) -> Message:
@@ -73,37 +73,37 @@ def shares(message: Message, context: Context) -> Message:
     Raises:
         FederationError: There are too few sites, or a key is not signed by its site.
     """
-    party, order = client_and_order(message, context)
-    sum_state = SumSecrets.of(party, order, message.content)
+    site, order = client_and_order(message, context)
+    sum_state = SumSecrets.of(site, order, message.content)
     record = record_of(message.content)
     masker, everyone = sum_state.need(), to_keys(record)
-    if not all(0 <= client < party.clients for client in everyone):
+    if not all(0 <= client < site.clients for client in everyone):
         raise FederationError("the sum names clients that this federation does not have")
-    if party.keys is not None:
-        identities, own = dict(numbered(record, "identity")), read_site(party.keys)
-        file = peers_file(party.state, party.keys)
+    if site.keys is not None:
+        identities, own = dict(numbered(record, "identity")), read_site(site.keys)
+        file = peers_file(site.state, site.keys)
         accept(file, own, identities, everyone, sum_name(order, sum_state.attempt))
-    masker.threshold = threshold_of(len(everyone), party.config.privacy.threshold)
+    masker.threshold = threshold_of(len(everyone), site.config.privacy.threshold)
     sealed = masker.share(everyone)
     sum_state.save(masker)
-    return answer(message, party, order, {f"package/{k}": package for k, package in sealed.items()})
+    return answer(message, site, order, {f"package/{k}": package for k, package in sealed.items()})
 
 
-def least_parties(party: SiteClient) -> int:
+def least_parties(site: SiteClient) -> int:
     """Return the fewest clients in a sum: the most of what the run and this site's policy ask.
 
     Args:
-        party: The client.
+        site: The site.
 
     Returns:
         Their number.
     """
-    own = party.policy.privacy.parties_at_least if party.policy is not None else 0
-    return max(party.config.privacy.parties, own)
+    own = site.policy.privacy.parties_at_least if site.policy is not None else 0
+    return max(site.config.privacy.parties, own)
 
 
 def masked_content(
-    party: SiteClient,
+    site: SiteClient,
     order: Order,
     content: RecordDict,
     update: ClientUpdate,
@@ -112,7 +112,7 @@ def masked_content(
     """Make the answer to an order to train: an update under masks, its counts and its loss with it.
 
     Args:
-        party: The client.
+        site: The site.
         order: The order.
         content: The message's content.
         update: The update.
@@ -124,15 +124,15 @@ def masked_content(
     Raises:
         FederationError: The sum has not begun, or there are too few sites.
     """
-    sum_state = SumSecrets.of(party, order, content)
+    sum_state = SumSecrets.of(site, order, content)
     masker, record = sum_state.need(), record_of(content)
     packages = dict(numbered(record, "package"))
-    vector, arrays = pack(update, by_class, party.clients), content.get(GLOBAL)
+    vector, arrays = pack(update, by_class, site.clients), content.get(GLOBAL)
     if not isinstance(arrays, ArrayRecord):
         raise FederationError("the message holds no arrays where it should")
     hidden = masker.mask(vector, packages, sum_context(order, sum_state.attempt, arrays))
     sum_state.save(masker)
-    numbers = MetricRecord({"client": party.client, "round": order.round_index})
+    numbers = MetricRecord({"client": site.client, "round": order.round_index})
     words = torch.from_numpy(hidden.view(np.int64))
     return RecordDict({UPDATE: to_arrays({MASKED: words}), METRICS: numbers})
 
@@ -150,18 +150,18 @@ def open_shares(message: Message, context: Context) -> Message:
     Raises:
         FederationError: Too few have answered.
     """
-    party, order = client_and_order(message, context)
-    sum_state = SumSecrets.of(party, order, message.content)
+    site, order = client_and_order(message, context)
+    sum_state = SumSecrets.of(site, order, message.content)
     masker, alive = sum_state.need(), record_of(message.content).get("answered")
     if not isinstance(alive, list) or not all(type(client) is int for client in alive):
         raise FederationError("the message does not say who answered")
     revealed = masker.reveal([int(client) for client in alive])
-    forget(party, order)
+    forget(site, order)
     values = {
         f"seed/{k}": share.to_bytes(SHARE_BYTES, "big") for k, share in revealed.seeds.items()
     }
     values |= {f"key/{k}": share.to_bytes(SHARE_BYTES, "big") for k, share in revealed.keys.items()}
-    return answer(message, party, order, values)
+    return answer(message, site, order, values)
 
 
 def client_and_order(message: Message, context: Context) -> tuple[SiteClient, Order]:
@@ -177,26 +177,26 @@ def client_and_order(message: Message, context: Context) -> tuple[SiteClient, Or
     Raises:
         FederationError: The run has no secure sums.
     """
-    party, order = SiteClient.of(context), Order.read(message.content)
-    party.check(order)
-    if not party.config.privacy.secure_sum:
+    site, order = SiteClient.of(context), Order.read(message.content)
+    site.check(order)
+    if not site.config.privacy.secure_sum:
         raise FederationError("this run has no secure sums")
-    return party, order
+    return site, order
 
 
-def answer(message: Message, party: SiteClient, order: Order, values: dict[str, bytes]) -> Message:
+def answer(message: Message, site: SiteClient, order: Order, values: dict[str, bytes]) -> Message:
     """Make a reply of named bytes.
 
     Args:
         message: The order.
-        party: The client.
+        site: The site.
         order: What was asked.
         values: Bytes by name.
 
     Returns:
         The reply.
     """
-    record = ConfigRecord({"client": party.client, "round": order.round_index})
+    record = ConfigRecord({"client": site.client, "round": order.round_index})
     for name, raw in values.items():
         record[name] = raw
     return Message(RecordDict({SUM: record}), reply_to=message)

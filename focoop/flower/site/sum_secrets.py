@@ -34,11 +34,11 @@ class SumSecrets:
     attempt: str
 
     @classmethod
-    def of(cls, party: SiteClient, order: Order, content: RecordDict) -> "SumSecrets":
+    def of(cls, site: SiteClient, order: Order, content: RecordDict) -> "SumSecrets":
         """Find the sum that a message is about.
 
         Args:
-            party: The client.
+            site: The site.
             order: The order.
             content: The message's content.
 
@@ -51,7 +51,7 @@ class SumSecrets:
         attempt = record_of(content).get("attempt")
         if not isinstance(attempt, str) or not ATTEMPT.fullmatch(attempt):
             raise FederationError("the message does not say which sum it is about")
-        return cls(file_of(party, order), order.round_index, attempt)
+        return cls(file_of(site, order), order.round_index, attempt)
 
     def load(self) -> Masker | None:
         """Return what was kept of this sum, or None.
@@ -153,24 +153,24 @@ def _content(path: Path) -> bytes:
     return path.read_bytes() if path.is_file() else b""
 
 
-def file_of(party: SiteClient, order: Order) -> Path:
+def file_of(site: SiteClient, order: Order) -> Path:
     """Return the file of a client's sums.
 
     Args:
-        party: The client.
+        site: The site.
         order: The order.
 
     Returns:
         The file.
     """
-    return party.state / order.key / "sums" / f"{party.client:04d}.json"
+    return site.state / order.key / "sums" / f"{site.client:04d}.json"
 
 
-def forget(party: SiteClient, order: Order) -> None:
+def forget(site: SiteClient, order: Order) -> None:
     """Remove what a sum has left that was never opened.
 
     Args:
-        party: The client.
+        site: The site.
         order: The order.
     """
-    file_of(party, order).unlink(missing_ok=True)
+    file_of(site, order).unlink(missing_ok=True)

@@ -91,7 +91,7 @@ class _Point:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _FeasiblePlan:
     """A feasible plan: the point it is made from, its objective and its column sums (J,)."""
 
     point: _Point
@@ -159,7 +159,7 @@ class _Problem:
         scaled = self.softness * rows.sqrt() * wanted
         return torch.cholesky_solve(scaled[:, None], factor)[:, 0] / rows.sqrt()
 
-    def measure(self, point: _Point) -> _Found:
+    def measure(self, point: _Point) -> _FeasiblePlan:
         """The plan with its rows rescaled to b."""
         scale = rescaling(self.b, point.rows).to(self.cost.dtype)
         mass, linear = torch.empty_like(self.a), torch.zeros_like(self.a)
@@ -170,7 +170,7 @@ class _Problem:
             linear[part] = (share * self.cost[:, part]).sum(0).double() * point.drawn[part]
         divergence = mass * log_ratio(mass, self.a) - mass + self.a
         objective = float((linear + self.tau * divergence).sum())
-        return _Found(point, self.softness, objective, mass)
+        return _FeasiblePlan(point, self.softness, objective, mass)
 
     def miss(self, point: _Point) -> float:
         """Mean of |log(b/m)| under b: how far the row sums are from b."""
@@ -239,7 +239,7 @@ def semi_unbalanced_dual(
     floor = 64 * torch.finfo(cost.dtype).eps * max(abs(low), abs(high), _TINY)
     point = problem.at(_first_potential(start, cost, problem.b, high - low))
     bound, damping, steps = point.bound, 1e-3, 0
-    best: _Found | None = None
+    best: _FeasiblePlan | None = None
     while True:
         bound = max(bound, point.bound)
         miss = problem.miss(point)
@@ -363,7 +363,7 @@ def _climb(problem: _Problem, point: _Point, damping: float) -> tuple[_Point | N
 
 def _finish(
     problem: _Problem,
-    best: _Found,
+    best: _FeasiblePlan,
     bound: float,
     steps: int,
     wanted: float,
