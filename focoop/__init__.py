@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         Text,
         class_weighted_mean,
         cosines,
+        federated_average,
         first_context,
         weighted_mean,
     )
@@ -121,6 +122,7 @@ __all__ = [
     "cosines",
     "encode",
     "export",
+    "federated_average",
     "first_context",
     "load_backbone",
     "load_features",

@@ -12,6 +12,8 @@ from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
     from focoop.methods._answers import Answering
+    from focoop.methods._averages import class_weighted_mean, federated_average, weighted_mean
+    from focoop.methods._contexts import first_context
     from focoop.methods._posterior import text_map
     from focoop.methods._prior import PRIOR, log_prior
     from focoop.methods._registry import SPELLINGS, available, create, lookup
@@ -26,11 +28,8 @@ if TYPE_CHECKING:
         State,
         Task,
         Text,
-        class_weighted_mean,
         cosines,
-        first_context,
         unread_text,
-        weighted_mean,
     )
 
 __all__ = [
@@ -51,6 +50,7 @@ __all__ = [
     "class_weighted_mean",
     "cosines",
     "create",
+    "federated_average",
     "first_context",
     "log_prior",
     "lookup",

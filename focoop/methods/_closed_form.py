@@ -18,6 +18,7 @@ import torch.nn.functional as F
 
 from focoop.fields import setting
 from focoop.functional import scores
+from focoop.methods._averages import weighted_mean
 from focoop.methods._prior import PRIOR, expected, log_prior
 from focoop.methods._sums import Sums, Totals
 from focoop.methods.base import (
@@ -31,7 +32,6 @@ from focoop.methods.base import (
     State,
     Task,
     Text,
-    weighted_mean,
 )
 
 if TYPE_CHECKING:

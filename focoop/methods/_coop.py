@@ -9,17 +9,9 @@ import torch.nn.functional as F
 
 from focoop.fields import setting
 from focoop.methods._answers import AnswerConfig, Answering
+from focoop.methods._contexts import first_context
 from focoop.methods._prior import expected
-from focoop.methods.base import (
-    Batch,
-    Logits,
-    Params,
-    Prompt,
-    Task,
-    Text,
-    cosines,
-    first_context,
-)
+from focoop.methods.base import Batch, Logits, Params, Prompt, Task, Text, cosines
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from focoop.functional import transport
-from focoop.methods.base import ClientUpdate, Params, Server, weighted_mean
+from focoop.methods._averages import weighted_mean
+from focoop.methods.base import ClientUpdate, Params, Server
 from focoop.threads import one_core
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ import torch
 from focoop.errors import MethodError
 from focoop.fields import setting
 from focoop.methods._bos import Ascent, Rule
+from focoop.methods._contexts import first_context
 from focoop.methods._goc import Consistency
-from focoop.methods.base import Params, Task, first_context
+from focoop.methods.base import Params, Task
 
 
 @dataclass(frozen=True)

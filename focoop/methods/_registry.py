@@ -1,6 +1,5 @@
 """Find methods by name: a file of this folder, a user's own file, or an installed package."""
 
-import inspect
 import pkgutil
 from collections.abc import Mapping
 from functools import cache
@@ -9,7 +8,7 @@ from typing import Any
 
 from focoop.errors import ConfigError, MethodError, nearest
 from focoop.methods.base import Method
-from focoop.plugins import classes_in, plugged
+from focoop.plugins import class_of, plugged
 from focoop.plugins import names as plugin_names
 
 # What people call methods, without case and signs -> the file that holds it.
@@ -88,16 +87,8 @@ def lookup(name: str) -> type[Method]:
 
 
 def _method_of(thing: Any, name: str) -> type[Method]:
-    """The method that a module defines, or that was given as a class."""
-    if not inspect.ismodule(thing):
-        if inspect.isclass(thing) and issubclass(thing, Method):
-            return thing
-        raise MethodError(f"the method {name} must be a class derived from focoop.Method")
-    classes = classes_in(thing, Method)
-    if len(classes) != 1:
-        raise MethodError(f"{name} must define exactly one Method, it defines {len(classes)}")
-    found: type[Method] = classes[0]
-    return found
+    method: type[Method] = class_of(thing, Method, name, MethodError)
+    return method
 
 
 def create(name: str, settings: object | None = None) -> Method:

@@ -15,16 +15,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from focoop.methods._averages import class_weighted_mean, weighted_mean
 from focoop.methods._metric import class_means, distinct_counts
-from focoop.methods.base import (
-    Batch,
-    ClientUpdate,
-    Params,
-    Server,
-    Task,
-    class_weighted_mean,
-    weighted_mean,
-)
+from focoop.methods.base import Batch, ClientUpdate, Params, Server, Task
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -383,46 +383,6 @@ def unread_text() -> Text:
     return Text(torch.empty(0, 0))
 
 
-def draw_context(shape: Sequence[int], task: Task, generator: torch.Generator) -> Tensor:
-    """Draw contexts from N(0, 0.02^2), on the CPU so that every device starts alike.
-
-    Args:
-        shape: Their shape.
-        task: The task, which knows the device.
-        generator: Draws the numbers.
-
-    Returns:
-        The contexts.
-    """
-    return (torch.randn(*shape, generator=generator) * 0.02).to(task.device)
-
-
-def first_context(
-    task: Task,
-    generator: torch.Generator,
-    tokens: int,
-    start: str = "",
-    rows: int = 0,
-) -> Tensor:
-    """Make the context that training starts from.
-
-    Args:
-        task: gives the embeddings of words and the device.
-        generator: draws the vectors where no words are given.
-        tokens: length n of a drawn context.
-        start: words whose tokens are the context; they also give its length. Empty: drawn.
-        rows: how many contexts, such as one per class; 0: one for all.
-
-    Returns:
-        (n, d_t), or (rows, n, d_t).
-    """
-    shape = [rows] if rows else []
-    if not start.strip():
-        return draw_context([*shape, tokens, task.width], task, generator)
-    words = task.embed(start).to(task.anchors)
-    return words.expand(*shape, *words.shape).clone()
-
-
 def cosines(text: Text, pooled: Tensor) -> Logits:
     """Compute cosines of images with all prompts.
 
@@ -435,40 +395,3 @@ def cosines(text: Text, pooled: Tensor) -> Logits:
     """
     ood = None if text.ood is None else pooled @ text.ood.T
     return Logits(pooled @ text.id.T, ood)
-
-
-def weighted_mean(updates: Sequence[ClientUpdate], name: str) -> Tensor:
-    """Average a tensor over clients by their images (FedAvg), summed in float64.
-
-    Args:
-        updates: The updates.
-        name: The tensor's name.
-
-    Returns:
-        sum_k n_k t_k / sum_k n_k.
-    """
-    stacked = torch.stack([update.shared[name] for update in updates])  # (K, ...)
-    weights = torch.tensor([float(u.num_examples) for u in updates], dtype=torch.float64)
-    weights = (weights / weights.sum()).to(stacked.device)
-    mean: Tensor = torch.einsum("k,k...->...", weights, stacked.double())
-    return mean.to(stacked.dtype)
-
-
-def class_weighted_mean(updates: Sequence[ClientUpdate], name: str, previous: Tensor) -> Tensor:
-    """Average the rows of a tensor over clients by their images of each class.
-
-    Args:
-        updates: The updates.
-        name: The tensor's name.
-        previous: What a class that nobody holds keeps.
-
-    Returns:
-        t_c = sum_k |D_kc| t_kc / sum_k |D_kc|.
-    """
-    stacked = torch.stack([update.shared[name] for update in updates])  # (K, C, ...)
-    counts = torch.stack([u.class_counts for u in updates]).double().to(stacked.device)  # (K, C)
-    total = counts.sum(dim=0)
-    weights = counts / total.clamp(min=1.0)
-    mean = torch.einsum("kc,kc...->c...", weights, stacked.double()).to(stacked.dtype)
-    held = (total > 0).view(-1, *[1] * (mean.dim() - 1))
-    return torch.where(held, mean, previous)

@@ -18,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from focoop.methods._averages import weighted_mean
 from focoop.methods._coop import CoOp
-from focoop.methods.base import ClientUpdate, Server, State, Task, weighted_mean
+from focoop.methods.base import ClientUpdate, Server, State, Task
 
 if TYPE_CHECKING:
     import torch

@@ -36,6 +36,7 @@ from focoop.errors import ConfigError, MethodError
 from focoop.fields import setting
 from focoop.functional import scores
 from focoop.methods._answers import COMMON_SCORES, TEMPERATURES, AnswerConfig, Answering
+from focoop.methods._averages import federated_average
 from focoop.methods._prior import POOLED, expected
 from focoop.methods.base import (
     Batch,
@@ -47,7 +48,6 @@ from focoop.methods.base import (
     State,
     Task,
     Text,
-    weighted_mean,
 )
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class FedGalLoP(Answering):
 
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
         """Federated averaging of the global prompts."""
-        return Server({"global": weighted_mean(updates, "global")})
+        return federated_average(server, updates)
 
 
 def project(text: Text, patches: Tensor | None) -> Tensor:

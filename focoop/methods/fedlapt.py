@@ -46,6 +46,8 @@ from focoop.errors import MethodError
 from focoop.fields import setting
 from focoop.functional import scores
 from focoop.methods._answers import COMMON_SCORES, EVIDENCE_SCALES, AnswerConfig, Answering
+from focoop.methods._averages import federated_average
+from focoop.methods._contexts import draw_context
 from focoop.methods._prior import expected
 from focoop.methods.base import (
     Batch,
@@ -57,10 +59,7 @@ from focoop.methods.base import (
     State,
     Task,
     Text,
-    class_weighted_mean,
     cosines,
-    draw_context,
-    weighted_mean,
 )
 
 if TYPE_CHECKING:
@@ -233,10 +232,7 @@ class FedLAPT(Answering):
 
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
         """Federated averaging; a class's own context is averaged by the images of the class."""
-        shared = {name: weighted_mean(updates, name) for name in server.shared}
-        if self.config.contexts == "class_specific":
-            shared["id"] = class_weighted_mean(updates, "id", server.shared["id"])
-        return Server(shared)
+        return federated_average(server, updates, self.by_class)
 
 
 def symmetric_beta(alpha: float, shape: Sequence[int], generator: torch.Generator) -> Tensor:

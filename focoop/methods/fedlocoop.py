@@ -30,6 +30,8 @@ from focoop.errors import MethodError
 from focoop.fields import setting
 from focoop.functional import scores
 from focoop.methods._answers import COMMON_SCORES, TEMPERATURES, AnswerConfig, Answering
+from focoop.methods._averages import federated_average
+from focoop.methods._contexts import draw_context
 from focoop.methods._prior import expected
 from focoop.methods.base import (
     Batch,
@@ -41,9 +43,6 @@ from focoop.methods.base import (
     State,
     Task,
     Text,
-    class_weighted_mean,
-    draw_context,
-    weighted_mean,
 )
 
 if TYPE_CHECKING:
@@ -147,11 +146,7 @@ class FedLoCoOp(Answering):
 
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
         """Federated averaging."""
-        if self.config.class_specific:
-            mean = class_weighted_mean(updates, "context", server.shared["context"])
-        else:
-            mean = weighted_mean(updates, "context")
-        return Server({"context": mean})
+        return federated_average(server, updates, self.by_class)
 
 
 def ood_loss(logits: Tensor, labels: Tensor, top_k: int) -> Tensor:

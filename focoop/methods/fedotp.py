@@ -30,6 +30,8 @@ from focoop.errors import MethodError
 from focoop.fields import setting
 from focoop.functional import transport
 from focoop.methods._answers import AnswerConfig, Answering
+from focoop.methods._averages import federated_average
+from focoop.methods._contexts import draw_context
 from focoop.methods._prior import expected
 from focoop.methods.base import (
     Batch,
@@ -41,9 +43,6 @@ from focoop.methods.base import (
     State,
     Task,
     Text,
-    class_weighted_mean,
-    draw_context,
-    weighted_mean,
 )
 
 if TYPE_CHECKING:
@@ -190,8 +189,4 @@ class FedOTP(Answering):
 
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
         """Federated averaging of the global context alone."""
-        if self.config.class_specific:
-            mean = class_weighted_mean(updates, "global", server.shared["global"])
-        else:
-            mean = weighted_mean(updates, "global")
-        return Server({"global": mean})
+        return federated_average(server, updates, self.by_class)

@@ -34,6 +34,8 @@ import torch.nn.functional as F
 from focoop.errors import ConfigError
 from focoop.fields import setting
 from focoop.methods._answers import AnswerConfig, Answering
+from focoop.methods._averages import federated_average
+from focoop.methods._contexts import draw_context
 from focoop.methods._prior import expected
 from focoop.methods.base import (
     Batch,
@@ -45,10 +47,7 @@ from focoop.methods.base import (
     State,
     Task,
     Text,
-    class_weighted_mean,
     cosines,
-    draw_context,
-    weighted_mean,
 )
 
 if TYPE_CHECKING:
@@ -167,8 +166,4 @@ class FedPGP(Answering):
 
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
         """Federated averaging of the shared context."""
-        if self.config.class_specific:
-            mean = class_weighted_mean(updates, "global", server.shared["global"])
-        else:
-            mean = weighted_mean(updates, "global")
-        return Server({"global": mean})
+        return federated_average(server, updates, self.by_class)

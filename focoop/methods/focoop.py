@@ -40,6 +40,7 @@ import torch
 from focoop.fields import setting
 from focoop.functional import scores
 from focoop.methods._answers import COMMON_SCORES, EVIDENCE_SCALES, AnswerConfig, Answering
+from focoop.methods._averages import class_weighted_mean, weighted_mean
 from focoop.methods._bos import Ascent, Separation, separation_loss, soft_maximum
 from focoop.methods._goc import Consistency, prompt_report
 from focoop.methods._prior import expected
@@ -54,9 +55,7 @@ from focoop.methods.base import (
     State,
     Task,
     Text,
-    class_weighted_mean,
     cosines,
-    weighted_mean,
 )
 
 if TYPE_CHECKING:

@@ -22,6 +22,8 @@ import torch.nn.functional as F
 
 from focoop.fields import setting
 from focoop.methods._answers import AnswerConfig, Answering
+from focoop.methods._averages import federated_average
+from focoop.methods._contexts import first_context
 from focoop.methods._prior import expected
 from focoop.methods.base import (
     Batch,
@@ -33,10 +35,7 @@ from focoop.methods.base import (
     State,
     Task,
     Text,
-    class_weighted_mean,
     cosines,
-    first_context,
-    weighted_mean,
 )
 
 if TYPE_CHECKING:
@@ -95,8 +94,4 @@ class PromptFL(Answering):
 
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
         """Federated averaging."""
-        if self.config.class_specific:
-            mean = class_weighted_mean(updates, "context", server.shared["context"])
-        else:
-            mean = weighted_mean(updates, "context")
-        return Server({"context": mean})
+        return federated_average(server, updates, self.by_class)

@@ -29,6 +29,8 @@ import torch.nn.functional as F
 
 from focoop.fields import setting
 from focoop.methods._answers import AnswerConfig, Answering
+from focoop.methods._averages import federated_average
+from focoop.methods._contexts import draw_context
 from focoop.methods._prior import expected
 from focoop.methods.base import (
     Batch,
@@ -40,10 +42,7 @@ from focoop.methods.base import (
     State,
     Task,
     Text,
-    class_weighted_mean,
     cosines,
-    draw_context,
-    weighted_mean,
 )
 
 if TYPE_CHECKING:
@@ -118,8 +117,4 @@ class PromptFolio(Answering):
 
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
         """Federated averaging of the shared context."""
-        if self.config.class_specific:
-            mean = class_weighted_mean(updates, "global", server.shared["global"])
-        else:
-            mean = weighted_mean(updates, "global")
-        return Server({"global": mean})
+        return federated_average(server, updates, self.by_class)

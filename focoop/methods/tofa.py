@@ -45,20 +45,11 @@ import torch
 import torch.nn.functional as F
 
 from focoop.fields import setting
+from focoop.methods._averages import class_weighted_mean
 from focoop.methods._closed_form import SpreadConfig, SpreadForm, has_mean
 from focoop.methods._metric import NOTHING, class_means, whitening
 from focoop.methods._sums import LEAST_SHARE, WEIGHT, Totals
-from focoop.methods.base import (
-    Batch,
-    ClientUpdate,
-    Logits,
-    Params,
-    Server,
-    State,
-    Task,
-    Text,
-    class_weighted_mean,
-)
+from focoop.methods.base import Batch, ClientUpdate, Logits, Params, Server, State, Task, Text
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,7 +13,7 @@ from focoop.lazy import lazy_names
 if TYPE_CHECKING:
     from focoop.plugins.finding import (
         GROUPS,
-        classes_in,
+        class_of,
         is_file,
         looking_in,
         names,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GROUPS",
-    "classes_in",
+    "class_of",
     "is_file",
     "looking_in",
     "names",

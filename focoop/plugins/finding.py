@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from focoop.errors import ConfigError
+from focoop.errors import ConfigError, FocoopError
 
 GROUPS = {
     "method": "focoop.methods",
@@ -89,21 +89,31 @@ def names(kind: str) -> dict[str, Any]:
     return plugins | {name: thing for (of, name), thing in _registered.items() if of == kind}
 
 
-def classes_in(module: ModuleType, base: type) -> list[Any]:
-    """List the classes derived from another that a module defines itself.
+def class_of(thing: Any, base: type, name: str, error: type[FocoopError]) -> Any:
+    """Return the class that a module defines, or that was given itself.
 
     Args:
-        module: The module, a user's file for example.
-        base: The class that they are derived from.
+        thing: A module, a user's file for example, or a class.
+        base: The class of focoop that it must be derived from, which is public.
+        name: What the user called it, for messages.
+        error: What is raised for anything else.
 
     Returns:
-        The classes by name; those that the module only imports are left out.
+        The class.
     """
-    return [
+    wanted = f"focoop.{base.__name__}"
+    if not inspect.ismodule(thing):
+        if inspect.isclass(thing) and issubclass(thing, base):
+            return thing
+        raise error(f"the {base.__name__.lower()} {name} must be a class derived from {wanted}")
+    classes = [
         member
-        for _, member in inspect.getmembers(module, inspect.isclass)
-        if issubclass(member, base) and member.__module__ == module.__name__
+        for _, member in inspect.getmembers(thing, inspect.isclass)
+        if issubclass(member, base) and member.__module__ == thing.__name__  # not only imported
     ]
+    if len(classes) != 1:
+        raise error(f"{name} must define exactly one {wanted}, it defines {len(classes)}")
+    return classes[0]
 
 
 def plugged(kind: str, name: str) -> Any:

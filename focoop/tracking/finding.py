@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from focoop.errors import ConfigError, nearest
-from focoop.plugins import classes_in, plugged
+from focoop.plugins import class_of, plugged
 from focoop.plugins import names as plugin_names
 from focoop.tracking.event import RoundEvent, Tracker
 from focoop.tracking.hooks import Listener
@@ -106,13 +106,5 @@ def _found(text: str) -> Tracker:
 
 
 def _class_of(thing: Any, name: str) -> type[Tracker]:
-    """The tracker that a module defines, or that was given as a class."""
-    if not inspect.ismodule(thing):
-        if inspect.isclass(thing) and issubclass(thing, Tracker):
-            return thing
-        raise ConfigError(f"the tracker {name} must be a class derived from focoop.Tracker")
-    classes = classes_in(thing, Tracker)
-    if len(classes) != 1:
-        raise ConfigError(f"{name} must define exactly one focoop.Tracker, not {len(classes)}")
-    found: type[Tracker] = classes[0]
-    return found
+    tracker: type[Tracker] = class_of(thing, Tracker, name, ConfigError)
+    return tracker

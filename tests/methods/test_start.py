@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from focoop.methods import available, lookup
-from focoop.methods.base import first_context
+from focoop.methods._contexts import first_context
 from focoop.seeds import torch_generator
 from tests.methods.contract_toy import make_task
 

@@ -143,7 +143,7 @@ def test_a_file_goes_into_a_comparison(here: Path, setting: Path) -> None:
 
 def test_files_that_hold_no_method_are_refused(here: Path) -> None:
     (here / "empty.py").write_text("x = 1\n")
-    with pytest.raises(focoop.MethodError, match="exactly one Method, it defines 0"):
+    with pytest.raises(focoop.MethodError, match=r"exactly one focoop\.Method, it defines 0"):
         lookup("./empty.py")
     (here / "broken.py").write_text("import os\n1 / 0\n")
     with pytest.raises(focoop.ConfigError, match=r"broken\.py:2 cannot be loaded: ZeroDivisionErr"):

@@ -233,7 +233,7 @@ def test_a_file_and_a_package_bring_trackers(
     listener = as_hooks("./mine.py:told.txt")[0]
     assert (listener.key, listener.tracker.target) == ("./mine.py:told.txt", "told.txt")
     Path("two.py").write_text(TRACKER + TRACKER.replace("Mine", "Other"))
-    with pytest.raises(focoop.ConfigError, match=r"exactly one focoop\.Tracker, not 2"):
+    with pytest.raises(focoop.ConfigError, match=r"exactly one focoop\.Tracker, it defines 2"):
         as_hooks("./two.py")
 
     class Point:
