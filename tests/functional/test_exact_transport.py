@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from focoop.functional import transport
-from focoop.functional.transport.exact import _Meetings
 
 
 def problem(rows: int, columns: int, seed: int) -> Tensor:
@@ -107,15 +106,47 @@ def test_where_nothing_is_gained_the_even_plan_stays() -> None:
     torch.testing.assert_close(found.plan, torch.full((3, 6), 1 / 18, dtype=torch.float64))
 
 
-def test_meetings_come_in_order_and_go_on_from_the_new_owner() -> None:
-    cost, u = np.array([[0.0, 0.0], [1.0, 3.0], [4.0, 9.0]]), np.zeros(3)
-    meetings = _Meetings(cost)
-    meetings.begin(u, np.array([0.0, 1.0, 2.0]), np.array([0, 0]))
-    assert meetings.next() == (1.0, 0, 1)
-    meetings.overtaken(0, 1, 1.0)
-    # Column 0: the third class meets the second at -4 + 2t = -1 + t; column 1: the second at t = 3.
-    assert meetings.when.tolist() == [3.0, 3.0]
-    assert meetings.next() == (3.0, 0, 2)
-    # What falls is overtaken by what stands still.
-    meetings.begin(u, np.array([-2.0, 0.0, 0.0]), np.array([0, 0]))
-    assert meetings.next() == (0.5, 0, 1)
+def copies(classes: int, words: int, clients: int, seed: int) -> Tensor:
+    """A cost of words whose copies hardly differ, in float32 as prompts are: many classes tie."""
+    generator = torch.Generator().manual_seed(seed)
+    left, right = (torch.randn(count, 16, generator=generator) for count in (classes, words))
+    moved = right.repeat(clients, 1)
+    moved += 1e-6 * torch.randn(moved.shape, generator=generator)
+    return transport.rescale(transport.squared_cost(left, moved), "quantile").double()
+
+
+def test_copies_that_hardly_differ_are_solved_to_rounding() -> None:
+    cost = copies(40, 20, 6, 0)
+    assert_optimal(cost, 0.1, solved(cost), cost.new_full((40,), 1 / 40))
+
+
+@pytest.mark.parametrize("cost", [problem(20, 60, 3), copies(20, 12, 5, 1)], ids=["any", "copies"])
+def test_the_answer_does_not_depend_on_the_start(cost: Tensor) -> None:
+    """A warm start, a wrong one and other first steps give the same bits."""
+    expected = solved(cost)
+    generator = torch.Generator().manual_seed(0)
+    moved = cost + 0.01 * torch.rand(cost.shape, generator=generator, dtype=torch.float64)
+    starts = [solved(moved).potential, torch.randn(20, generator=generator, dtype=torch.float64)]
+    for start in starts:
+        found = solved(cost, start=start)
+        assert torch.equal(found.plan, expected.plan)
+        assert torch.equal(found.potential, expected.potential)
+        assert torch.equal(found.mass, expected.mass)
+    # Newton's method alone does depend on it: the comparison is one.
+    alone = [
+        transport.semi_unbalanced_dual(cost, tau=0.1, tolerance=1e-12, relative=1e-2, start=start)
+        for start in (None, starts[0])
+    ]
+    assert not torch.equal(alone[0].potential, alone[1].potential)
+
+
+def test_of_many_optimal_plans_the_most_even_one_is_taken() -> None:
+    # Two classes that cost the same everywhere: any division of the columns between them is best.
+    cost = problem(3, 8, 5)[[0, 0, 1, 2]]
+    plan = solved(cost).plan
+    torch.testing.assert_close(plan[0], plan[1], atol=1e-12, rtol=0)
+    # Other orders of classes and columns give the same plan in that order.
+    whole = copies(12, 6, 5, 2)
+    rows, columns = torch.arange(11, -1, -1), torch.arange(29, -1, -1)
+    turned = solved(whole[rows][:, columns]).plan
+    torch.testing.assert_close(turned, solved(whole).plan[rows][:, columns], atol=1e-9, rtol=0)

@@ -32,6 +32,9 @@ _WORTH_MEASURING = 0.3
 # First smoothing, as a share of the cost's range: Newton's method starts well there.
 _SMOOTH = 5e-3
 _MAX_DAMPING = 1e8
+# Gap from which the optimum itself is looked for, as a share of the gain; and later ones, as shares
+# of that, where it was too early.
+_EARLY, _LATER = 1e-3, (0.1, 1e-3, 1e-5)
 _KEPT = 2**20  # cells of shares that are kept rather than made again
 _TINY, _NOTHING = 1e-30, -70.0  # the exponent of less than that
 
@@ -208,8 +211,9 @@ def semi_unbalanced_dual(
             too: a gap of 5e-3 says nothing where 4e-3 is all there is to gain.
         start: The `potential` (C,) of an earlier solve.
         cells: Entries of the cost taken at a time; 0: as suits the device.
-        exact: Go on from there to the optimum itself, up to rounding (`exact.py`); for costs in
-            float64 of up to some 100,000 cells, since the whole plan is made.
+        exact: Find the optimum itself, up to rounding (`exact.py`), from a gap of a thousandth of
+            the gain or, where that was too early, from smaller ones; for costs in float64 of up to
+            some 100,000 cells, since the whole plan is made. The answer is the same from any start.
         misses: Share of the rows' mass that a smoothed problem may still misplace when the solver
             leaves it for a sharper one: on the way, and at the last.
 
@@ -235,11 +239,12 @@ def semi_unbalanced_dual(
     softness = min(max(tolerance, _SMOOTH * (high - low)), tau)
     problem = _Problem(cost, b / total, a / a.sum(), tau, softness, cells)
     product = float(problem.b @ (cost @ problem.a.to(cost.dtype)).double())
-    wanted = tolerance / float(total)
+    wanted = least = tolerance / float(total)
     floor = 64 * torch.finfo(cost.dtype).eps * max(abs(low), abs(high), _TINY)
     point = problem.at(_first_potential(start, cost, problem.b, high - low))
     bound, damping, steps = point.bound, 1e-3, 0
     best: _FeasiblePlan | None = None
+    aims = _tries(relative) if exact else [relative]
     while True:
         bound = max(bound, point.bound)
         miss = problem.miss(point)
@@ -247,9 +252,19 @@ def semi_unbalanced_dual(
         if miss <= _WORTH_MEASURING or last:
             measured = problem.measure(point)
             best = measured if best is None or measured.objective < best.objective else best
-            wanted = max(tolerance / float(total), relative * (product - best.objective))
-            if best.objective - bound <= wanted or last:
-                break
+            gap, gained = best.objective - bound, product - best.objective
+            wanted = max(least, aims[0] * gained)
+            if gap <= wanted or last:
+                # Where nothing is gained many plans are best: the even one stays.
+                found = (
+                    _exactly(problem, best, steps, product, b, a) if exact and gap > least else None
+                )
+                if found is not None:
+                    return found
+                if last or gap <= least or len(aims) == 1:
+                    break
+                aims = aims[1:]
+                wanted = max(least, aims[0] * gained)
         on_the_way, at_last = misses
         solved = miss <= (at_last if problem.softness <= wanted else on_the_way)
         moved, damping = (None, damping) if solved else _climb(problem, point, damping)
@@ -257,39 +272,34 @@ def semi_unbalanced_dual(
             problem = replace(problem, softness=problem.softness / 4)
             moved = problem.at(point.u)
         point, steps = moved, steps + 1
-    found = _finish(problem, best, bound, steps, wanted, product, b, a)
-    # Plans of equal cost are as many as can be: the even one is kept where nothing is to be gained.
-    return _exactly(found, problem, b, product) if exact and found.gap > tolerance else found
+    wanted = max(least, relative * (product - best.objective))
+    return _finish(problem, best, bound, steps, wanted, product, b, a)
 
 
-def _exactly(found: DualPlan, problem: _Problem, b: Tensor, product: float) -> DualPlan:
-    """The optimal plan in the place of one that is nearly so, unless it cannot be found."""
-    share = shares(problem.cost, found.potential, found.softness)
-    vertex = optimal(problem.cost, problem.b, problem.a, problem.tau, found.potential, share)
-    if vertex is None:
-        return found
-    plan, u = vertex
-    mass = plan.sum(0)
-    divergence = mass * log_ratio(mass, problem.a) - mass + problem.a
-    objective = float((plan * problem.cost).sum() + problem.tau * divergence.sum())
-    hard = (u[:, None] - problem.cost).amax(0)
-    mean = (problem.b * torch.where(problem.b > 0, u, 0.0)).sum()
-    bound = mean - problem.tau * torch.logsumexp(problem.a.log() + hard / problem.tau, 0)
-    total = float(b.sum())
-    gap = max(total * (objective - float(bound)), 0.0)
-    if gap > found.gap:
-        return found
-    lower = found.objective - total * (product - objective) + found.gained
-    return replace(
-        found,
-        potential=u,
-        mass=(total * mass).to(found.mass.dtype),
-        gap=gap,
-        objective=lower,
-        converged=True,
-        gained=total * (product - objective),
-        cells=(total * plan).to(problem.cost.dtype),
+def _tries(relative: float) -> list[float]:
+    """Gaps at which the optimum is looked for, as shares of the gain, down to the wanted one."""
+    first = max(_EARLY, relative)
+    return sorted({first, *(first * part for part in _LATER), min(first, relative)}, reverse=True)
+
+
+def _exactly(
+    problem: _Problem, near: _FeasiblePlan, steps: int, product: float, b: Tensor, a: Tensor
+) -> DualPlan | None:
+    """The optimal plan, from one that is nearly so; None where it was not found.
+
+    All of it happens on the host: a device waits for two copies to it and gets three back.
+    """
+    cost, total = problem.cost, float(b.sum())
+    optimum = optimal(cost, problem.b, problem.a, problem.tau, near.point.u, near.softness)
+    if optimum is None:
+        return None
+    plan, mass, u = (
+        torch.from_numpy(value).to(cost.device) for value in (optimum.plan, optimum.mass, optimum.u)
     )
+    best = replace(near, point=replace(near.point, u=u), objective=optimum.objective, mass=mass)
+    steps += optimum.steps
+    found = _finish(problem, best, optimum.bound, steps, math.inf, product, b, a)
+    return replace(found, cells=(total * plan).to(cost.dtype))
 
 
 def shares(cost: Tensor, u: Tensor, softness: float) -> Tensor:

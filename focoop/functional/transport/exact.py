@@ -1,344 +1,306 @@
 """The optimum itself of small semi-unbalanced transport, from a plan that is nearly solved.
 
 At the optimum of the problem in `frank_wolfe` a column draws ``q_j = a_j exp(s_j / tau)`` with
-``s_j = max_c (u_c - M_cj)``, from the classes where the maximum lies. Nearly all columns have one
-such class, their owner; the few columns of several classes, the ties, join classes to groups. While
-ties hold, the potentials of a group move together, and the best move of a group has a closed form:
-its columns must draw what its classes send. Along such moves the dual rises until a column meets a
-class of another group, which then owns it or ties with it. When all groups are balanced, the masses
-of ties follow from those of the rows; a negative one unties its class. When none is negative, the
-plan is optimal. All of it is arithmetic on a host, in float64.
+``s_j = max_c (u_c - M_cj)``, from the classes where the maximum lies. Most columns have one such
+class; columns of several, the ties, join classes to groups. `interior` finds which cells tie. Then
+all else follows: the potentials of a group differ by costs, their common height has a closed form,
+because the group's columns draw what its classes send, and the masses of ties are those that fill
+the rows. Where many plans do, columns divide their mass as evenly as they can. So the answer
+depends on which cells tie, to the last bit, and not on where the search began.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+
+from focoop.functional.transport.interior import (
+    Cells,
+    Floats,
+    Ints,
+    Point,
+    Problem,
+    entered,
+    stepped,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-# Shares of the total: a group as near its mass is balanced, a mass as little below 0 is rounding.
-_BALANCED, _NEGATIVE = 1e-13, -1e-12
-# Moves at most, per class; problems of trained prompts took up to 1.5.
-_MOVES = 4
-# The share of a smoothed column from which a class ties with the column's owner.
-_SHARED = 0.05
-_LEVEL = 1e-12  # heights that rounding explains, in units of the cost
-
-
-class _Meetings:
-    """When columns meet a class that overtakes their owner, while classes rise at their rates."""
-
-    def __init__(self, cost: Floats) -> None:
-        self.cost = cost  # (C,J)
-        # New memory of this size would take longer than to fill it.
-        self.slack, self.closing = np.empty_like(cost), np.empty_like(cost)
-        self.away = np.empty(cost.shape, dtype=bool)
-
-    def begin(self, u: Floats, rate: Floats, owner: Ints) -> None:
-        """Start anew, from potentials (C,) at time 0, their rates (C,) and the owners (J,)."""
-        self.u, self.rate, self.owner = u.copy(), rate, owner
-        own = rate[owner]
-        self.when = np.full(len(own), np.inf)  # (J,) each column's next meeting
-        # A class that overtakes rises, or what it overtakes falls: most others stand still.
-        rising, falling = np.flatnonzero(rate > 0.0), np.flatnonzero(own < 0.0)
-        if len(rising):
-            self.when = self.first(rising, np.arange(len(own)))
-        if len(falling):
-            every = np.arange(len(rate))
-            self.when[falling] = np.minimum(self.when[falling], self.first(every, falling))
-
-    def first(self, rows: Ints, columns: Ints) -> Floats:
-        """(M,) when some columns first meet one of some classes; infinity: never."""
-        shape, size = (len(rows), len(columns)), len(rows) * len(columns)
-        slack, closing, away = (
-            buffer.reshape(-1)[:size].reshape(shape)
-            for buffer in (self.slack, self.closing, self.away)
-        )
-        if len(rows) == len(self.rate):
-            np.take(self.cost, columns, axis=1, out=slack)
-        else:
-            np.take(self.cost, rows, axis=0, out=slack)
-        owner = self.owner[columns]
-        slack -= self.u[rows][:, None]
-        slack += self.u[owner] - self.cost[owner, columns]
-        np.maximum(slack, 0.0, out=slack)
-        np.subtract(self.rate[rows][:, None], self.rate[owner], out=closing)
-        np.less_equal(closing, 0.0, out=away)
-        np.copyto(closing, 1.0, where=away)
-        np.copyto(slack, np.inf, where=away)
-        slack /= closing
-        found: Floats = slack.min(axis=0)
-        return found
-
-    def times(self, column: int) -> Floats:
-        """(C,) when a column meets each class; infinity: never."""
-        owner = self.owner[column]
-        slack = self.u[owner] - self.cost[owner, column] + self.cost[:, column] - self.u
-        closing = self.rate - self.rate[owner]
-        return np.where(
-            closing > 0.0, np.maximum(slack, 0.0) / np.where(closing > 0.0, closing, 1.0), np.inf
-        )
-
-    def next(self) -> tuple[float, int, int]:
-        """Time, column and class of the next meeting; infinity: there is none."""
-        column = int(self.when.argmin())
-        return float(self.when[column]), column, int(self.times(column).argmin())
-
-    def overtaken(self, column: int, comer: int, now: float) -> None:
-        """A column has another owner from a time on."""
-        self.owner[column] = comer
-        self.when[column] = max(float(self.times(column).min()), now)
+# Least width at which the search begins, as a share of the cost's range.
+_WIDTH = 1e-4
+# How far below the best class of a column a cell may be to take part, in widths; and once mu is
+# `_NEARER` widths, wider where others turn out to be needed.
+_FAR, _NEAR, _NEARER = 40.0, (2.0, 20.0, 200.0), 1e-2
+# Cells that take part at most, where there are many: for each class and each column.
+_CROWD, _MANY = 4, 4096
+# Where the way ends: mean of shares times slacks, and steps at most before and after that.
+_END, _STEPS = 1e-20, 25
+# A cell ties whose share is so many times its slack: the first of these that explains the rows.
+_TIED = (1e4, 1.0, 1e7)
+# Under exact potentials cells tie whose slack is rounding, and where these do not fill the rows,
+# those whose slack is hardly more; as shares of the cost's range.
+_LEVELS = (4e-15, 2e-11)
+# A gap that is rounding, as a share of the cost's range.
+_PROVED = 1e-11
+# Steps at most that divide the masses of ties, and the mass that may be missing in a row then.
+_DIVISIONS, _BALANCED = 40, 1e-15
 
 
-@dataclass
-class _Vertex:
-    """A point of the dual with its owners and ties, and the problem it belongs to."""
+@dataclass(frozen=True)
+class Optimum:
+    """An optimal plan, on the host in float64.
 
-    cost: Floats  # (C,J)
-    b: Floats  # (C,) total 1
-    a: Floats  # (J,) total 1
-    tau: float
-    u: Floats  # (C,)
-    owner: Ints  # (J,) a class that the column sends for
-    ties: dict[int, list[int]] = field(default_factory=dict)  # column -> its classes, two or more
+    Attributes:
+        plan: (C, J) the plan.
+        mass: (J,) its column sums.
+        u: (C,) its potentials; minus infinity for classes without mass.
+        objective: of the plan.
+        bound: what no plan is below; the objective up to rounding.
+        steps: how many steps the search took.
+    """
 
-    @cached_property
-    def meetings(self) -> _Meetings:
-        """What a move meets on its way."""
-        return _Meetings(self.cost)
-
-    @cached_property
-    def reach(self) -> float:
-        """No group needs to move farther at once."""
-        return float(self.cost.max() - self.cost.min()) + self.tau
-
-    @property
-    def drawn(self) -> Floats:
-        """(J,) what the columns draw; the potentials are shifted to a total of 1."""
-        columns = np.arange(len(self.a))
-        slope = self.u[self.owner] - self.cost[self.owner, columns]
-        top = slope.max()
-        raw: Floats = self.a * np.exp((slope - top) / self.tau)
-        total = float(raw.sum())
-        self.u -= top + self.tau * np.log(total)
-        raw /= total
-        return raw
-
-    def groups(self) -> Ints:
-        """(C,) the group of each class, joined by ties; numbered from 0."""
-        root = list(range(len(self.b)))
-
-        def find(c: int) -> int:
-            while root[c] != c:
-                root[c] = root[root[c]]
-                c = root[c]
-            return c
-
-        for classes in self.ties.values():
-            for c in classes[1:]:
-                root[find(c)] = find(classes[0])
-        return np.unique([find(c) for c in range(len(root))], return_inverse=True)[1]
-
-    def climb(self, most: int) -> int:
-        """Move groups, tie and untie until the plan is optimal; the moves taken, -1: too many."""
-        for moves in range(most):
-            group, drawn = self.groups(), self.drawn
-            sent: Floats = np.bincount(group, weights=self.b).astype(np.float64)
-            mass: Floats = np.bincount(
-                group[self.owner], weights=drawn, minlength=len(sent)
-            ).astype(np.float64)
-            if np.abs(sent - mass).max() > _BALANCED:
-                self.move(group, drawn, sent, mass)
-            elif not self.untie(group, drawn):
-                return moves
-        return -1
-
-    def move(self, group: Ints, drawn: Floats, sent: Floats, mass: Floats) -> None:
-        """Shift all groups towards their masses, until all are balanced or a column is tied.
-
-        A column that meets a class of another group on the way is owned by it from then on while
-        the dual still rises after it.
-        """
-        with np.errstate(divide="ignore", invalid="ignore"):  # a group may have no mass
-            shift = np.clip(self.tau * np.log(sent / mass), -self.reach, self.reach)
-        shift[np.abs(sent - mass) <= _BALANCED] = 0.0
-        rate = shift[group]  # (C,)
-        meetings = self.meetings
-        meetings.begin(self.u, rate, self.owner)
-        wanted, passed = float(sent @ shift), False
-        while True:
-            time, column, comer = meetings.next()
-            if time >= 1.0 and not passed:
-                self.u += rate
-                return
-            own = rate[self.owner]
-            level = drawn * np.exp(min(time, 1.0) * own / self.tau)
-            level /= level.sum()
-            rise = wanted - float(level @ own)
-            if time >= 1.0 or rise <= 0.0:
-                self.u += self.highest(drawn, own, wanted, min(time, 1.0)) * rate
-                return
-            if column in self.ties or rise <= level[column] * (rate[comer] - own[column]):
-                self.u += time * rate
-                self.ties.setdefault(column, [int(self.owner[column])]).append(comer)
-                return
-            # What the column draws is counted from its new owner's height at the start.
-            drawn[column] *= np.exp(time * (own[column] - rate[comer]) / self.tau)
-            meetings.overtaken(column, comer, time)
-            passed = True
-
-    def highest(self, drawn: Floats, own: Floats, wanted: float, most: float) -> float:
-        """How far the dual rises along a move whose columns keep their owners."""
-        low, high = 0.0, most
-        for _ in range(24):
-            level = drawn * np.exp(high * own / self.tau)
-            rise = wanted * level.sum() - float(level @ own)
-            if rise >= 0.0 and high == most:
-                return high
-            middle = 0.5 * (low + high)
-            level = drawn * np.exp(middle * own / self.tau)
-            if wanted * level.sum() - float(level @ own) > 0.0:
-                low = middle
-            else:
-                high = middle
-        return low
-
-    def masses(self, drawn: Floats) -> dict[tuple[int, int], float]:
-        """What each class of a tie sends to its column, from the leaves of the forest inwards."""
-        alone = np.ones(len(self.a), dtype=bool)
-        alone[list(self.ties)] = False
-        left = self.b - np.bincount(self.owner[alone], weights=drawn[alone], minlength=len(self.b))
-        need: dict[int, float] = {}  # classes by their number, columns by -1 - theirs
-        edges: dict[int, set[int]] = {}
-        for column, classes in self.ties.items():
-            need[-1 - column] = float(drawn[column])
-            for c in classes:
-                need[c] = float(left[c])
-                edges.setdefault(c, set()).add(-1 - column)
-                edges.setdefault(-1 - column, set()).add(c)
-        leaves = [node for node, others in edges.items() if len(others) == 1]
-        found: dict[tuple[int, int], float] = {}
-        while leaves:
-            node = leaves.pop()
-            if not edges[node]:
-                continue
-            (other,) = edges[node]
-            found[max(node, other), -1 - min(node, other)] = need[node]
-            need[other] -= need[node]
-            edges[node].clear()
-            edges[other].discard(node)
-            if len(edges[other]) == 1:
-                leaves.append(other)
-        return found
-
-    def untie(self, group: Ints, drawn: Floats) -> bool:
-        """Take the most negative class of every group out of its tie; whether there was one."""
-        found = self.masses(drawn)
-        negative = sorted((mass, edge) for edge, mass in found.items() if mass < _NEGATIVE)
-        done: set[int] = set()
-        for _, (c, column) in negative:
-            if int(group[c]) not in done:
-                done.add(int(group[c]))
-                classes = [other for other in self.ties.pop(column) if other != c]
-                self.owner[column] = classes[0]
-                if len(classes) > 1:
-                    self.ties[column] = classes
-        return bool(negative)
-
-    def plan(self) -> Floats:
-        """(C,J) the plan of balanced groups."""
-        drawn = self.drawn
-        found = np.zeros_like(self.cost)
-        found[self.owner, np.arange(len(self.a))] = drawn
-        for column in self.ties:
-            found[:, column] = 0.0
-        for (c, column), mass in self.masses(drawn).items():
-            found[c, column] = max(mass, 0.0)
-        return found
+    plan: Floats
+    mass: Floats
+    u: Floats
+    objective: float
+    bound: float
+    steps: int
 
 
 def optimal(
-    cost: Tensor, b: Tensor, a: Tensor, tau: float, u: Tensor, share: Tensor
-) -> tuple[Tensor, Tensor] | None:
-    """Find the optimal plan, from potentials and shares of one that is nearly so.
+    cost: Tensor, b: Tensor, a: Tensor, tau: float, u: Tensor, softness: float
+) -> Optimum | None:
+    """Find the optimal plan, from potentials of one that is nearly so.
 
     Args:
         cost: The cost (C, J).
         b: Row masses (C,), total 1.
         a: Column priors (J,), total 1.
         tau: Price of a column's mass that differs from its prior.
-        u: Potentials (C,); without mass minus infinity.
-        share: How columns divide their mass among classes (C, J).
+        u: Potentials (C,); anything for classes without mass.
+        softness: Width of the smoothed maximum that the potentials belong to.
 
     Returns:
-        The plan (C, J) and its potentials (C,) in float64; None: too many moves.
+        The optimum; None where no plan was proved optimal.
     """
-    given = (value.detach().double().cpu().numpy() for value in (cost, b, a, u, share))
-    costs, rows, prior, potentials, shares = given
-    vertex = _first_vertex(costs, rows, prior, tau, potentials, shares)
-    if vertex.climb(_MOVES * len(b)) < 0:
+    small = torch.cat([b.double(), u.double(), a.double()]).cpu().numpy()
+    rows, potential, prior = np.split(small, [len(b), 2 * len(b)])
+    costs = cost.detach().double().cpu().numpy()
+    sends = np.flatnonzero(rows > 0.0)
+    problem = Problem(np.ascontiguousarray(costs[sends]), rows[sends], prior, tau)
+    found = _search(problem, potential[sends], softness)
+    if found is None:
         return None
-    plan, potential = torch.from_numpy(vertex.plan()), torch.from_numpy(vertex.u)
-    return plan.to(cost.device), potential.to(cost.device)
+    part, heights, steps = found
+    mass = part.sum(axis=0)
+    ratio = np.maximum(mass / prior, np.finfo(np.float64).tiny)  # far columns underflow
+    divergence = mass * np.log(ratio) - mass + prior
+    objective = float((part * problem.cost).sum() + tau * divergence.sum())
+    slope = (heights[:, None] - problem.cost).max(axis=0)
+    top = float(slope.max())
+    drawn = float((prior * np.exp((slope - top) / tau)).sum())
+    bound = float(problem.b @ heights) - top - tau * float(np.log(drawn))
+    if not objective - bound <= _PROVED * max(float(np.ptp(problem.cost)), tau):
+        return None
+    plan, whole = np.zeros_like(costs), np.full(len(rows), -np.inf)
+    plan[sends], whole[sends] = part, heights
+    return Optimum(plan, mass, whole, objective, bound, steps)
 
 
-def _first_vertex(
-    cost: Floats, b: Floats, a: Floats, tau: float, u: Floats, share: Floats
-) -> _Vertex:
-    """Guess owners and ties from the shares of a smoothed plan.
+def _search(problem: Problem, u: Floats, softness: float) -> tuple[Floats, Floats, int] | None:
+    """Lead to the optimum: plan (C,J), potentials (C,) and steps."""
+    wide, steps = max(softness, _WIDTH * float(np.ptp(problem.cost))), 0
+    for near in _NEAR:
+        cells, point, more = _approached(problem, u, softness, wide, near)
+        steps += more
+        if point.mu > _NEARER * _NEARER * wide:
+            return None
+        # Where the best plan of these cells is not the best of all, more take part.
+        for level, least in product(_LEVELS, _TIED):
+            found = _settled(problem, cells, point, least, level)
+            if found is not None:
+                return *found, steps
+    return None
 
-    Args:
-        cost: The cost (C, J).
-        b: Row masses (C,), total 1.
-        a: Column priors (J,), total 1.
-        tau: Price of a column's mass that differs from its prior.
-        u: Potentials (C,).
-        share: How columns divide their mass among classes (C, J).
 
-    Returns:
-        The point, whose potentials meet its ties.
+def _approached(
+    problem: Problem, u: Floats, softness: float, wide: float, near: float
+) -> tuple[Cells, Point, int]:
+    """The end of the way from potentials that belong to a softness: cells, point and steps."""
+    crowd = max(_CROWD * sum(problem.cost.shape), _MANY)
+    cells = Cells.near(problem, u, max(_FAR, near) * wide, crowd)
+    point = entered(problem, cells, u, _smoothed(cells, u, softness), wide)
+    point, before = _led(problem, cells, point, _NEARER * wide)
+    shares = np.zeros_like(problem.cost)
+    shares[cells.owner, cells.single] = 1.0
+    shares[cells.row, cells.columns[cells.place]] = point.share
+    # Nearer the optimum fewer cells can hold mass, and others than it seemed at first may.
+    cells = Cells.near(problem, point.u, near * wide, crowd)
+    share = shares[cells.row, cells.columns[cells.place]]
+    point = entered(problem, cells, point.u, share, _NEARER * wide)
+    point, after = _led(problem, cells, point, _END)
+    return cells, point, before + after
+
+
+def _smoothed(cells: Cells, u: Floats, softness: float) -> Floats:
+    """(N,) how columns divide their mass among their cells under a smoothed maximum."""
+    if not len(cells.row):
+        return np.empty(0)
+    height = u[cells.row] - cells.cost
+    first = np.flatnonzero(np.diff(cells.place, prepend=-1))
+    part = np.exp((height - np.maximum.reduceat(height, first)[cells.place]) / softness)
+    return part / np.add.reduceat(part, first)[cells.place]
+
+
+def _led(problem: Problem, cells: Cells, point: Point, end: float) -> tuple[Point, int]:
+    """Step until mu is small and the equations are met, or rounding ends the way."""
+    for steps in range(_STEPS):
+        after = stepped(problem, cells, point)
+        if after is None:
+            return point, steps
+        point, missed = after
+        if point.mu <= end and (missed <= 1e-12 or end > 1e-9):
+            return point, steps + 1
+    return point, _STEPS
+
+
+def _settled(
+    problem: Problem, cells: Cells, point: Point, least: float, level: float
+) -> tuple[Floats, Floats] | None:
+    """The plan and its potentials that a point at the end of the way implies; None: it misses them.
+
+    The potentials are first those of the surest ties, then those of all cells that tie under them,
+    in the order of the cells: the same ties give the same bits.
     """
-    vertex = _Vertex(cost, b, a, tau, u.copy(), np.empty(0, dtype=np.int64))
-    rows, columns = np.nonzero(share >= _SHARED)
-    best = share.argmax(axis=0)
-    second = rows != best[columns]
-    rows, columns = rows[second], columns[second]
-    root = list(range(len(b)))
+    ties = np.flatnonzero(point.share > least * point.slack)
+    sure = ties[np.argsort(point.slack[ties] / point.share[ties], kind="stable")]
+    u, _ = _levelled(problem, point.u, cells.row[sure], cells.columns[cells.place[sure]])
+    reach = max(float(np.ptp(problem.cost)), problem.tau)
+    row, column = _tied(problem, u, level * reach)
+    exact, slope = _levelled(problem, u, row, column)
+    if np.abs(exact - u).max() > max(_LEVELS) * reach:
+        return None
+    plan = _divided(problem, slope, row, column, u)
+    return None if plan is None else (plan, exact)
 
-    def find(c: int) -> int:
-        while root[c] != c:
-            c = root[c]
-        return c
 
-    members = {c: [c] for c in range(len(b))}
-    for place in np.argsort(-share[rows, columns]):
-        c, column = int(rows[place]), int(columns[place])
-        owner = int(best[column])
-        one, other = find(owner), find(c)
-        if one == other:
-            continue
-        # The group of the class is moved as a whole until it meets the column's slope.
-        moved = members.pop(other)
-        vertex.u[moved] += (vertex.u[owner] - cost[owner, column]) - (vertex.u[c] - cost[c, column])
-        root[other] = one
-        members[one] += moved
-        vertex.ties.setdefault(column, [owner]).append(c)
-    height = vertex.u[:, None] - cost
-    vertex.owner = height.argmax(axis=0)
-    for column, classes in list(vertex.ties.items()):
-        # Where another class lies higher, the guess was wrong.
-        if height[vertex.owner[column], column] > height[classes, column].max() + _LEVEL:
-            del vertex.ties[column]
-        else:
-            vertex.owner[column] = classes[0]
-    return vertex
+def _tied(problem: Problem, u: Floats, level: float) -> tuple[Ints, Ints]:
+    """Rows and columns of the cells at the top of columns that have several such cells."""
+    height = u[:, None] - problem.cost
+    tied = height >= height.max(axis=0) - level
+    tied &= tied.sum(axis=0) > 1
+    row, column = np.nonzero(tied)
+    return row.astype(np.int64), column.astype(np.int64)
+
+
+def _levelled(problem: Problem, u: Floats, row: Ints, column: Ints) -> tuple[Floats, Floats]:
+    """Potentials (C,) at which given cells tie and every group sends what its columns draw.
+
+    Of cells that contradict each other the first ones count. A column's slope (J,) is that of its
+    first cell, of columns without any that of the best class under `u`.
+    """
+    classes, columns = problem.cost.shape
+    height, group = np.zeros(classes), np.arange(classes)
+    head: dict[int, tuple[int, float]] = {}
+    cost = problem.cost[row, column].tolist()
+    for c, j, m in zip(row.tolist(), column.tolist(), cost, strict=True):
+        first, least = head.setdefault(j, (c, m))
+        if group[first] != group[c]:
+            members = group == group[c]
+            height[members] += (height[first] - least) - (height[c] - m)
+            group[members] = group[first]
+    owner = (u[:, None] - problem.cost).argmax(axis=0)
+    owner[list(head)] = [c for c, _ in head.values()]
+    slope = height[owner] - problem.cost[owner, np.arange(columns)]
+    own = group[owner]
+    top = np.full(classes, -np.inf)
+    np.maximum.at(top, own, slope)
+    with np.errstate(divide="ignore", invalid="ignore"):  # numbers of no group, a group of no mass
+        drawn = problem.a * np.exp((slope - top[own]) / problem.tau)
+        mass = np.bincount(own, weights=drawn, minlength=classes)
+        sent = np.bincount(group, weights=problem.b, minlength=classes)
+        shift = problem.tau * np.log(sent / mass) - top
+    shift = np.where(np.isfinite(shift), shift, u)
+    return height + shift[group], slope + shift[own]
+
+
+def _divided(problem: Problem, slope: Floats, row: Ints, column: Ints, u: Floats) -> Floats | None:
+    """The plan (C,J) of slopes (J,) and ties; None where no division of ties fills the rows.
+
+    Columns j draw q_j. Those of several classes divide it by shares x that fill the rows. Of many
+    such shares those of least ``sum_j q_j |x_j|^2`` are taken: with a number per class, x_j is the
+    point of the simplex nearest to the numbers of the column's classes.
+    """
+    owner = (u[:, None] - problem.cost).argmax(axis=0)
+    drawn = problem.a * np.exp(slope / problem.tau)
+    plan = np.zeros_like(problem.cost)
+    plan[owner, np.arange(len(owner))] = drawn
+    plan[:, column] = 0.0
+    left = problem.b - plan.sum(axis=1)
+    if not len(row):
+        return plan if np.abs(left).max() <= _BALANCED else None
+    order = np.lexsort((row, column))
+    row, column = row[order], column[order]
+    columns, place = np.unique(column, return_inverse=True)
+    share = _even_shares(row, place, drawn[columns], left)
+    if share is None:
+        return None
+    plan[row, column] = share * drawn[column]
+    return plan
+
+
+def _even_shares(row: Ints, place: Ints, drawn: Floats, left: Floats) -> Floats | None:
+    """Shares (N,) of cells, given column by column, that fill rows; None: there are none.
+
+    Newton's method on the dual ``left . y - sum_j q_j phi_j(y)``, whose slope is what the rows lack
+    under the shares nearest to y.
+    """
+    classes, columns = len(left), len(drawn)
+    count = np.bincount(place, minlength=columns)
+    first = np.cumsum(count) - count
+    slot = np.arange(len(place)) - first[place]
+    weight = drawn[place]
+    y = np.zeros(classes)
+
+    def nearest(y: Floats) -> tuple[Floats, Floats]:
+        """Shares (N,) and what the rows lack (C,)."""
+        values = np.full((columns, int(count.max())), -np.inf)
+        values[place, slot] = y[row]
+        ranked = -np.sort(-values, axis=1)
+        total = np.cumsum(np.where(np.isfinite(ranked), ranked, 0.0), axis=1) - 1.0
+        rank = np.arange(1, ranked.shape[1] + 1)
+        used = (ranked * rank > total).sum(axis=1)
+        cut = total[np.arange(columns), used - 1] / used
+        share = np.maximum(y[row] - cut[place], 0.0)
+        return share, left - np.bincount(row, weights=share * weight, minlength=classes)
+
+    share, lack = nearest(y)
+    for _ in range(_DIVISIONS):
+        worst = float(np.abs(lack).max())
+        if worst <= _BALANCED:
+            return share
+        if np.abs(y).max() > 1e8:
+            return None
+        active = share > 0.0
+        inside = np.bincount(place[active], minlength=columns)
+        pull = np.zeros((columns, classes))
+        pull[place[active], row[active]] = 1.0
+        system = -(pull.T * (drawn / np.maximum(inside, 1))) @ pull
+        own = np.bincount(row[active], weights=weight[active], minlength=classes)
+        system.flat[:: classes + 1] += own + 1e-10 * max(float(own.max()), 1e-300)
+        step = np.linalg.solve(system, lack)
+        length = 1.0
+        for _ in range(30):
+            moved = nearest(y + length * step)
+            # The slope of the dual along the step is still upwards, or the rows lack less.
+            if float(moved[1] @ step) >= 0.0 or float(np.abs(moved[1]).max()) < 0.5 * worst:
+                break
+            length *= 0.5
+        y = y + length * step
+        share, lack = moved
+    return None
