@@ -2,8 +2,9 @@
 
     PYTHONPATH=. python3 benchmarks/gpu.py --out gpu.json
     PYTHONPATH=. python3 benchmarks/gpu.py --device cpu --tiny        (tries every part)
+    PYTHONPATH=. python3 benchmarks/gpu.py --parts bars --out bars.json  (the bars of issue 16)
 
-`--parts` chooses, by commas: exact, agree, peak, kernels, robust, tower, server, host, round,
+`--parts` chooses, by commas: bars, exact, agree, peak, kernels, robust, tower, server, host, round,
 paper, paper_profile, evaluation, run, naive, methods, profile, transport, classes, groups, clients.
 Towers have ViT-B/16's sizes and random weights; K=10 clients, 80 images each, batch 32, E=2, C=100,
 U=100, bi-level separations (4+4 steps in feature space) and transport on. A part that fails prints
@@ -24,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gpu_bars import bars
 from gpu_evaluation import agree, evaluations, paper, paper_profile
 from gpu_kernels import kernels, profile, robust
 from gpu_tower import Bench, Row, exact, peak, tower, transport
@@ -220,6 +222,7 @@ def classes(bench: Bench) -> list[Row]:
 
 
 PARTS: dict[str, Callable[[Bench], list[Row]]] = {
+    "bars": bars,
     "exact": exact,
     "agree": agree,
     "peak": peak,

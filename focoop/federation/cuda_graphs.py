@@ -28,8 +28,9 @@ Key = tuple[tuple[object, ...], ...]
 # Recording costs about as much as three steps: shapes seen less often are not worth it.
 WORTH_RECORDING = 3
 # Constants that take more values than this are inputs: each value would need a graph of its own.
-# Until they stay the same for so many steps: then they are worth a graph again.
-CHANGES, SETTLED = 3, 16
+# Until they stay the same for so many steps: then they are worth a graph again. If they change
+# nevertheless, twice as many steps are waited for the next time.
+CHANGES, SETTLED = 3, 6
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,43 @@ class _Recorded:
     outputs: Params
 
 
+class Settling:
+    """Whether a step's constants are worth a recording of their own."""
+
+    def __init__(self) -> None:
+        self.values: set[Key] = set()
+        self.last: Key | None = None
+        self.unchanged = 0  # steps with the same constants
+        self.patience = SETTLED
+        self.settled = False  # after many changes
+
+    def worth(self, now: Key) -> bool:
+        """Take note of the constants of the next step.
+
+        Args:
+            now: The constants.
+
+        Returns:
+            Whether they are worth a recording; otherwise they are inputs like all others.
+        """
+        if len(self.values) <= CHANGES:
+            self.values.add(now)
+        same = now == self.last
+        if self.settled and not same:
+            self.patience *= 2
+        self.last, self.unchanged = now, self.unchanged + 1 if same else 0
+        many = len(self.values) > CHANGES
+        self.settled = many and self.unchanged >= self.patience
+        return not many or self.settled
+
+
 class Graphs:
     """The recordings of one step, by the shapes of its inputs."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
         self.pool: object = None  # memory that the graphs share; none before the first of them
-        self.values: set[Key] = set()
-        self.last: Key | None = None
-        self.unchanged = 0  # steps with the same constants
+        self.settling = Settling()
         self.seen: Counter[Key] = Counter()
         self.recorded: dict[Key, _Recorded | None] = {}
 
@@ -63,17 +92,14 @@ class Graphs:
         if device.type != "cuda":
             return self.step({**inputs, **constants})
         fixed: Key = tuple((name, *v.tolist()) for name, v in sorted(constants.items()))
-        if len(self.values) <= CHANGES:
-            self.values.add(fixed)
-        self.unchanged = self.unchanged + 1 if fixed == self.last else 0
-        self.last = fixed
-        if len(self.values) > CHANGES and self.unchanged < SETTLED:
+        if not self.settling.worth(fixed):
             inputs |= {name: value.to(device) for name, value in constants.items()}
             constants, fixed = {}, ()
         shapes: Key = tuple((name, v.shape, v.dtype) for name, v in sorted(inputs.items()))
         key = shapes + fixed
         self.seen[key] += 1
-        if self.seen[key] < WORTH_RECORDING:
+        # Constants that have settled come up again: nothing is waited for.
+        if self.seen[key] < WORTH_RECORDING and not self.settling.settled:
             return self.step({**inputs, **constants})
         if key not in self.recorded:
             self.recorded[key] = self._record(inputs, constants)

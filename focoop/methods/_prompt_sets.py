@@ -213,7 +213,8 @@ def first_noise(
     def draw(count: int) -> torch.Tensor:
         return torch.randn(count, *row, generator=generator, dtype=dtype)
 
-    noise = {name: draw(count) * config.sigma for name, count in counts.items()}
+    # In place: on prompts these are millions of numbers, and new memory takes as long as to draw.
+    noise = {name: draw(count).mul_(config.sigma) for name, count in counts.items()}
     if config.ascent == "random":
         noise |= {f"{name}_direction": draw(count) for name, count in counts.items()}
     return noise

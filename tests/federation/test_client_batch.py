@@ -12,7 +12,7 @@ from torch import Tensor
 from focoop.federation import batched_training
 from focoop.federation.batched_training import BatchedTrainer, Results, on_host
 from focoop.federation.client_batch import Draws
-from focoop.federation.cuda_graphs import branches, sent
+from focoop.federation.cuda_graphs import CHANGES, SETTLED, Settling, branches, sent
 from focoop.methods import create
 from focoop.methods.base import Method, Params, Task
 from focoop.seeds import torch_generator
@@ -54,6 +54,24 @@ def test_what_a_thread_raises_is_raised_where_noise_is_needed() -> None:
 def test_losses_come_to_the_host_as_they_are() -> None:
     assert on_host([]) == []
     assert on_host([0.5, torch.tensor(1.5), 2.5, torch.tensor(3.5)]) == [0.5, 1.5, 2.5, 3.5]
+
+
+def test_constants_are_recorded_while_they_are_few_and_again_once_they_stay() -> None:
+    """Words change every round, then settle: as inputs meanwhile, recorded a round after that."""
+    settling = Settling()
+    # Rounds of six steps each: ten rounds of other words, then the same ones.
+    worth = [
+        [settling.worth((("words", min(number, 10)),)) for _ in range(6)] for number in range(13)
+    ]
+    assert all(all(steps) for steps in worth[:CHANGES])
+    assert not any(any(steps) for steps in worth[CHANGES:11])
+    assert SETTLED == 6
+    assert all(worth[11])
+    assert all(worth[12])
+    # A long round of other words settles later than the last one did, and so on.
+    for patience in (12, 24):
+        steps = [settling.worth((("words", 100 + patience),)) for _ in range(40)]
+        assert steps.index(True) == patience
 
 
 def test_on_a_cpu_jobs_run_in_turn() -> None:

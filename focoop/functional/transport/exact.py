@@ -39,7 +39,8 @@ _FAR, _NEAR, _NEARER = 40.0, (2.0, 20.0, 200.0), 1e-2
 # Cells that take part at most, where there are many: for each class and each column.
 _CROWD, _MANY = 4, 4096
 # Where the way ends: mean of shares times slacks, and steps at most before and after that.
-_END, _STEPS = 1e-20, 25
+# A way on which mu is not smaller after so many steps leads nowhere.
+_END, _STEPS, _SOON = 1e-20, 25, 8
 # A cell ties whose share is so many times its slack: the first of these that explains the rows.
 _TIED = (1e4, 1.0, 1e7)
 # Under exact potentials cells tie whose slack is rounding, and where these do not fill the rows,
@@ -158,8 +159,11 @@ def _smoothed(cells: Cells, u: Floats, softness: float) -> Floats:
 
 
 def _led(problem: Problem, cells: Cells, point: Point, end: float) -> tuple[Point, int]:
-    """Step until mu is small and the equations are met, or rounding ends the way."""
+    """Step until mu is small and the equations are met, or rounding ends the way, or it is none."""
+    begun = point.mu
     for steps in range(_STEPS):
+        if steps >= _SOON and point.mu > begun:
+            return point, steps
         after = stepped(problem, cells, point)
         if after is None:
             return point, steps

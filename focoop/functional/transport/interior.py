@@ -71,7 +71,7 @@ class Cells:
             problem: The problem.
             u: Potentials (C,).
             radius: Farther cells are left out.
-            most: The radius is halved until there are not more cells.
+            most: The radius is made smaller until there are not more cells.
 
         Returns:
             The cells.
@@ -83,7 +83,7 @@ class Cells:
         slack = np.subtract(best, height, out=height)
         chosen = slack <= radius
         while np.count_nonzero(chosen) > most and radius > 0.0:
-            radius = radius / 2 if radius > 1e-15 else 0.0
+            radius = 0.7 * radius if radius > 1e-15 else 0.0
             chosen = slack <= radius
         # Every class has a cell, or its potential would be free.
         nearest = slack.argmin(axis=1)
@@ -129,7 +129,7 @@ class Point:
 
     @property
     def mu(self) -> float:
-        """Mean of shares times slacks; 0 at an optimum."""
+        """Return the mean of shares times slacks, 0 at an optimum."""
         return float(self.share @ self.slack) / max(len(self.share), 1)
 
 
