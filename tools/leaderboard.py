@@ -42,6 +42,7 @@ GROUPS = {
     ),
 }
 COLUMNS = ("own", "all", "ausuc", "auroc", "fpr95", "fpr95_oodpos", "alarm")
+COMPACT = '<div class="compact" markdown>'  # a class of docs/stylesheets/site.css
 PAGE = """# Leaderboard
 
 Methods by groups of settings, made by `python tools/leaderboard.py` from [every run's numbers](results/cells.json).
@@ -95,7 +96,7 @@ def page(cells: Cells) -> str:
         rows = group(cells, settings, seeds)
         if lacking := [name for name in REQUIRED if name not in rows]:
             raise SystemExit(f"{title}: {', '.join(lacking)} must be run on {', '.join(settings)}")
-        parts.append(f"## {title}\n\n{what}\n\n{table(rows)}\n")
+        parts.append(f"## {title}\n\n{what}\n\n{COMPACT}\n\n{table(rows)}\n\n</div>\n")
     order = "area under own against other classes (ausuc), else own"
     return PAGE.format(seeds=len(seeds), runs=len(cells), order=order, groups="\n".join(parts))
 
@@ -155,7 +156,7 @@ def table(rows: Mapping[str, Mapping[str, list[float]]]) -> str:
         cells = []
         for name in names:
             value = stats[method].get(name)
-            shown = "" if value is None else str(value)
+            shown = "" if value is None else str(value).replace(" ", "&nbsp;")
             is_best = value is not None and f"{value.mean:.1f}" == top[name]
             cells.append(f"**{shown}**" if is_best else shown)
         lines.append(f"| {place} | `{method}` | {' | '.join(cells)} |")

@@ -198,13 +198,23 @@ def section(numbers: Numbers) -> str:
         lacking = "".join(f"\n- {one}" for one in numbers.remarks.lacking)
         return f"## {numbers.item.name}: {numbers.item.title}\n\nNot run:\n{lacking}"
     text = markdown(numbers.item, numbers.entries, numbers.remarks).strip()
+    text = re.sub(r"(?:^\|.*\n?)+", compact, text, flags=re.MULTILINE)
     return "\n".join(f"#{line}" if line.startswith("#") else line for line in text.splitlines())
+
+
+def compact(table: re.Match[str]) -> str:
+    """A table in a box whose style fits a phone (docs/stylesheets/site.css)."""
+    text = table[0].strip().replace(" ± ", "&nbsp;±&nbsp;")
+    return f'<div class="compact" markdown>\n\n{text}\n\n</div>\n'
 
 
 def figures(item: Item, folder: Path) -> str:
     """Links to an item's figures."""
     found = [*folder.glob(f"{item.name}.svg"), *sorted(folder.glob(f"{item.name}-*.svg"))]
-    links = [f"![{path.stem.replace('-', ' ')}]({FOLDER}/{path.name})" for path in found]
+    links = [
+        f"[![{path.stem.replace('-', ' ')}]({FOLDER}/{path.name})]({FOLDER}/{path.name})"
+        for path in found  # a drawing opens alone, where a phone can enlarge it
+    ]
     return "".join(f"\n\n{link}" for link in links)
 
 

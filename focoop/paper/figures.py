@@ -25,7 +25,8 @@ from focoop.paper.numbers import Entry
 from focoop.runs import RunFolder
 
 Array = np.ndarray[Any, Any]
-ACROSS = 4  # panels side by side
+ACROSS = 2  # panels side by side: wider figures are too small to read on a page
+SPAN = 5.0  # percent that an axis of lines spans at least: less would show noise as a trend
 IMAGES = 100  # of a class, in a map of similarities
 OURS, THEIRS = COLOURS[0], COLOURS[1]
 NAMED = 30  # rows of a map whose names are readable
@@ -62,7 +63,8 @@ def draw(
     methods = len(dict.fromkeys(one.method for one in there))
     tall = 3.0 if item.figure == "lines" else 0.9 + 0.24 * methods
     figure = new_figure(3.4 * across + 0.6, tall * down + 0.9)
-    panels = np.ravel(np.asarray(figure.subplots(down, across, squeeze=False)))
+    together = {} if item.figure == "lines" else {"sharey": True}  # methods are named once a row
+    panels = np.ravel(np.asarray(figure.subplots(down, across, squeeze=False, **together)))
     for axes, column in zip(panels, columns, strict=False):
         members = [one for one in there if one.column == column]
         (_lines if item.figure == "lines" else _bars)(axes, members)
@@ -89,7 +91,7 @@ def _bars(axes: Any, members: Sequence[Entry]) -> None:
         x, y = zip(*theirs, strict=True)
         axes.plot(x, y, "D", color=THEIRS, markersize=5, label="paper")
     axes.set_yticks(places, [one.method for one in members])
-    axes.invert_yaxis()
+    axes.set_ylim(len(members) - 0.5, -0.5)
     axes.set_xlim(0, 105)
     axes.set_xlabel(f"{members[0].column}, %")
     axes.grid(axis="x", alpha=0.3)
@@ -117,6 +119,10 @@ def _lines(axes: Any, members: Sequence[Entry]) -> None:
                 label="paper (hollow)",
             )
     axes.set_ylabel(f"{members[0].column}, %")
+    low, high = axes.get_ylim()
+    if high - low < SPAN:
+        middle = max((low + high) / 2, SPAN / 2 - 0.2)  # not below zero
+        axes.set_ylim(middle - SPAN / 2, middle + SPAN / 2)
 
 
 def similarity(folder: Path) -> tuple[Array, list[str], list[str]]:
