@@ -4,7 +4,8 @@
 
 Reads docs/results/paper/numbers.json and takes over the items of FILEs: `paper.json` of
 tools/device_paper.py, or `T1.json` of `focoop paper`. Writes numbers.json, the page, and figures
-as SVG. Without FILE it makes page and figures again; `--no-figures` makes the page alone.
+as SVG. Without FILE it makes page and figures again; `--no-figures` makes the page alone. Figure 6
+is drawn from the similarities that `focoop paper F6` writes as CSV, copied into docs/results/paper.
 """
 
 import argparse
@@ -22,17 +23,19 @@ from focoop.paper import (
     Item,
     Numbers,
     choose_items,
+    draw_map,
     draw_numbers,
     lower_is_better,
     make_choices,
     markdown,
     read_items,
     read_numbers,
+    read_similarity,
 )
 
 FOLDER, PAGE, NUMBERS = "paper", "paper.md", "numbers.json"
 # Figures that are committed: what few files show best. `focoop paper` draws all.
-DRAWN = re.compile(r"T1-.*-K=10|F5-.*|F7-.*")
+DRAWN = re.compile(r"T1-.*-K=10|F5-.*|F6-.*|F7-.*")
 INTRO = """# The paper's tables and figures
 
 What `focoop paper all` makes with the packaged backbone `mini`, a small stand-in for CLIP, beside
@@ -128,6 +131,9 @@ def draw_all(tree: dict[str, Any], folder: Path) -> None:
     with rc_context({"svg.fonttype": "none", "font.family": "sans-serif"}):
         for numbers in numbers_of(tree):
             drawn += draw_numbers(numbers, choices)
+        for path in sorted(folder.glob("*.csv")):
+            title = f"{path.stem.replace('-', ' ').replace(' ', ': ', 1)} (mini)"
+            drawn += draw_map(title, read_similarity(path), path.with_suffix(""), ["svg"])
     for path in drawn:
         if DRAWN.fullmatch(path.stem):
             target = path.with_name(path.name.replace("=", ""))  # links need no escapes

@@ -11,11 +11,13 @@ from focoop.api.comparing import (
     as_settings,
     joined,
     refuse_registered,
+    refuse_registered_trackers,
 )
 from focoop.api.frames import pandas
 from focoop.api.settings import Overrides, on_device
 from focoop.experiments import OBJECTIVE, Choice, Study, parse_objective, studies, write_choice
 from focoop.experiments import tune as run_trials
+from focoop.tracking import OnRound
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -108,6 +110,7 @@ def tune(
     jobs: int = 0,
     device: str | None = None,
     on_change: OnChange | None = None,
+    on_round: OnRound = None,
 ) -> Tuning:
     """Choose methods' settings on validation images, the same number of trials for each.
 
@@ -127,6 +130,7 @@ def tune(
         jobs: As in `compare`.
         device: A torch device, such as `"cuda"`; by default the settings'.
         on_change: Called whenever a run starts, commits a round, finishes or fails.
+        on_round: Hooks of every trial, as in `compare`.
 
     Returns:
         The trials and the chosen presets.
@@ -147,7 +151,7 @@ def tune(
         overrides=overrides,
         device=device,
     )
-    tuning = run_tuning(planned, objective, jobs=jobs, on_change=on_change)
+    tuning = run_tuning(planned, objective, jobs=jobs, on_change=on_change, on_round=on_round)
     tuning.save(out)
     return tuning
 
@@ -201,6 +205,7 @@ def run_tuning(
     *,
     jobs: int = 0,
     on_change: OnChange | None = None,
+    on_round: OnRound = None,
 ) -> Tuning:
     """Run all trials of a plan in one pool, then choose.
 
@@ -209,6 +214,7 @@ def run_tuning(
         objective: As in `tune`.
         jobs: As in `compare`.
         on_change: As in `tune`.
+        on_round: As in `tune`.
 
     Returns:
         The trials and the chosen presets.
@@ -219,5 +225,7 @@ def run_tuning(
     """
     weights = parse_objective(objective)
     refuse_registered([cell for study in planned for cell in study.cells], jobs)
+    refuse_registered_trackers(on_round, jobs)
     watch = on_change or (lambda outcome: None)
-    return Tuning(run_trials(planned, weights, jobs=jobs, watch=watch), weights)
+    found = run_trials(planned, weights, jobs=jobs, watch=watch, on_round=on_round)
+    return Tuning(found, weights)

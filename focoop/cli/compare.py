@@ -151,6 +151,7 @@ def tune(
     device: Device = None,
     overrides: Overrides = None,
     weights: Weights = None,
+    track: Track = None,
     as_json: AsJson = False,
 ) -> None:
     """Choose methods' settings on validation images, the same number of trials for each."""
@@ -171,7 +172,8 @@ def tune(
     )
     cells = [cell for study in studies for cell in study.cells]
     with _board(cells, live_tuning(studies, parts)) as watch:
-        tuning = run_tuning(studies, objective, jobs=_jobs(jobs, cells), on_change=watch)
+        many = _jobs(jobs, cells)
+        tuning = run_tuning(studies, objective, jobs=many, on_change=watch, on_round=track)
     choices = tuning.choices
     paths = tuning.save(folder, write, f"@{setting.stem}" if only else "")
     if as_json:

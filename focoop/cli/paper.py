@@ -10,7 +10,7 @@ from focoop.cli import interruption
 from focoop.cli.display import PROSE, Column, Sheet
 from focoop.cli.fetch import Features
 from focoop.cli.grid_options import Jobs, Methods, NoRun, Presets, count_jobs
-from focoop.cli.screen import Device, Overrides, Weights, messages, out, with_weights
+from focoop.cli.screen import Device, Overrides, Track, Weights, messages, out, with_weights
 from focoop.errors import DataError
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def paper(
     device: Device = None,
     overrides: Overrides = None,
     weights: Weights = None,
+    track: Track = None,
     no_run: NoRun = False,
 ) -> None:
     """Make tables and figures of the FOCoOp paper, the published numbers beside ours."""
@@ -73,6 +74,7 @@ def paper(
             folder=items_folder,
             jobs=count_jobs(jobs, [device or "cpu"]),
             on_progress=_tell,
+            on_round=track,
             run=not no_run,
         )
     except KeyboardInterrupt:
@@ -120,21 +122,36 @@ def _duration(seconds: float) -> str:
 def _report(made: "Sequence[Reproduction]") -> None:
     """What was written and what was not; the exit code is 1 where a run failed or all lack data."""
     for one in made:
-        for reason in dict.fromkeys(one.lacking.values()):
-            parts = [part for part, why in one.lacking.items() if why == reason]
-            messages().print(f"{one.item.name}, not run: {'; '.join(parts)}\n{_indented(reason)}")
+        _missing(one)
         for folder, reason in one.failures.items():
             messages().print(f"failed: {folder}\n{reason}")
         if one.left:
             messages().print(f"{one.item.name}: {one.left} runs are left")
         for path in one.files:
             out().print(str(path), soft_wrap=True)
+    if any(one.lacking or one.without for one in made):
+        told = "instead of images: ready features by --features DIR; some items: --packaged"
+        messages().print(told)
     if not any(one.files for one in made):
-        lacking = next((text for one in made for text in one.lacking.values()), "")
-        raise DataError(f"nothing could be made: {lacking or 'no run is finished'}")
+        lacking = any(one.lacking for one in made)
+        raise DataError(
+            "nothing could be made: "
+            + ("what is missing stands above" if lacking else "no run is finished")
+        )
     if any(one.failures for one in made):
         raise typer.Exit(1)
 
 
-def _indented(text: str) -> str:
-    return "\n".join(f"    {one}" for one in text.splitlines())
+def _missing(one: "Reproduction") -> None:
+    """Which parts did not run, or ran without some OOD sets; a line on how to get each thing."""
+    from focoop.paper import way_to
+
+    lines = dict.fromkeys(line for text in one.lacking.values() for line in text.splitlines())
+    if one.lacking:
+        messages().print(f"{one.item.name}, not run: {'; '.join(one.lacking)}; missing:")
+    elif one.without:
+        parts = "; ".join(one.without)
+        messages().print(f"{one.item.name}, {parts}: without OOD sets that are missing:")
+    lines |= dict.fromkeys(way_to(name) for names in one.without.values() for name in names)
+    for line in lines:
+        messages().print(f"    {line}", soft_wrap=True, markup=False)

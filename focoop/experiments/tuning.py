@@ -32,6 +32,7 @@ from focoop.experiments.variants import Variant, parse_methods, variants_for
 from focoop.fields import grids
 from focoop.methods import lookup
 from focoop.seeds import numpy_generator
+from focoop.tracking import OnRound
 
 LR_GRID = (0.1, 0.3, 1.0, 3.0, 6.0, 10.0, 30.0)
 LOGIT_SCALE_GRID = (0.0, 10.0, 20.0, 50.0)  # 0: the backbone's own
@@ -233,6 +234,7 @@ def tune(
     *,
     jobs: int,
     watch: Watch,
+    on_round: OnRound = None,
 ) -> list[Choice]:
     """Run all trials of all methods in one pool, then choose.
 
@@ -241,12 +243,13 @@ def tune(
         weights: The objective.
         jobs: Runs at a time.
         watch: Is told of every change.
+        on_round: Hooks of every trial.
 
     Returns:
         One choice per study.
     """
     cells = [cell for study in planned for cell in study.cells]
-    outcomes = run(cells, watch, jobs=jobs)
+    outcomes = run(cells, watch, jobs=jobs, on_round=on_round)
     by_cell = {outcome.cell.folder: outcome for outcome in outcomes}
     return [
         choose(study, [by_cell[cell.folder] for cell in study.cells], weights) for study in planned

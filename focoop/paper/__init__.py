@@ -5,7 +5,8 @@ values. `planning.py` turns an item into runs and says what they lack. `numbers.
 beside the paper's, `documents.py` keeps them as JSON, `writing.py` and `figures.py` show them,
 `outputs.py` writes all files of an item, and `reproducing.py` does all of it.
 
-May import: errors, lazy, data, clip, methods, config, scenario, runs, experiments.
+May import: errors, lazy, data, clip, methods, config, scenario, runs, tracking,
+experiments.
 """
 
 from typing import TYPE_CHECKING
@@ -14,10 +15,11 @@ from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
     from focoop.paper.documents import Numbers, read_numbers
+    from focoop.paper.figures import draw_map, read_similarity
     from focoop.paper.items import Item, Part, choose_items, read_item, read_items
     from focoop.paper.numbers import Entry
     from focoop.paper.outputs import collect_numbers, draw_numbers, write_numbers
-    from focoop.paper.planning import Choices, Planned, plan_item
+    from focoop.paper.planning import Choices, Planned, plan_item, way_to
     from focoop.paper.reproducing import (
         Progress,
         Reproduction,
@@ -41,6 +43,7 @@ __all__ = [
     "Surveyed",
     "choose_items",
     "collect_numbers",
+    "draw_map",
     "draw_numbers",
     "lower_is_better",
     "make_choices",
@@ -49,8 +52,10 @@ __all__ = [
     "read_item",
     "read_items",
     "read_numbers",
+    "read_similarity",
     "reproduce",
     "survey",
+    "way_to",
     "write_numbers",
 ]
 

@@ -4,6 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from focoop.errors import ConfigError
 from focoop.experiments import (
     COLOURS,
     FORMATS,
@@ -125,28 +127,74 @@ def _lines(axes: Any, members: Sequence[Entry]) -> None:
         axes.set_ylim(middle - SPAN / 2, middle + SPAN / 2)
 
 
-def similarity(folder: Path) -> tuple[Array, list[str], list[str]]:
+@dataclass(frozen=True)
+class Similarity:
+    """How near images of each class are to every prompt of a run.
+
+    Attributes:
+        values: (C, C + U) mean cosines over up to `IMAGES` test images of a class and over the
+            clients' models.
+        classes: The classes.
+        prompts: The prompts: the classes', then the OOD prompts.
+    """
+
+    values: Array
+    classes: tuple[str, ...]
+    prompts: tuple[str, ...]
+
+    def to_csv(self) -> str:
+        """Return a line per class, with a head; `read_similarity` reads it."""
+        stream = io.StringIO()
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(["images of", *self.prompts])
+        for name, row in zip(self.classes, self.values.tolist(), strict=True):
+            writer.writerow([name, *(f"{value:.6f}" for value in row)])
+        return stream.getvalue()
+
+
+def read_similarity(path: Path) -> Similarity:
+    """Read what `Similarity.to_csv` wrote.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The similarities.
+
+    Raises:
+        ConfigError: The file holds something else.
+    """
+    try:
+        head, *rows = csv.reader(path.read_text(encoding="utf-8").splitlines())
+        values = np.array([[float(value) for value in row[1:]] for row in rows])
+        if values.shape != (len(rows), len(head) - 1):
+            raise ValueError("lines of different lengths")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} holds no similarities: {error}") from error
+    return Similarity(values, tuple(row[0] for row in rows), tuple(head[1:]))
+
+
+def similarity(folder: Path) -> Similarity:
     """Return the mean cosine of images of each class with every prompt of a run.
 
     Args:
         folder: The run's folder.
 
     Returns:
-        (C, C + U) means over up to `IMAGES` test images of a class and over the clients' models;
-        the classes; the prompts.
+        The similarities.
     """
     state = open_state(RunFolder.open(folder), test_only=False)
     images = state.scenario.sets.test.images
     labels = images.labels.cpu()
-    classes = list(state.scenario.task.classes)
+    classes = tuple(state.scenario.task.classes)
     chosen = [torch.nonzero(labels == number).flatten()[:IMAGES] for number in range(len(classes))]
     means = torch.stack(
         [F.normalize(images.pooled[rows].float(), dim=-1).mean(0) for rows in chosen]
     )
     clients = len(state.scenario.sets.test.index)
     total = torch.stack([_cosines(state, client, means) for client in range(clients)]).mean(0)
-    ood = total.shape[1] - len(classes)
-    return total.numpy(), classes, [*classes, *(f"OOD {number + 1}" for number in range(ood))]
+    ood = tuple(f"OOD {number + 1}" for number in range(total.shape[1] - len(classes)))
+    return Similarity(total.numpy(), classes, (*classes, *ood))
 
 
 def _cosines(state: OpenedRun, client: int, means: torch.Tensor) -> torch.Tensor:
@@ -157,12 +205,14 @@ def _cosines(state: OpenedRun, client: int, means: torch.Tensor) -> torch.Tensor
     return means @ F.normalize(prompts.float().cpu(), dim=-1).T
 
 
-def draw_map(title: str, folder: Path, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+def draw_map(
+    title: str, found: Similarity, stem: Path, formats: Sequence[str] = FORMATS
+) -> list[Path]:
     """Draw the similarities of a finished run.
 
     Args:
         title: What stands above the figure.
-        folder: The run's folder.
+        found: The similarities.
         stem: The files' path without the ending.
         formats: Kinds of files.
 
@@ -172,10 +222,10 @@ def draw_map(title: str, folder: Path, stem: Path, formats: Sequence[str] = FORM
     Raises:
         MissingExtra: matplotlib is not installed.
     """
-    values, classes, prompts = similarity(folder)
+    classes, prompts = found.classes, found.prompts
     figure = new_figure(2.5 + 0.2 * min(len(prompts), NAMED), 1.8 + 0.2 * min(len(classes), NAMED))
     axes = figure.subplots()
-    image = axes.imshow(values, cmap="cividis", aspect="auto")
+    image = axes.imshow(found.values, cmap="cividis", aspect="auto")
     axes.axvline(len(classes) - 0.5, color="white", linewidth=2)
     if len(prompts) <= NAMED:
         axes.set_xticks(range(len(prompts)), prompts, rotation=90, fontsize=7)
@@ -186,21 +236,3 @@ def draw_map(title: str, folder: Path, stem: Path, formats: Sequence[str] = FORM
     figure.colorbar(image, label="mean cosine")
     figure.suptitle(title, fontsize=10)
     return save_figure(figure, stem, formats)
-
-
-def map_csv(folder: Path) -> str:
-    """Return the similarities of a finished run, a line per class.
-
-    Args:
-        folder: The run's folder.
-
-    Returns:
-        CSV with a head.
-    """
-    values, classes, prompts = similarity(folder)
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["images of", *prompts])
-    for name, row in zip(classes, values.tolist(), strict=True):
-        writer.writerow([name, *(f"{value:.6f}" for value in row)])
-    return stream.getvalue()

@@ -10,7 +10,7 @@ from focoop.config import override_tree
 from focoop.errors import MissingExtra
 from focoop.experiments import Outcome
 from focoop.paper.documents import Numbers
-from focoop.paper.figures import draw, draw_map, map_csv
+from focoop.paper.figures import draw, draw_map, similarity
 from focoop.paper.items import Item, paper_name
 from focoop.paper.numbers import blocks, entries
 from focoop.paper.planning import Choices, Planned
@@ -112,9 +112,10 @@ def draw_numbers(numbers: Numbers, choices: Choices) -> list[Path]:
 def _maps(item: Item, folders: Mapping[str, Path], choices: Choices) -> Iterator[Path]:
     for part, folder in folders.items():
         stem = choices.out / f"{item.name}-{_slug(part)}"
-        yield from draw_map(_title(item, part, choices), folder, stem, choices.formats)
+        found = similarity(folder)
+        yield from draw_map(_title(item, part, choices), found, stem, choices.formats)
         path = stem.with_name(f"{stem.name}.csv")
-        write(path, map_csv(folder).encode())
+        write(path, found.to_csv().encode())
         yield path
 
 

@@ -1,12 +1,13 @@
 """The runs of an item of the paper, and what they lack to begin."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import util
 from pathlib import Path
 
 from focoop.config import Override, RunConfig, shipped
-from focoop.data import ready_features
+from focoop.data import Source, ready_features, registry
 from focoop.errors import ConfigError, FocoopError
 from focoop.experiments import FORMATS, Cell, parse_sweep, plan, sweep_points
 from focoop.methods import lookup
@@ -56,7 +57,7 @@ class Planned:
     Attributes:
         part: The part.
         cells: Its runs; none where `lacks` says why.
-        lacks: What is missing, as text for the user; empty: all is here.
+        lacks: What is missing and how to get it, a line each; empty: all is here.
         short: The same in a few words: names of datasets and weights.
         left_out: OOD sets that are missing, and which the runs do without.
     """
@@ -155,7 +156,7 @@ def _cells(item: Item, part: Part, method: str, choices: Choices) -> list[Cell]:
 
 
 def _lacking(configs: Sequence[RunConfig], ask: bool) -> tuple[str, str]:
-    """What runs lack, in full and in short."""
+    """What runs lack: a line for each dataset or weights with how to get it, and their names."""
     told: dict[str, str] = {}
     for config in {_of_data(config): config for config in configs}.values():
         told |= _lacks_weights(config, ask) | _lacks_data(config)
@@ -170,9 +171,25 @@ def _lacks_data(config: RunConfig) -> dict[str, str]:
     try:
         require_data(config)
     except FocoopError as error:
-        absent = list(ready_features.lacking(datasets_of(config), config.data.root or None))
-        return dict.fromkeys(absent or ["data"], str(error))
+        root = config.data.root or None
+        absent = ready_features.lacking(datasets_of(config), root)
+        told = {name: way_to(name) for name in absent}
+        if not absent or str(error) != str(ready_features.missing(absent, root)):
+            told["data"] = str(error)  # such as ready features of another backbone
+        return told
     return {}
+
+
+def way_to(name: str) -> str:
+    """Say in one line what a public dataset is and how to get it.
+
+    Args:
+        name: The dataset's name.
+
+    Returns:
+        The line, with the name before it.
+    """
+    return f"{name}: {registry.how_to_get(Source.parse(name).name)}"
 
 
 def _lacks_weights(config: RunConfig, ask: bool) -> dict[str, str]:
@@ -181,7 +198,7 @@ def _lacks_weights(config: RunConfig, ask: bool) -> dict[str, str]:
     if not name.startswith("openclip:"):
         return {}
     if util.find_spec("open_clip") is None:
-        return {name: f"{name} needs open_clip: pip install 'focoop[openclip]'"}
+        return {name: f"{name}: weights of open_clip: pip install 'focoop[openclip]'"}
     model, _, tag = name.partition(":")[2].replace("/", "-").partition(":")
     given = Path(config.backbone.weights) if config.backbone.weights else None
     from focoop.clip import resolve_tag, weights  # they import open_clip
@@ -192,8 +209,18 @@ def _lacks_weights(config: RunConfig, ask: bool) -> dict[str, str]:
             weights.check_local(given, source)
         elif weights.find_cached(source) is None:
             if not ask:
-                return {f"{name} (fetched on first use)": f"{name} is not here yet"}
+                told = f"{name}: weights, fetched on first use; without a network --weights FILE"
+                return {f"{name} (fetched on first use)": told}
             weights.reach(source)
     except FocoopError as error:
-        return {name: str(error)}
+        return {name: _way_to_weights(name, str(error))}
     return {}
+
+
+def _way_to_weights(name: str, problem: str) -> str:
+    """One line about weights that cannot be had, with the address of the file where it is known."""
+    address = re.search(r"https?://\S+", problem)
+    if address is None:
+        return f"{name}: {' '.join(problem.split())}"
+    first = problem.splitlines()[0].removesuffix(".")
+    return f"{name}: {first}: fetch {address[0]} elsewhere and name the file by --weights FILE"

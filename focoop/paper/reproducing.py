@@ -22,6 +22,7 @@ from focoop.paper.items import Item, choose_items, read_items
 from focoop.paper.numbers import Entry
 from focoop.paper.outputs import collect_numbers, write_numbers
 from focoop.paper.planning import MINI, Choices, Planned, plan_item
+from focoop.tracking import OnRound, split_hooks
 
 OUT = Path("runs/paper")
 
@@ -53,7 +54,8 @@ class Reproduction:
         item: What was made.
         entries: Every number, ours beside the paper's.
         files: What was written; nothing where no run is finished.
-        lacking: Why parts could not run, by their names.
+        lacking: What parts that could not run lack and how to get it, a line each, by their names.
+        without: OOD sets that are missing and which parts run without, by the parts' names.
         failures: Why runs failed, by their folders.
         left: Runs that are not finished.
     """
@@ -62,6 +64,7 @@ class Reproduction:
     entries: Sequence[Entry]
     files: Sequence[Path]
     lacking: Mapping[str, str]
+    without: Mapping[str, Sequence[str]]
     failures: Mapping[str, str]
     left: int
 
@@ -98,6 +101,7 @@ def reproduce(
     device: str | None = None,
     formats: str | Sequence[str] = FORMATS,
     on_progress: Callable[[Progress], None] | None = None,
+    on_round: OnRound = None,
     run: bool = True,
 ) -> list[Reproduction]:
     """Make tables and figures of the paper, with the paper's numbers beside ours.
@@ -120,15 +124,19 @@ def reproduce(
         device: A torch device, such as `"cuda"`; by default the settings'.
         formats: Kinds of figures: `"svg"`, `"png"`, `"pdf"`.
         on_progress: Called whenever a run starts, commits a round, finishes or fails.
+        on_round: Hooks of every run that is made, as in `focoop.compare`: functions, trackers, or
+            texts such as `"tensorboard:folder"`.
         run: Whether to run anything; else the outputs hold what is finished.
 
     Returns:
         One per item, in the order of the paper.
 
     Raises:
-        ConfigError: An item, a setting, a method, a seed or a format cannot be read.
+        ConfigError: An item, a setting, a method, a seed, a format or a hook cannot be used.
+        MissingExtra: The package of a tracker is not installed.
         RunError: A folder holds a run of other settings.
     """
+    split_hooks(on_round)  # refused before anything is run
     known = read_items(None if folder is None else Path(folder))
     wanted = choose_items([items] if isinstance(items, str) else list(items), known)
     choices = make_choices(
@@ -150,7 +158,7 @@ def reproduce(
     for item in wanted:
         cells = ready[item.name]
         if run and cells:
-            found = comparison.run(cells, clock.watch(item.name), jobs=jobs)
+            found = comparison.run(cells, clock.watch(item.name), jobs=jobs, on_round=on_round)
         else:
             found = [comparison.outcome_of(cell) for cell in cells]
         made.append(_made(item, plans[item.name], found, choices))
@@ -300,6 +308,7 @@ def _made(
         entries=numbers.entries,
         files=write_numbers(numbers, choices, folders),
         lacking={one.part.name: one.lacks for one in plans if one.lacks},
+        without={one.part.name: one.left_out for one in plans if one.left_out},
         failures={
             str(outcome.cell.folder): outcome.error
             for outcome in found

@@ -266,6 +266,7 @@ def test_a_comparison_where_all_fails_raises(folder: Path, setting: Path) -> Non
 
 
 def test_a_tuning_gives_presets(folder: Path, setting: Path) -> None:
+    rounds: list[focoop.RoundEvent] = []
     found = focoop.tune(
         setting,
         ["zeroshot"],
@@ -273,7 +274,9 @@ def test_a_tuning_gives_presets(folder: Path, setting: Path) -> None:
         validation=2,
         overrides={"federation.rounds": 1},
         out=folder / "tune",
+        on_round=rounds.append,
     )
+    assert len({event.id for event in rounds}) == len(found.rows), "hooks see every trial"
     assert list(found.presets) == ["zeroshot"] and 'name = "zeroshot"' in found.presets["zeroshot"]
     best = found.rows[0]
     assert best["objective"] == max(row["objective"] for row in found.rows)

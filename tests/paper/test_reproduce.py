@@ -31,6 +31,7 @@ from tests.toy_command import call
 
 QUICK = ("fedncm",)
 TIMEOUT = 240
+ROUNDS: list[focoop.RoundEvent] = []  # what hooks are told of the runs of `made`
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,14 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def made(toy: Path) -> tuple[dict[str, focoop.Reproduction], list[Progress], Path]:
     out, told = toy.parent / "out", list[Progress]()
-    found = focoop.reproduce(["T1", "F5"], seeds=2, folder=toy, out=out, on_progress=told.append)
+    found = focoop.reproduce(
+        ["T1", "F5"],
+        seeds=2,
+        folder=toy,
+        out=out,
+        on_progress=told.append,
+        on_round=ROUNDS.append,
+    )
     return {one.item.name: one for one in found}, told, out
 
 
@@ -85,7 +93,9 @@ def test_the_published_values_stand_beside_ours(made: Made) -> None:
 def test_what_lacks_data_is_named_and_the_rest_runs(made: Made) -> None:
     found, _, out = made
     assert set(found["T1"].lacking) == {"not here"}
-    assert "focoop data fetch" in found["T1"].lacking["not here"]
+    lines = found["T1"].lacking["not here"].splitlines()
+    assert [line.split(":")[0] for line in lines] == ["cifar100", "dtd", "sun"], "a line each"
+    assert "cifar100: CIFAR-100, 169 MB: focoop data fetch cifar100" in lines
     assert "not here: missing: cifar100" in (out / "T1.md").read_text()
     assert found["T1"].left == 0 and not found["T1"].failures
     assert not found["F5"].lacking
@@ -115,6 +125,22 @@ def test_a_missing_ood_set_is_left_out_and_the_others_are_measured(toy: Path) ->
     assert "toy-without-isun-places365" in cell.folder.parts, "all sets get a folder of their own"
     remarks = collect_numbers(item, [planned], {}, choices).remarks
     assert remarks.lacking == ["toy, K=2: run without OOD sets that are missing: isun, places365"]
+
+
+def test_hooks_are_told_of_every_run(made: Made) -> None:
+    assert len({event.id for event in ROUNDS}) == 8 and {event.round for event in ROUNDS} == {0, 1}
+    assert all("own/accuracy" in event.metrics for event in ROUNDS if event.round == 1)
+
+
+@pytest.mark.parametrize(
+    "command", ["paper T1", "tune --setting configs/settings/cifar100.toml --methods zeroshot"]
+)
+def test_a_tracker_that_is_not_known_is_refused_before_anything_runs(
+    command: str, tmp_path: Path
+) -> None:
+    result = call(*command.split(), "--track", "tensorbord", "--out", str(tmp_path / "out"))
+    assert result.exit_code == 2 and "tensorboard" in result.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_progress_counts_all_items_and_estimates_the_rest(made: Made) -> None:
