@@ -91,7 +91,8 @@ def _list(items: "Sequence[Item]", choices: "Choices") -> None:
     rows = []
     for one in survey(items, choices):
         names = ", ".join([one.item.name, *one.item.also])
-        here = f"no: {', '.join(one.lacks)}" if one.lacks else "yes"
+        but = f", but for {', '.join(one.without)}" if one.without else ""
+        here = f"no: {', '.join(one.lacks)}" if one.lacks else f"yes{but}"
         rows.append([names, one.item.title, f"{one.finished}/{one.runs}", here])
     columns = [Column("item"), Column("what", prose=PROSE), Column("runs", right=True)]
     out().print(Sheet([*columns, Column("data and weights here", prose=PROSE)], rows))

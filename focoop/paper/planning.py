@@ -173,7 +173,10 @@ def _lacks_data(config: RunConfig) -> dict[str, str]:
     except FocoopError as error:
         root = config.data.root or None
         absent = ready_features.lacking(datasets_of(config), root)
-        told = {name: way_to(name) for name in absent}
+        told = {
+            name: _way_to_damaged(name) if all(one.corruption for one in sources) else way_to(name)
+            for name, sources in absent.items()
+        }
         if not absent or str(error) != str(ready_features.missing(absent, root)):
             told["data"] = str(error)  # such as ready features of another backbone
         return told
@@ -190,6 +193,11 @@ def way_to(name: str) -> str:
         The line, with the name before it.
     """
     return f"{name}: {registry.how_to_get(Source.parse(name).name)}"
+
+
+def _way_to_damaged(name: str) -> str:
+    """The line about a dataset whose images alone are missing, to be damaged."""
+    return f"{way_to(name)} (its images, to make corrupted ones; or --set data.corrupted=[])"
 
 
 def _lacks_weights(config: RunConfig, ask: bool) -> dict[str, str]:

@@ -78,12 +78,14 @@ class Surveyed:
         runs: Its runs.
         finished: Those that are finished.
         lacks: Names of datasets and weights that are not here.
+        without: OOD sets that are not here, and which its runs do without.
     """
 
     item: Item
     runs: int
     finished: int
     lacks: tuple[str, ...]
+    without: tuple[str, ...] = ()
 
 
 def reproduce(
@@ -181,7 +183,8 @@ def survey(items: Iterable[Item], choices: Choices) -> list[Surveyed]:
         cells = [cell for one in plans for cell in one.cells]
         done = sum(comparison.outcome_of(cell).status == "finished" for cell in cells)
         lacks = dict.fromkeys(name for one in plans for name in one.short.split(", ") if name)
-        told.append(Surveyed(item, len(cells), done, tuple(lacks)))
+        without = dict.fromkeys(name for one in plans for name in one.left_out)
+        told.append(Surveyed(item, len(cells), done, tuple(lacks), tuple(without)))
     return told
 
 
