@@ -66,12 +66,14 @@ class Posterior:
         weights: (C,) weight of the images in each; 0 for a class known by name alone.
         kappa: how many images weigh as much as the name.
         explained: share of the variance of class means that names predict, classes left out.
+        fit: correlation of predictions with true class means, 0 to 1; 0 where there is no map.
     """
 
     means: Tensor
     weights: Tensor
     kappa: float
     explained: float
+    fit: float = 0.0
 
 
 def posterior(totals: Totals, texts: Tensor, metric: Tensor) -> Posterior:
@@ -96,14 +98,17 @@ def posterior(totals: Totals, texts: Tensor, metric: Tensor) -> Posterior:
     left_out, predicted, explained = text_map(words, seen, known)
     count = float(known.sum())
     off = (seen[known] - left_out).square().mean(dim=1) * (count / (count - 1.0))
-    variance = float((off - 1.0 / images[known].clamp(min=1.0)).mean())
-    kappa = 1.0 / max(variance, LEAST_VARIANCE)
+    noise = 1.0 / images[known].clamp(min=1.0)
+    variance = max(float((off - noise).mean()), LEAST_VARIANCE)
+    kappa = 1.0 / variance
+    apart = float(seen[known].var(dim=0).mean() - noise.mean())  # what class means vary by
+    fit = max(0.0, 1.0 - variance / apart) ** 0.5 if apart > 0 else 0.0
     weights = images / (images + kappa)
     predicted[known] = left_out
     with one_core():  # bits that do not depend on the machine
         prior = centre + torch.linalg.solve(metric, predicted.T).T
     mixed = weights[:, None] * means + (1.0 - weights[:, None]) * prior
-    return Posterior(mixed, weights, kappa, explained)
+    return Posterior(mixed, weights, kappa, explained, fit)
 
 
 def text_map(

@@ -23,13 +23,20 @@ domains or cameras (`_sums.between_clients`): what varies in one domain need not
 The score asks two things: whether some class explains the image better than images at large do,
 whose shrunk second moment is T, and how far the image lies from all images, r the root of the mean
 square of |W| over training images.
+A site that can say in words what else its camera may see (`foreign`: "kitchen", "street") asks a
+third thing, whether such a word explains the image better than the classes do:
+    score + f log(1 + mean_j exp(s cos(B(h), B(q_j))) / sum_c pi_c exp(s cos(B(h), B(mu_c))))
+q_j is what the map predicts of the word j, f the correlation of such predictions with class means:
+words weigh as much as the names of the classes have been right, and nothing where those say
+nothing.
 
 What a client tells is of classes with `least_images` different images or more, and how images vary
 within them only where images less classes make `least_freedom`. A later round adds what new clients
 bring.
 
 Shared: measured `means` (C, D), `mean_weight` (C, 1), `moment` (D, D), `spread_weight` (1,); the
-server's `centre` (D,), `metric` (D, D), `background` (D, D), `classes` (C, D).
+server's `centre` (D,), `metric` (D, D), `background` (D, D), `classes` (C, D), and with J words
+`foreign` (J, D), `foreign_weight` (1,).
 Private: `counts` (C,) of the client's own labels.
 
 Differs from the authors' code: there is none. FOCoOp's prompt sets, separations and transport are
@@ -38,12 +45,14 @@ not here: with these sums they changed no answer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 
+from focoop.errors import ConfigError
 from focoop.fields import setting
 from focoop.functional import scores
 from focoop.methods._closed_form import APART, SpreadConfig, SpreadForm, answerable, has_mean
@@ -58,6 +67,7 @@ if TYPE_CHECKING:
 
 SURPRISE = 6.0  # log-odds of a typical image's distance from all images
 BACKGROUND = 0.6  # shrinkage of the second moment of all images
+TEMPLATE = "a photo of a {}."  # of foreign words, and of the classes they are held against
 
 
 class FOCoOpPlus(SpreadForm):
@@ -77,17 +87,45 @@ class FOCoOpPlus(SpreadForm):
         names: bool = setting(
             True, "the classes' names as prior; false: images alone", group="ablation"
         )
+        foreign: tuple[str, ...] = setting(
+            (),
+            "words for what foreign images may show, such as kitchen, street; none: not said",
+            group="engineering",
+        )
 
     config: Config
     paper = "ours; James & Stein 1961"
     shares = "class means, second moment"
     scores_by = "ID mass against images at large, and distance"
-    solved = ("centre", "metric", "background", "classes")
+
+    @property
+    def solved(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What the server makes."""
+        foreign = ("foreign", "foreign_weight") if self.config.foreign else ()
+        return ("centre", "metric", "background", "classes", *foreign)
 
     @property
     def scale(self) -> float:
         """Cosines are multiplied by `score_scale`."""
         return self.config.score_scale
+
+    def prepare(self, task: Task) -> Params:
+        """`foreign` (J, D): texts of the foreign words, as far from the classes' as by `TEMPLATE`.
+
+        The classes may have a template of the run's own.
+        """
+        if not self.config.foreign:
+            return {}
+        if not self.config.names:
+            raise ConfigError("method.foreign needs the classes' names: leave method.names true")
+        classes = [name.replace("_", " ") for name in task.classes]
+        taken = {name.casefold() for name in classes}
+        words = [word for word in self.config.foreign if word.casefold() not in taken]
+        if not words:
+            raise ConfigError("every word of method.foreign is a class: say what else may come")
+        texts = task.texts([TEMPLATE.format(word) for word in (*words, *classes)])
+        off = task.anchors.mean(dim=0) - texts[len(words) :].mean(dim=0)
+        return {"foreign": texts[: len(words)] + off}
 
     def solve(self, totals: Totals, task: Task, extras: Params) -> tuple[Params, dict[str, float]]:
         """The two metrics, and class means as posteriors."""
@@ -97,17 +135,30 @@ class FOCoOpPlus(SpreadForm):
         total = totals.moment.cpu() - centre[:, None] * centre
         length = ((total @ metric) * metric).sum().clamp(min=0.0).sqrt()  # of a typical image
         classes, report = totals.means, {"shrinkage": shrinkage}
+        words = {}
         if self.config.names:
-            found = posterior(totals, task.anchors, metric)
-            classes = found.means
+            found = posterior(*self._with_words(totals, task), metric)
+            classes, foreign = found.means.split([len(classes), len(found.means) - len(classes)])
             report |= {"kappa": found.kappa, "explained": found.explained}
+            if self.config.foreign:
+                words = {"foreign": foreign, "foreign_weight": centre.new_tensor([found.fit])}
         solved = {
             "centre": centre,
             "metric": metric / (float(length) or 1.0),
             "background": whitening(totals.moment, BACKGROUND),
             "classes": classes,
         }
-        return solved, report
+        return {**solved, **words}, report
+
+    def _with_words(self, totals: Totals, task: Task) -> tuple[Totals, Tensor]:
+        """Sums and texts in which foreign words are further classes that nobody has images of."""
+        if not self.config.foreign:
+            return totals, task.anchors
+        foreign = task.frozen["foreign"]
+        more = (0, len(foreign))
+        means, images = F.pad(totals.means, (0, 0, *more)), F.pad(totals.images, more)
+        texts = torch.cat([task.anchors, foreign.to(task.anchors)])
+        return replace(totals, means=means, images=images), texts
 
     def model(self, params: Params, task: Task) -> Text:
         """Class means (C, D) as the metric sees them; as the background's does they are a part."""
@@ -116,6 +167,9 @@ class FOCoOpPlus(SpreadForm):
         parts = {name: params[name] for name in ("centre", "metric", "background")}
         parts |= {"known": has_mean(classes), "along": along}
         parts["apart"] = F.normalize(classes @ params["background"], dim=-1)
+        if self.config.foreign:
+            parts["foreign"] = F.normalize(params["foreign"] @ params["background"], dim=-1)
+            parts["foreign_weight"] = params["foreign_weight"]
         return Text(across((classes - centre) @ params["metric"], along), parts=parts)
 
     def evidence(self, text: Text, pooled: Tensor) -> Logits:
@@ -123,17 +177,27 @@ class FOCoOpPlus(SpreadForm):
         parts, least = text.parts, APART / self.scale
         images = (pooled - parts["centre"]) @ parts["metric"]
         cosines = across(images, parts["along"]) @ text.id.T
-        against = F.normalize(pooled @ parts["background"], dim=-1) @ parts["apart"].T
-        score = {
-            "against": answerable(against, parts["known"], least) + parts[PRIOR],
-            "length": torch.linalg.vector_norm(images, dim=-1),
-        }
+        seen = F.normalize(pooled @ parts["background"], dim=-1)
+        against = answerable(seen @ parts["apart"].T, parts["known"], least) + parts[PRIOR]
+        score = {"against": against, "length": torch.linalg.vector_norm(images, dim=-1)}
+        if self.config.foreign:
+            words = log_mean(self.scale * (seen @ parts["foreign"].T))
+            # The prior has no unit: its sum makes a foreign image as likely as one of a class.
+            mass = torch.logsumexp(self.scale * parts[PRIOR], dim=-1)
+            odds = words + mass - torch.logsumexp(self.scale * against, dim=-1)
+            score["foreign"] = parts["foreign_weight"] * F.softplus(odds)
         return Logits(answerable(cosines, parts["known"], least), parts=score)
 
     def score(self, logits: Logits, task: Task) -> Tensor:
         """How little speaks for any class against images at large, and how far the image is."""
-        mass = scores.energy(logits.parts["against"], self.scale)
-        return mass + SURPRISE * logits.parts["length"]
+        parts = logits.parts
+        known = scores.energy(parts["against"], self.scale) + SURPRISE * parts["length"]
+        return known + parts["foreign"] if "foreign" in parts else known
+
+
+def log_mean(logits: Tensor) -> Tensor:
+    """(N,) log of the mean of exponentials of each row of (N, J)."""
+    return torch.logsumexp(logits, dim=-1) - math.log(logits.shape[-1])
 
 
 def across(rows: Tensor, along: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TEMPLATE = "a photo of a {}."  # of models that do not tell theirs
 # Parts of a model with a row per class (the second axis of three), and parts without.
 BY_CLASS = ("known", "apart", "means", "local", "global", PRIOR)
-WHOLE = ("centre", "metric", "background", "along", "projection")
+WHOLE = ("centre", "metric", "background", "along", "projection", "foreign", "foreign_weight")
 # Closed forms by what their rows are: means of images as a metric sees them, or texts beside them.
 FROM_IMAGES, FROM_BOTH = ("fedncm", "fedlda", "focoop_plus"), ("gda_clip", "tofa")
 LEAST = 2  # classes that a model keeps

@@ -8,6 +8,7 @@ import torch
 from sklearn.covariance import ledoit_wolf_shrinkage
 from torch import Tensor
 
+from focoop.errors import ConfigError
 from focoop.methods._posterior import MOST, TYPICAL, posterior, spread_within, text_map
 from focoop.methods._sums import Totals, alike, oas
 from focoop.methods.base import Batch, ClientUpdate, Server
@@ -104,6 +105,32 @@ def test_names_that_say_nothing_change_no_direction() -> None:
     assert found.explained < 0.05
 
 
+@pytest.mark.parametrize("related", [0.7, 0.0])
+def test_words_weigh_as_much_as_names_have_been_right(related: float) -> None:
+    """The correlation of predictions and true means, which this world knows."""
+    totals, texts = world(1.0, images=4, related=related)
+    names = texts if related else draw(300, DIM, seed=9)
+    means = world(1.0, images=40, related=related)[0].means  # of the same classes, nearly exact
+    truth = means.var(dim=0) - 1 / 40
+    noise = float(draw(300, DIM, seed=4).var(dim=0).mean())  # of true means about predictions
+    expected = max(0.0, 1 - noise / float(truth.mean())) ** 0.5
+    assert posterior(totals, names, UNIT).fit == pytest.approx(expected, abs=0.1)
+    assert related or expected < 0.15
+
+
+def test_foreign_words_change_scores_alone_and_are_no_class() -> None:
+    plain, told = made(FOCoOpPlus), made(FOCoOpPlus, foreign=("sea", "mug"))
+    (server, task), (other, _) = one_round(plain, CLIENTS), one_round(told, CLIENTS)
+    for name, value in server.shared.items():
+        torch.testing.assert_close(other.shared[name], value, atol=1e-12, rtol=0)
+    both = made(FOCoOpPlus, foreign=(task.classes[0].upper(), "sea"))
+    assert both.prepare(task)["foreign"].shape == (1, DIM)
+    with pytest.raises(ConfigError, match=r"every word of method\.foreign is a class"):
+        made(FOCoOpPlus, foreign=task.classes).prepare(task)
+    with pytest.raises(ConfigError, match=r"leave method\.names true"):
+        made(FOCoOpPlus, foreign=("sea",), names=False).prepare(task)
+
+
 def test_a_class_known_by_name_alone_is_answered() -> None:
     """Names predict means in this world: images of classes that nobody has are found by them."""
     totals, texts = world(4.0, images=6, classes=60)
@@ -148,13 +175,15 @@ def test_few_classes_and_none_are_no_special_case() -> None:
     assert torch.isfinite(method.score(logits, task)).all()
 
 
-@pytest.mark.parametrize("names", [True, False])
-def test_answer_and_score_written_out(names: bool) -> None:
-    method = made(FOCoOpPlus, names=names, open_share=0.4)
+@pytest.mark.parametrize(("names", "foreign"), [(True, ()), (False, ()), (True, ("sea", "mug"))])
+def test_answer_and_score_written_out(names: bool, foreign: tuple[str, ...]) -> None:
+    method = made(FOCoOpPlus, names=names, open_share=0.4, foreign=foreign)
     server, task = one_round(method, CLIENTS)
     features, labels = pooled(CLIENTS)
     counts, tested = torch.tensor([3, 1, 0, 0]), images_of([0, 1, 2, 3] * 3, 9).pooled
-    text = method.encode({**server.shared, "counts": counts}, task)
+    weight = torch.tensor([0.7])  # the toy's own is too small to be seen
+    params = {**server.shared, "counts": counts} | ({"foreign_weight": weight} if foreign else {})
+    text = method.encode(params, task)
     logits = method.logits(text, tested, None)
     score = method.score(logits, task)
 
@@ -168,7 +197,19 @@ def test_answer_and_score_written_out(names: bool) -> None:
     if names:
         values, vectors = np.linalg.eigh(sigma)
         root = torch.from_numpy((vectors * values**-0.5) @ vectors.T)
-        means = posterior(totals_of(method, CLIENTS), task.anchors, root).means.numpy()
+        found = posterior(totals_of(method, CLIENTS), task.anchors, root)
+        means = found.means.numpy()
+    if foreign:  # as classes without images
+        plain = task.texts([f"a photo of a {word}." for word in (*foreign, *task.classes)])
+        texts = plain[: len(foreign)] + (task.anchors - plain[len(foreign) :]).mean(dim=0)
+        zeros, totals = torch.zeros(len(texts), dtype=torch.float64), totals_of(method, CLIENTS)
+        more = replace(
+            totals,
+            means=torch.cat([totals.means, torch.zeros_like(texts)]),
+            images=torch.cat([totals.images, zeros]),
+        )
+        words = posterior(more, torch.cat([task.anchors, texts]), root).means[C:].numpy()
+        assert float(server.shared["foreign_weight"]) == pytest.approx(found.fit)
     prior = np.array([0.6 * n / 4 + 0.4 / C for n in (3, 1, 0, 0)])
     prior /= prior.max()
 
@@ -191,6 +232,9 @@ def test_answer_and_score_written_out(names: bool) -> None:
             assert float(logits.id[i, c]) == pytest.approx(expected, abs=1e-6)
             mass += prior[c] * np.exp(20 * cosine(image, means[c], wide))
         expected = -np.log(mass) + SURPRISE * product(off, off, sigma) ** 0.5 / typical
+        if foreign:
+            other = np.mean([np.exp(20 * cosine(image, word, wide)) for word in words])
+            expected += 0.7 * np.log(1 + other / (mass / prior.sum()))
         assert float(score[i]) == pytest.approx(expected, abs=1e-5)
 
 
