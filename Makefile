@@ -38,7 +38,7 @@ help: ## show these targets
 
 setup: $(SETUP) ## install the pinned packages into .venv/ (PYTHON=python3.13: with that Python)
 
-demo: $(SETUP) ## zero-shot, PromptFL and FOCoOp on the packaged CIFAR-100 features
+demo: $(SETUP) ## zero-shot, PromptFL, FOCoOp and FOCoOp+ on the packaged CIFAR-100 features
 	$(BIN)/focoop demo
 
 # One process per core, one thread each; a file's tests stay in one process. Every test has a time

@@ -138,7 +138,7 @@ class FOCoOpPlus(SpreadForm):
         words = {}
         if self.config.names:
             found = posterior(*self._with_words(totals, task), metric)
-            classes, foreign = found.means.split([len(classes), len(found.means) - len(classes)])
+            classes, foreign = found.means[: len(classes)], found.means[len(classes) :]
             report |= {"kappa": found.kappa, "explained": found.explained}
             if self.config.foreign:
                 words = {"foreign": foreign, "foreign_weight": centre.new_tensor([found.fit])}

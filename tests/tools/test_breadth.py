@@ -70,6 +70,9 @@ def test_tables_have_means_of_seeds_the_best_bold_and_say_what_is_missing() -> N
     assert "| `focoop_plus` | **80.0 \\*** | 70.0 \\* |" in page
     assert "own: 1 of 2 cells not more than 0.3 below" in page
     assert "worst -20.0 (a, 8 shots, against `fedncm`)" in page
+    assert "| a, 8 | own | 70.0 | `fedncm` 90.0 |" in page and "| a, 1 | own |" not in page
+    assert "own in 1 of 2 cells" in page and "AUROC in 0 of 4 cells" in page
+    assert "in 1 of the cells alone" in page
     assert "| `fedncm` | **70.0 \\*** |" in page  # mean of both OOD sets
     assert "- `fedlda`: 7 of 9 runs" in missing(cells, ("a",), (1, 8), ("b",))
 
