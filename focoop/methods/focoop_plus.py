@@ -100,7 +100,7 @@ class FOCoOpPlus(SpreadForm):
 
     @property
     def solved(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What the server makes."""
+        """Return the names of what the server makes."""
         foreign = ("foreign", "foreign_weight") if self.config.foreign else ()
         return ("centre", "metric", "background", "classes", *foreign)
 
@@ -196,7 +196,14 @@ class FOCoOpPlus(SpreadForm):
 
 
 def log_mean(logits: Tensor) -> Tensor:
-    """(N,) log of the mean of exponentials of each row of (N, J)."""
+    """Return the log of the mean of exponentials of each row.
+
+    Args:
+        logits: (N, J).
+
+    Returns:
+        (N,) logs.
+    """
     return torch.logsumexp(logits, dim=-1) - math.log(logits.shape[-1])
 
 
