@@ -202,6 +202,10 @@ def memory(run: Path, folder: Path, requests: int, seconds: float) -> None:
     quarters = [rows[len(rows) * part // 4] for part in range(4)] + [rows[-1]]
     shown = ", ".join(f"{held:.0f} MiB after {count}" for count, held in quarters)
     print(f"memory: {shown} requests; most {max(held for _, held in rows):.0f} MiB")
+    tenth = next(held for count, held in rows if count >= done / 10)
+    print(f"memory: {rows[-1][1] - tenth:+.1f} MiB after the first tenth of the requests")
+    if done < requests:
+        print(f"memory: stopped after {seconds:g} s, before {requests} requests")
 
 
 def overload(run: Path, folder: Path, seconds: float) -> None:
@@ -246,7 +250,7 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true", help="measure the memory too")
     parser.add_argument("--requests", type=int, default=50_000, help="for the memory")
     parser.add_argument(
-        "--memory-seconds", type=float, default=400.0, help="at most, for the memory"
+        "--memory-seconds", type=float, default=900.0, help="at most, for the memory"
     )
     parser.add_argument("--floor", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--cached", type=Path, help=argparse.SUPPRESS)

@@ -22,6 +22,7 @@ from focoop.predict import (
     Client,
     Model,
     calibration_of,
+    dataset_of,
     from_sketches,
     halves,
     model_of_run,
@@ -239,7 +240,7 @@ def _given(model: Model, client: int | None, images: str | FeatureSet) -> Owned:
     """Labelled images of a client, by the model's classes."""
     if isinstance(images, str):
         images = open_features(
-            images,
+            dataset_of(images),
             "all",
             model.backbone,
             with_patches=bool(model.method.patch_kind),

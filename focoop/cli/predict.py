@@ -158,9 +158,13 @@ def write_maps(answers: "Predictions", pictures: Sequence["Picture"], folder: Pa
 
 def _warn_uncalibrated(model: "Model", path: Path) -> None:
     if model.calibration is None or model.calibration.at(model.client) is None:
+        from focoop.runs import CONFIG
+
+        # A run has images set aside; an exported model has none.
+        images = "" if (path / CONFIG).is_file() else " --images folder:PATH --client K"
         messages().print(
             "note: this model is not calibrated, so that no image is unknown to it: "
-            f"focoop calibrate {path}"
+            f"focoop calibrate {path}{images}"
         )
 
 

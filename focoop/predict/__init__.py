@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from focoop.predict.heat_map import overlay
     from focoop.predict.hub import push
-    from focoop.predict.images import Picture
+    from focoop.predict.images import Picture, dataset_of
     from focoop.predict.model import Model
     from focoop.predict.model_file import read_model
     from focoop.predict.onnx_file import OPSET
@@ -78,6 +78,7 @@ __all__ = [
     "calibrate",
     "calibration_of",
     "check_sums",
+    "dataset_of",
     "evidence",
     "flat",
     "folded",

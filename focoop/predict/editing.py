@@ -14,6 +14,7 @@ from focoop.features import FeatureSet, open_features
 from focoop.methods import PRIOR, Text, log_prior, text_map
 from focoop.predict.calibration import GLOBAL, Calibration
 from focoop.predict.facts import Client, Facts
+from focoop.predict.images import dataset_of
 from focoop.predict.model import Model
 from focoop.predict.side import Side, folded_task
 
@@ -195,7 +196,7 @@ def add_client(
 
 def _open(model: Model, images: str | FeatureSet) -> FeatureSet:
     if isinstance(images, str):
-        images = open_features(images, "all", model.backbone)
+        images = open_features(dataset_of(images), "all", model.backbone)
     return images.with_classes(model.classes)
 
 

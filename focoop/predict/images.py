@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +89,20 @@ def _entries(images: Any) -> list[Any]:
         return list(images) if images.ndim == 4 or (names and images.ndim == 1) else [images]
     one = isinstance(images, str | bytes | Path | io.IOBase) or not isinstance(images, Iterable)
     return [images] if one else list(images)
+
+
+def dataset_of(images: str | Path) -> str:
+    """Return labelled images as settings name them: a folder's path alone means `folder:PATH`.
+
+    Args:
+        images: A dataset's name, or the path of a folder with a slash in it.
+
+    Returns:
+        The name.
+    """
+    text = str(images)
+    path = isinstance(images, Path) or os.sep in text
+    return f"folder:{text}" if path and Path(text).expanduser().is_dir() else text
 
 
 def encoded(

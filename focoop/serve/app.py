@@ -74,7 +74,7 @@ def make_app(
         _add_runs(api, watched, engine.limits.streams, lambda: stopping() or ending.is_set())
     _add_page(api)
     _describe(api, keys is not None)
-    return Guard(api, engine.limits, keys, local_only, numbers.request)
+    return Guard(api, engine.limits, keys, local_only, numbers.request, numbers.refusal)
 
 
 def _add_errors(api: FastAPI, numbers: Numbers) -> None:

@@ -72,7 +72,8 @@ class Guard:
         keys: Keys that are asked for; None: everybody is let in.
         local_only: Answer requests alone that call this machine `localhost` or by its loopback
             address: no page of another name that resolves to it (DNS rebinding).
-        on_answer: Told method, path, status and seconds of every request.
+        on_answer: Told path, status and seconds of every request.
+        on_refusal: Told why a request was refused before the app saw it.
     """
 
     app: App
@@ -80,6 +81,7 @@ class Guard:
     keys: KeyFile | None = None
     local_only: bool = True
     on_answer: Callable[[str, int, float], None] = field(default=lambda path, status, seconds: None)
+    on_refusal: Callable[[str], None] = field(default=lambda kind: None)
     active: int = field(default=0, init=False)
     held: int = field(default=0, init=False)
 
@@ -100,6 +102,7 @@ class Guard:
             body = _Body(receive, length, self.limits.seconds)
             await self.app(scope, body, answer.send)
         except Refusal as refusal:
+            self.on_refusal(refusal.kind)
             await answer.refuse(refusal)
         finally:
             self.active -= 1

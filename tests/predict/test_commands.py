@@ -142,8 +142,10 @@ def test_the_commands_end_to_end(run: Path, files: Path, tmp_path: Path) -> None
 
 
 def test_folders_bytes_generators_and_columns_are_images_too(files: Path) -> None:
-    from focoop.predict.images import pictures
+    from focoop.predict.images import dataset_of, pictures
 
+    assert dataset_of(str(files)) == dataset_of(files) == f"folder:{files}"
+    assert dataset_of("demo:cifar100") == "demo:cifar100" and dataset_of("./gone") == "./gone"
     red = Image.new("RGB", (40, 30), "red")
     clear = np.dstack([np.asarray(red), np.full((30, 40), 255, np.uint8)])
     below, name = files / "below", str(files / "a.png")

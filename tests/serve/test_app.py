@@ -289,6 +289,8 @@ def test_keys_are_asked_for(tmp_path: Path) -> None:
             assert caller.get("/v1/models", headers=headers).status_code == 200
         assert {caller.get(path).status_code for path in ("/", "/health", "/ready")} == {200}
         assert caller.get("/metrics").status_code == caller.get("/v1/nothing").status_code == 401
+        numbers = caller.get("/metrics", headers={"X-API-Key": key}).text
+        assert 'focoop_refusals_total{kind="key"} 5.0' in numbers
         described = caller.get("/openapi.json", headers={"X-API-Key": key}).json()
         assert described["security"] == [{"key": []}]
 
