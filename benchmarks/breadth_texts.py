@@ -37,8 +37,8 @@ from focoop.methods import Params, Server, Task, create
 from focoop.scenario import Scenario, build_scenario, schedule_of
 
 PRESETS = Path(__file__).resolve().parents[1] / "configs" / "methods"
-# One context for all classes that starts from words; its rate is the best of 3, 10, 30 and 100 for
-# PromptFL on Pets' validation images. The preset has a context for each class.
+# One context for all classes that starts from words; its rate was best of 3, 10, 30 and 100 on
+# Pets' validation images. PromptFL's preset has a context for each class.
 START = "class_specific=false,start=a photo of a,federation.lr=30"
 SOURCES = f"promptfl:{START};promptfl;local_only:{START}"
 PLUS = "focoop_plus:least_images=1,least_freedom=1"
