@@ -20,7 +20,7 @@ from torch import Tensor
 
 from focoop.clip import LabelledFeatures, Names
 from focoop.federation.client import LocalSettings, distance
-from focoop.federation.client_batch import ClientBatch, Step, part
+from focoop.federation.client_batch import ClientBatch, Step, Turns, part
 from focoop.federation.cuda_graphs import Graphs, branches
 from focoop.methods import Method, Params, Prompt, State, Task, unread_text
 from focoop.threads import one_core
@@ -119,6 +119,14 @@ class SgdStep:
         return features
 
 
+@dataclass(frozen=True)
+class Begun:
+    """A training whose first noise is drawn before its tensors are there."""
+
+    turns: Turns
+    steps: list[Step]
+
+
 class BatchedTrainer:
     """Trains the clients of one run in batches; it keeps the recorded steps between rounds."""
 
@@ -139,12 +147,28 @@ class BatchedTrainer:
         count = min(THREADS, os.cpu_count() or 1)
         self.threads = None if task.device.type == "cpu" else ThreadPoolExecutor(count)
 
+    def begin(self, sizes: Sequence[int], generators: Sequence[torch.Generator]) -> Begun | None:
+        """Draw what the first steps of a coming training need, while the device is busy.
+
+        Args:
+            sizes: number of images of each client.
+            generators: each client's own random numbers, which nobody else may use.
+
+        Returns:
+            What `train` takes; None where no threads draw, or clients train by parts.
+        """
+        if self.threads is None or len(sizes) > (self.limit or len(sizes)):
+            return None
+        turns = Turns(self.method, self.task, self.settings, sizes, generators)
+        return Begun(turns, turns.next_steps(self.threads))
+
     def train(
         self,
         states: Sequence[State],
         data: Sequence[LabelledFeatures],
         lr: float,
         generators: Sequence[torch.Generator],
+        begun: Begun | None = None,
     ) -> Results:
         """Train clients that received the same shared tensors, as `client.train` would.
 
@@ -155,6 +179,7 @@ class BatchedTrainer:
             data: each client's images.
             lr: learning rate of this round.
             generators: each client's own random numbers.
+            begun: what `begin` made from generators of the same seeds; then those are used.
 
         Returns:
             Each client's new state and its mean loss (); NaN for a client without images.
@@ -173,7 +198,11 @@ class BatchedTrainer:
         try:
             # Threads draw noise beside this one: an operation on all cores would wait for them.
             with rewound(generators), one_core() if self.threads else nullcontext():
-                return self._train_all(states, data, lr, generators)
+                if begun is None or begun.turns.sizes != [len(images) for images in data]:
+                    sizes = [len(images) for images in data]
+                    turns = Turns(self.method, self.task, self.settings, sizes, generators)
+                    begun = Begun(turns, turns.next_steps(self.threads))
+                return self._train_all(states, data, lr, begun)
         except torch.OutOfMemoryError:
             if size <= 1:
                 raise
@@ -186,20 +215,20 @@ class BatchedTrainer:
         states: Sequence[State],
         data: Sequence[LabelledFeatures],
         lr: float,
-        generators: Sequence[torch.Generator],
+        begun: Begun,
     ) -> Results:
         nothing = torch.full((), math.nan, device=self.task.device)
         results: Results = [(state, nothing) for state in states]
-        batch = ClientBatch(self.method, self.task, self.settings, states, data, lr, generators)
+        turns, steps = begun.turns, begun.steps
+        batch = ClientBatch(self.method, self.task, self.settings, states, data, lr, turns.clients)
         if not batch.clients:
             return results
-        steps = batch.next_steps(self.threads)
         try:
             batch.gather()  # while threads draw noise
             while steps:
                 for step in steps:
                     self._take(batch, step)
-                steps = batch.next_steps(self.threads)
+                steps = turns.next_steps(self.threads)
         finally:
             for step in steps:
                 step.noise.ready()  # nobody may go on drawing from these generators

@@ -75,33 +75,25 @@ class Step:
     noise: Draws
 
 
-class ClientBatch:
-    """K clients in training: stacked parameters (K, ...), images padded to one length."""
+class Turns:
+    """The steps to come of the clients that have images: on which of them, under which noise."""
 
     def __init__(
         self,
         method: Method,
         task: Task,
         settings: LocalSettings,
-        states: Sequence[State],
-        data: Sequence[LabelledFeatures],
-        lr: float,
+        sizes: Sequence[int],
         generators: Sequence[torch.Generator],
     ) -> None:
-        self.method, self.task, self.settings, self.lr = method, task, settings, lr
-        self.device = task.device
-        # The client of every row: those without images do not train.
-        self.clients = [client for client, images in enumerate(data) if len(images)]
-        self.states = [states[client] for client in self.clients]
-        self.data = [data[client] for client in self.clients]
+        self.method, self.task, self.sizes = method, task, list(sizes)
+        # Which of all clients these are.
+        self.clients = [client for client, size in enumerate(sizes) if size]
         self.generators = [generators[client] for client in self.clients]
         self.orders = [
-            batches(len(images), settings, generator)
-            for images, generator in zip(self.data, self.generators, strict=True)
+            batches(sizes[client], settings, generator)
+            for client, generator in zip(self.clients, self.generators, strict=True)
         ]
-        self.taken = [0] * len(self.clients)  # steps
-        # Whether all clients take every step.
-        self.in_step = len({len(images) for images in self.data}) == 1
 
     def next_steps(self, by: Executor | None) -> list[Step]:
         """Return the next step of every client that is not through, those of equal size together.
@@ -122,6 +114,30 @@ class ClientBatch:
             generators = [self.generators[row] for row in rows]
             steps.append(Step(rows, index, Draws(self.method, self.task, size, generators, by)))
         return steps
+
+
+class ClientBatch:
+    """K clients in training: stacked parameters (K, ...), images padded to one length."""
+
+    def __init__(
+        self,
+        method: Method,
+        task: Task,
+        settings: LocalSettings,
+        states: Sequence[State],
+        data: Sequence[LabelledFeatures],
+        lr: float,
+        clients: Sequence[int],
+    ) -> None:
+        self.method, self.task, self.settings, self.lr = method, task, settings, lr
+        self.device = task.device
+        # The client of every row: those without images do not train.
+        self.clients = clients
+        self.states = [states[client] for client in clients]
+        self.data = [data[client] for client in clients]
+        self.taken = [0] * len(clients)  # steps
+        # Whether all clients take every step.
+        self.in_step = len({len(images) for images in self.data}) == 1
 
     def gather(self) -> None:
         """Stack what the clients hold."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from focoop.clip import LabelledFeatures
 from focoop.errors import MethodError
-from focoop.federation.batched_training import BatchedTrainer, on_host
+from focoop.federation.batched_training import BatchedTrainer, Begun, on_host
 from focoop.federation.client import check_loss, make_update, remembered
 from focoop.federation.parallel import train_each
 from focoop.federation.participation import Schedule, local_settings
@@ -79,6 +79,25 @@ class RoundSetup:
         It keeps its recorded steps between rounds.
         """
         return BatchedTrainer(self.method, self.task, self.schedule.local)
+
+    @cached_property
+    def begun(self) -> dict[tuple[int, tuple[int, ...]], Begun]:
+        """Return the trainings that were begun ahead, by their round and clients."""
+        return {}
+
+    def begin(self, round_index: int, clients: Sequence[int], sizes: Sequence[int]) -> None:
+        """Begin a coming round: its first noise is drawn while a GPU trains or a server works.
+
+        Args:
+            round_index: The round's number.
+            clients: Numbers of the clients that train first.
+            sizes: Number of images of each of them.
+        """
+        generators = [torch_generator(self.seed, "train", round_index, k) for k in clients]
+        begun = self.trainer.begin(sizes, generators)
+        if begun is not None:
+            self.begun.clear()  # whatever was begun and not gone on with
+            self.begun[round_index, tuple(clients)] = begun
 
     @property
     def batched(self) -> bool:
@@ -198,7 +217,8 @@ def client_round(
     generators = [torch_generator(setup.seed, "train", round_index, k) for k in clients]
     results: list[tuple[State, Tensor | float]]
     if setup.batched:
-        results = [*setup.trainer.train(states, data, local.lr, generators)]
+        begun = setup.begun.pop((round_index, tuple(clients)), None)
+        results = [*setup.trainer.train(states, data, local.lr, generators, begun)]
     else:
         results = [*train_each(method, states, data, task, local, generators)]
     client_results = []

@@ -20,7 +20,7 @@ from focoop.federation.rounds import (
 from focoop.federation.traffic import num_bytes, round_bytes
 from focoop.federation.updates.compression import Payload, rounded
 from focoop.federation.updates.secure_sum import num_words, sum_bytes
-from focoop.methods import ClientUpdate, Method, Params, Server, Task
+from focoop.methods import Method, Params, Server, Task
 
 
 class MemoryStore:
@@ -100,7 +100,10 @@ def simulate(
         began = time.perf_counter()
         participants = schedule.participants(len(clients), seed, round_index)
         turn = order(list(participants)) if order else participants
-        updates = _updates(setup, round_index, server.shared, turn, clients, store)
+        results = _results(setup, round_index, server.shared, turn, clients, store)
+        if setup.batched and not order and round_index < schedule.rounds:
+            _begin(setup, round_index + 1, clients)  # before the host waits for the device
+        updates = with_losses(results, local_settings(schedule, round_index).lr)
         up, down = traffic(schedule, server.shared, len(participants), len(task.classes))
         spent: dict[str, float] = {}
         if schedule.privacy is not None:
@@ -131,15 +134,25 @@ def simulate(
         )
 
 
-def _updates(
+def _begin(
+    setup: RoundSetup, round_index: int, clients: Sequence[Callable[[], LabelledFeatures]]
+) -> None:
+    """Begin the training of a coming round's first group, where that can be done beside a GPU."""
+    if setup.trainer.threads is not None:
+        turn = setup.schedule.participants(len(clients), setup.seed, round_index)
+        group = turn[: setup.schedule.together]
+        setup.begin(round_index, group, [len(clients[client]()) for client in group])
+
+
+def _results(
     setup: RoundSetup,
     round_index: int,
     shared: Params,
     turn: Sequence[int],
     clients: Sequence[Callable[[], LabelledFeatures]],
     store: PrivateStore,
-) -> list[ClientUpdate]:
-    """The updates of a round's participants as the server reads them, trained group by group."""
+) -> list[ClientResult]:
+    """What a round's participants have, as the server reads it, trained group by group."""
     schedule = setup.schedule
     size = schedule.together if setup.batched else group_size(setup.task)
     results: list[ClientResult] = []
@@ -150,7 +163,7 @@ def _updates(
             coins = setup.coins(round_index, result.update.client)
             arrived = schedule.payload.through(result.update.shared, shared, coins)
             results.append(replace(result, update=replace(result.update, shared=arrived)))
-    return with_losses(results, local_settings(schedule, round_index).lr)
+    return results
 
 
 def traffic(schedule: Schedule, shared: Params, clients: int, classes: int) -> tuple[int, int]:

@@ -213,7 +213,7 @@ def first_noise(
     def draw(count: int) -> torch.Tensor:
         return torch.randn(count, *row, generator=generator, dtype=dtype)
 
-    # In place: on prompts these are millions of numbers, and new memory takes as long as to draw.
+    # In place: on prompts these are millions of numbers.
     noise = {name: draw(count).mul_(config.sigma) for name, count in counts.items()}
     if config.ascent == "random":
         noise |= {f"{name}_direction": draw(count) for name, count in counts.items()}

@@ -13,6 +13,8 @@ from focoop.federation import batched_training
 from focoop.federation.batched_training import BatchedTrainer, Results, on_host
 from focoop.federation.client_batch import Draws
 from focoop.federation.cuda_graphs import CHANGES, SETTLED, Settling, branches, sent
+from focoop.federation.participation import Schedule
+from focoop.federation.rounds import RoundSetup, client_round
 from focoop.methods import create
 from focoop.methods.base import Method, Params, Task
 from focoop.seeds import torch_generator
@@ -128,3 +130,27 @@ def test_nothing_is_read_from_a_recorded_step_after_another(
             assert torch.equal(loss_a, loss_b)
             for name, value in {**a.shared, **a.private}.items():
                 assert torch.equal({**b.shared, **b.private}[name], value), name
+
+
+def test_a_training_begun_ahead_is_the_same_training() -> None:
+    """The first noise may be drawn long before: the clients' own numbers come in the same order."""
+    method, task = toy()
+    states, data = start_states(method, task, [3, 0, 2])
+    schedule = Schedule(2, 1.0, PLAIN, together=3)
+    setups = [RoundSetup(method, task, schedule, seed=0) for _ in range(2)]
+    shared, sizes, group = states[0].shared, [len(images) for images in data], range(3)
+    with ThreadPoolExecutor(2) as pool:
+        # As on a GPU; on a CPU nobody draws ahead, and `begin` keeps nothing.
+        setups[0].begin(1, group, sizes)
+        assert not setups[0].begun
+        setups[0].trainer.threads = pool
+        for promised in (sizes, [3, 0, 4]):  # the second time the images are others than promised
+            setups[0].begin(1, group, promised)
+            assert len(setups[0].begun) == 1
+            mine, other = (client_round(s, 1, shared, group, data, None) for s in setups)
+            assert not setups[0].begun
+            for one, two in zip(mine, other, strict=True):
+                assert one.loss is two.loss is None or torch.equal(one.loss, two.loss)  # type: ignore[arg-type]
+                for name, value in one.update.shared.items():
+                    assert torch.equal(value, two.update.shared[name]), name
+        setups[0].trainer.threads = None
