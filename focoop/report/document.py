@@ -100,14 +100,14 @@ def _setting(
 ) -> tuple[str, dict[str, Any]]:
     """The section of one setting, and the charts that its script draws."""
     any_run = next(iter(rows.values()))[0]
+    asked = {label: one for label, one in found.items() if not isinstance(one, str)}
     drawn = {
         "curves": drawings.learning_curves(rows),
         "clients": drawings.client_curves(rows),
         "frontier": drawings.frontier(rows),
         "server": drawings.server_curves(rows),
-        "detection": drawings.detection_charts(
-            {label: one for label, one in found.items() if not isinstance(one, str)}
-        ),
+        "histograms": drawings.histograms(asked),
+        "detection": drawings.detection_curves(asked),
     }
     failed = {label: reason for label, reason in found.items() if isinstance(reason, str)}
     plans = {label: sections.transport_plan(records[0]) for label, records in rows.items()}
@@ -119,7 +119,8 @@ def _setting(
         ("Own against other classes", _charts(anchor, "frontier", drawn)),
         ("OOD sets", sections.bars_table(rows, "ood")),
         ("Corrupted images", sections.bars_table(rows, "corrupted_by_type")),
-        ("Scores", _charts(anchor, "detection", drawn) + _unanswered(failed)),
+        ("Scores", _charts(anchor, "histograms", drawn) + _unanswered(failed)),
+        ("ROC and precision-recall, mean of clients", _charts(anchor, "detection", drawn)),
         ("Names near to learned prompts", sections.nearest(found)),
         ("What the server saw", _charts(anchor, "server", drawn) + sections.steady(rows)),
         (

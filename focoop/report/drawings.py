@@ -183,16 +183,28 @@ def _is_steady(told: Sequence[tuple[int, float]]) -> bool:
     return len({value for _, value in told}) == 1
 
 
-def detection_charts(found: Mapping[str, Detection]) -> list[Chart]:
-    """Return score histograms of every method, then ROC and precision-recall of every OOD set.
+def histograms(found: Mapping[str, Detection]) -> list[Chart]:
+    """Return the score histograms of every method.
 
     Args:
         found: Scores by method.
 
     Returns:
-        A histogram per method, and two charts per OOD set with a line per method.
+        A chart per method.
     """
-    charts = [_histogram(label, one) for label, one in found.items()]
+    return [_histogram(label, one) for label, one in found.items()]
+
+
+def detection_curves(found: Mapping[str, Detection]) -> list[Chart]:
+    """Return ROC and precision-recall curves of every OOD set.
+
+    Args:
+        found: Scores by method.
+
+    Returns:
+        Two charts per OOD set with a line per method.
+    """
+    charts = []
     sets = dict.fromkeys(name for one in found.values() for name in one.roc)
     grid = _short(100 * GRID)
     for name in sets:
@@ -205,8 +217,9 @@ def detection_charts(found: Mapping[str, Detection]) -> list[Chart]:
                 for label, one in found.items()
                 if name in (curves := getattr(one, kind))
             ]
-            title = f"{name}: {title}, mean of clients, %"
-            charts.append({"title": title, "x": axis, "methods": True, "lines": lines})
+            charts.append(
+                {"title": f"{name}: {title}, %", "x": axis, "methods": True, "lines": lines}
+            )
     return charts
 
 

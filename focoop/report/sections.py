@@ -31,9 +31,9 @@ def results_tables(rows: Rows, anchor: str) -> str:
         anchor: What links to the methods' runs begin with.
 
     Returns:
-        A table of accuracies, with means over the OOD sets where there are several, and one of the
-        OOD sets. The best of a column is bold, the second best underlined, and what a paired test
-        over seeds does not tell apart from the best has a ring.
+        A table of accuracies, with means over the OOD sets where there are several, and tables of
+        the OOD sets. The best of a column is bold, the second best underlined, and what a paired
+        test over seeds does not tell apart from the best has a ring.
     """
     values = {label: _by_seed(records) for label, records in rows.items()}
     names = list(
@@ -41,7 +41,9 @@ def results_tables(rows: Rows, anchor: str) -> str:
     )
     ood = [name for name in names if " " in name and not name.endswith(MEAN)]
     general = [name for name in names if name not in ood]
-    shown = [of for of in (general, ood) if of]
+    wide = len(tables.DETECTION) * tables.SETS_PER_TABLE
+    parts = [ood[start : start + wide] for start in range(0, len(ood), wide)]
+    shown = [of for of in (general, *parts) if of]
     return "".join(_results(values, of, anchor) for of in shown)
 
 

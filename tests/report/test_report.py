@@ -78,7 +78,7 @@ def test_charts_hold_the_numbers_of_the_run_folders(grid: Path, page: str) -> No
     ]
     assert line["y"] == pytest.approx(means, rel=1e-3)
     scores = run.scores("far", client=0)
-    histogram = next(c for c in drawn["detection"] if c["title"].startswith("focoop: scores"))
+    histogram = next(c for c in drawn["histograms"] if c["title"].startswith("focoop: scores"))
     assert sum(histogram["lines"][1]["y"][:-1]) == pytest.approx(100, rel=1e-2)  # four digits each
     assert histogram["mark"] == pytest.approx(run.clients[0]["threshold"], rel=1e-4)
     assert len(scores) == 16
