@@ -136,8 +136,8 @@ class Front:
             limits, strangers = self.limits, self.strangers.total()
             full = strangers >= limits.strangers or len(self.tasks) >= limits.connections
             if full or self.strangers[peer] >= limits.strangers_each:
-                sock.close()
                 self._tell(peer, "it opens too many connections")
+                sock.close()
                 continue
             self.strangers[peer] += 1
             task = self.loop.create_task(self._serve(sock, peer))
