@@ -1,15 +1,15 @@
-"""`focoop paper all` on a borrowed GPU machine that has torch alone, and what comes back of it.
+r"""`focoop paper all` on a borrowed GPU machine that has torch alone, and what comes back of it.
 
 Here, where the features and images are (about a minute; two folders that travel beside the tree):
 
     python tools/device_paper.py features SHARED runs/device
 
-There, in a copy of the tree with both folders in runs/device; where they do not fit beside the tree
-at once, send `runs/device/paper-1` with the command `true` first, then `runs/device/paper-2` with:
+There, in a copy of the tree with both folders in runs/device. With 64 MiB a call two calls carry
+them, while focoop/assets/demo/*.gz is moved away here (these runs do not read it):
 
-    python3 tools/device_paper.py run --out $OUT --runs /dev/shm/paper --minutes 8.5 --done DONE
-
-where DONE is docs/results/paper/cells.json.xz.
+    carry runs/device/paper-1:    true
+    carry runs/device/paper-2:    python3 tools/device_paper.py run --out $OUT --minutes 8.5 \
+        --runs /dev/shm/paper --done docs/results/paper/cells.json.xz
 
 This makes the damaged images of Tables 1, 13 and 14 (43 s on an H200), then the runs that
 `--done` lacks, what matters most first, and stops by itself after `--minutes`. With the 522 runs
@@ -19,7 +19,8 @@ packed runs and the reports are of all of them. It writes within 8 files of 16 M
 
     paper.json          the numbers of all items
     cells.json.xz       the last evaluation of every finished run, for `--done`
-    runs-1.tar.xz ...   finished runs of this machine without their models (about 10 KB each)
+    runs-1.tar.xz ...   finished runs of this machine without their models: 6 KB each with 10
+                        clients, 30 KB with 100, about 10 MiB for all 990
     report-T1.html      the report of Table 1's runs with histograms and curves of their scores
     report.html         the report of all runs
 

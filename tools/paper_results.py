@@ -131,15 +131,24 @@ def draw_all(tree: dict[str, Any], folder: Path) -> None:
     with rc_context({"svg.fonttype": "none", "font.family": "sans-serif"}):
         for numbers in numbers_of(tree):
             drawn += draw_numbers(numbers, choices)
-        for path in sorted(folder.glob("*.csv")):
-            title = f"{path.stem.replace('-', ' ').replace(' ', ': ', 1)} (mini)"
-            drawn += draw_map(title, read_similarity(path), path.with_suffix(""), ["svg"])
+            drawn += draw_maps(numbers.item, folder)
     for path in drawn:
         if DRAWN.fullmatch(path.stem):
             target = path.with_name(path.name.replace("=", ""))  # links need no escapes
             target.write_text(small(path.read_text(encoding="utf-8")), encoding="utf-8")
         if "=" in path.name or not DRAWN.fullmatch(path.stem):
             path.unlink()
+
+
+def draw_maps(item: Item, folder: Path) -> list[Path]:
+    """Draw the similarities of an item's parts that are kept as CSV."""
+    drawn: list[Path] = []
+    for part in item.parts:
+        path = folder / f"{item.name}-{re.sub(r'[^A-Za-z0-9=.]+', '-', part.name)}.csv"
+        if path.is_file():
+            title = f"{item.name}: {part.name} (mini)"
+            drawn += draw_map(title, read_similarity(path), path.with_suffix(""), ["svg"])
+    return drawn
 
 
 def small(svg: str) -> str:
