@@ -13,14 +13,14 @@ them, while focoop/assets/demo/*.gz is moved away here (these runs do not read i
 
 This makes the damaged images of Tables 1, 13 and 14 (43 s on an H200), then the runs that
 `--done` lacks, what matters most first, and stops by itself after `--minutes`. With the 522 runs
-that are committed 468 are left, about 500 s. Given again while the machine is warm, it goes on.
-Without `--done` all 990 runs are made, by the same command given twice or three times: then the
+that are committed 471 are left, about 500 s. Given again while the machine is warm, it goes on.
+Without `--done` all 993 runs are made, by the same command given twice or three times: then the
 packed runs and the reports are of all of them. It writes within 8 files of 16 MiB:
 
     paper.json          the numbers of all items
     cells.json.xz       the last evaluation of every finished run, for `--done`
     runs-1.tar.xz ...   finished runs of this machine without their models: 6 KB each with 10
-                        clients, 30 KB with 100, about 10 MiB for all 990
+                        clients, 30 KB with 100, about 10 MiB for all
     report-T1.html      the report of Table 1's runs with histograms and curves of their scores
     report.html         the report of all runs
 
