@@ -14,10 +14,9 @@ a name is loaded when it is first used. Names listed in `__all__` are the public
 promise between versions is said in docs/reference/python.md.
 """
 
-from typing import TYPE_CHECKING
-
 from focoop.lazy import lazy_names
 
+TYPE_CHECKING = False  # as in `typing`, whose import takes longer than all of this
 if TYPE_CHECKING:
     from focoop.api import (
         Reproduction,

@@ -9,9 +9,13 @@ MISSING = """focoop's command line needs typer and rich, which a plain install b
 
 def main() -> None:
     """Run the command line, or say what it lacks."""
-    from focoop.cli import interruption
+    try:
+        import focoop.cli.interruption as interruption  # `from focoop.cli` would look for its names
 
-    interruption.watch()  # before all that takes time
+        interruption.watch()  # before all that takes time
+    except KeyboardInterrupt:  # a moment too early for it
+        os.write(2, b"interrupted\n")
+        os._exit(130)
     from focoop.errors import MissingExtra
     from focoop.lazy import defer
     from focoop.processor import apply_remembered_limit

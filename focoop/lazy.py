@@ -1,17 +1,17 @@
-"""Import on first use: the names of a room, and packages that take long to load, such as torch."""
+"""Import on first use: the names of a room, and packages that take long to load, such as torch.
+
+Nothing is imported here that takes time: the command line comes by before it watches signals.
+"""
 
 from __future__ import annotations
 
 import sys
-from functools import cache
+from _thread import RLock, get_ident
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
-from threading import RLock, get_ident
 from types import ModuleType
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -30,16 +30,15 @@ def lazy_names(package: str, file: str) -> Callable[[str], Any]:
     Returns:
         A function for the module's `__getattr__`.
     """
-
-    @cache
-    def homes() -> dict[str, tuple[str, str]]:
-        with open(file, encoding="utf-8") as source:
-            return imports_for_type_checkers(source.read())
+    homes: dict[str, tuple[str, str]] = {}
 
     def get(name: str) -> Any:
-        if name.startswith("__") or name not in homes():
+        if not homes and not name.startswith("__"):
+            with open(file, encoding="utf-8") as source:
+                homes.update(imports_for_type_checkers(source.read()))
+        if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module, original = homes()[name]
+        module, original = homes[name]
         if module == package:  # a module of the room itself
             return import_module(f"{package}.{original}")
         return getattr(import_module(module), original)
@@ -78,6 +77,8 @@ def defer(package: str) -> None:
     Args:
         package: The name of an installed package.
     """
+    from importlib.util import find_spec
+
     if package in sys.modules:
         return
     spec = find_spec(package)
@@ -135,8 +136,11 @@ class _StandIn(ModuleType):
         return getattr(import_module(own), name)
 
 
-class _Finder(MetaPathFinder, Loader):
-    """Answers imports of a deferred package with stand-ins."""
+class _Finder:
+    """Answers imports of a deferred package with stand-ins.
+
+    A finder and a loader by its functions; the classes of both would take long to import.
+    """
 
     def __init__(self, deferral: _Deferral) -> None:
         self.deferral = deferral
@@ -146,7 +150,8 @@ class _Finder(MetaPathFinder, Loader):
         """Find the package and all its modules; everything else is for others to find."""
         if name.partition(".")[0] != self.deferral.package:
             return None
-        return ModuleSpec(name, self, origin=self.deferral.spec.origin, is_package=True)
+        origin = self.deferral.spec.origin
+        return ModuleSpec(name, self, origin=origin, is_package=True)  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Make a stand-in."""

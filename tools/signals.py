@@ -6,6 +6,9 @@ SIGINT, SIGTERM or SIGHUP arrives at a moment between focoop's first line (impor
 the middle of its work, the shorter the likelier. The command must say one line, end within ten
 seconds with the signal's exit code (0 where it serves until it is stopped), and leave no process.
 Whatever breaks this is printed; the exit code is then 1. Needs Linux's /proc.
+
+With `--early` signals arrive in the first fifth of a second of the process, also before focoop's
+first line. There Python itself answers a signal; these cases are counted apart.
 """
 
 import argparse
@@ -31,6 +34,7 @@ from tools.fuzz import Ground  # noqa: E402
 from tools.promises import Promise, write_promise  # noqa: E402
 
 LIMIT = 10.0  # seconds a command may take to end
+EARLY = 0.2  # seconds in which a process begins, on an idle machine
 SETUP_SECONDS = 4.0  # of the short run that prepares the folder, on an idle machine of two cores
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 MARK = "FOCOOP_SIGNAL_CASE"  # a variable by which all processes of a case are found
@@ -57,7 +61,11 @@ class Command:
 
 @dataclass(frozen=True)
 class Ending:
-    """What became of a command: `stopped`, `done` before the signal, or `broken` with a reason."""
+    """What became of a command.
+
+    `stopped`, `done` before the signal, ended by `python` before focoop's first line, or `broken`
+    with a reason.
+    """
 
     how: str
     seconds: float = 0.0
@@ -93,7 +101,13 @@ def wait_until_watching(process: Process) -> None:
 
 
 def stop(
-    command: Command, folder: Path, number: signal.Signals, delay: float, case: str = "0"
+    command: Command,
+    folder: Path,
+    number: signal.Signals,
+    delay: float,
+    case: str = "0",
+    *,
+    early: bool = False,
 ) -> Ending:
     """Start a command, send it a signal and look at what it leaves.
 
@@ -103,6 +117,7 @@ def stop(
         number: The signal.
         delay: Seconds between focoop's first line and the signal.
         case: Something that no other case has.
+        early: Count them from the start of the process.
 
     Returns:
         What became of it.
@@ -110,7 +125,8 @@ def stop(
     mark = f"{os.getpid()}-{case}"
     process = start([word.replace("{n}", case) for word in command.words], folder, mark)
     try:
-        wait_until_watching(process)
+        if not early:
+            wait_until_watching(process)
         with suppress(subprocess.TimeoutExpired):
             process.wait(delay)
         if process.poll() is not None:
@@ -121,6 +137,8 @@ def stop(
         began = time.monotonic()
         output, errors = process.communicate(timeout=60)
         seconds = time.monotonic() - began
+        if early and _by_python(number, process.returncode, output, errors):
+            return Ending("python", seconds)
         problem = fault(command, number, process.returncode, seconds, output, errors)
         left = processes(mark)
         problem = problem or (f"left {left}" if left else "")
@@ -133,6 +151,15 @@ def stop(
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.wait(60)
+
+
+def _by_python(number: signal.Signals, code: int, output: str, errors: str) -> bool:
+    """Whether Python itself has ended the command: at once, or with the lines of Ctrl-C."""
+    if code == -number and not output + errors:
+        return True
+    lines = errors.strip().splitlines()
+    ctrl_c = number == signal.SIGINT and code in (-number, 1)
+    return ctrl_c and bool(lines) and lines[-1] == "KeyboardInterrupt"
 
 
 def fault(
@@ -252,7 +279,9 @@ def partner(name: str, every: dict[str, Command], folder: Path) -> Iterator[None
         process.wait(60)
 
 
-def attack(folder: Path, cases: int, seed: int, only: Sequence[str] = ()) -> Iterator[Ending]:
+def attack(
+    folder: Path, cases: int, seed: int, only: Sequence[str] = (), *, early: bool = False
+) -> Iterator[Ending]:
     """Stop commands at random moments, each as often as the others.
 
     Args:
@@ -260,6 +289,7 @@ def attack(folder: Path, cases: int, seed: int, only: Sequence[str] = ()) -> Ite
         cases: How many signals.
         seed: Seed of signals and moments.
         only: Names of commands; empty: all.
+        early: Signals come while the process begins.
 
     Yields:
         What became of each.
@@ -272,8 +302,10 @@ def attack(folder: Path, cases: int, seed: int, only: Sequence[str] = ()) -> Ite
         share = cases // len(names) + (place < cases % len(names))
         with partner(name, every, folder):
             for _ in range(share):
-                delay = slowness * every[name].longest * draw.random() ** 2
-                yield stop(every[name], folder, draw.choice(list(CODES)), delay, str(number))
+                longest = EARLY if early else every[name].longest
+                delay = slowness * longest * draw.random() ** (1 if early else 2)
+                kind = draw.choice(list(CODES))
+                yield stop(every[name], folder, kind, delay, str(number), early=early)
                 number += 1
 
 
@@ -283,11 +315,13 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=90)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", default=[], choices=NAMES, help="these commands")
+    parser.add_argument("--early", action="store_true", help="while the process begins")
     parser.add_argument("--docs", type=Path, help="write the counts into this page")
     given = parser.parse_args()
     counts, longest = Counter[str](), 0.0
     with tempfile.TemporaryDirectory() as folder:
-        for ending in attack(Path(folder), given.cases, given.seed, given.only):
+        endings = attack(Path(folder), given.cases, given.seed, given.only, early=given.early)
+        for ending in endings:
             counts[ending.how] += 1
             longest = max(longest, ending.seconds)
             if ending.how == "broken":
@@ -298,12 +332,16 @@ def main() -> int:
     if given.docs:
         happened = f"{counts['stopped']:,} ended, the slowest after {longest:.1f} s; "
         happened += f"{counts['done']:,} were done before"
+        if given.early:
+            happened += f"; {counts['python']:,} were ended by Python before focoop's first line"
         only = "".join(f" '{name}'" if " " in name else f" {name}" for name in given.only)
-        only = f" --only{only}" if only else ""
+        only = (f" --only{only}" if only else "") + (" --early" if given.early else "")
+        moments = f"in the first {EARLY} s" if given.early else "at random moments"
         row = Promise(
-            f"A signal ends {', '.join(given.only) or 'a command'}: one line, the right exit code, "
+            f"A signal {'that early ' if given.early else ''}"
+            f"ends {', '.join(given.only) or 'a command'}: one line, the right exit code, "
             "no process left, within 10 s",
-            f"SIGINT, SIGTERM, SIGHUP at random moments of {', '.join(given.only or NAMES)}",
+            f"SIGINT, SIGTERM, SIGHUP {moments} of {', '.join(given.only or NAMES)}",
             counts.total(),
             happened,
             counts["broken"],

@@ -5,10 +5,9 @@ Results go to standard output, messages to standard error. Exit codes: `failure.
 May import: every room.
 """
 
-from typing import TYPE_CHECKING
-
 from focoop.lazy import lazy_names
 
+TYPE_CHECKING = False  # `typing` is not imported before signals are watched
 if TYPE_CHECKING:
     from focoop.cli import interruption
     from focoop.cli.commands import app, main

@@ -1,19 +1,25 @@
 """Signals that stop a command: one line, the right exit code, no process left, within seconds.
 
-`watch` is called before anything else is imported. While a command computes (`computing`), a signal
-raises `Stopped`, a `KeyboardInterrupt`, so that run folders are closed and worker processes end.
-Before and after that there is nothing to close, and the process ends on the spot. A command that
-does not end by itself, because a library swallowed the exception or computes for long without
+`watch` is called before anything else is imported, so that this file imports nothing that takes
+time; before that Python itself answers, in its own words. While a command computes (`computing`), a
+signal raises `Stopped`, a `KeyboardInterrupt`, so that run folders are closed and worker processes
+end. Before and after that there is nothing to close, and the process ends on the spot. A command
+that does not end by itself, because a library swallowed the exception or computes for long without
 looking, is ended by a thread.
 """
 
-import contextlib
+from __future__ import annotations
+
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from types import FrameType
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+    from types import FrameType
+    from typing import Any
 
 SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -53,13 +59,18 @@ def watch() -> None:
     sys.unraisablehook = unraisable
 
 
-@contextlib.contextmanager
-def computing() -> Iterator[None]:
+def computing() -> AbstractContextManager[None]:
     """Let signals raise `Stopped` inside, so that what is open can be closed.
 
-    Yields:
-        Nothing.
+    Returns:
+        The context.
     """
+    from contextlib import contextmanager
+
+    return contextmanager(_computing)()
+
+
+def _computing() -> Iterator[None]:
     if signal.getsignal(signal.SIGTERM) is not _arrived:  # not started as a command
         yield
         return
@@ -117,16 +128,20 @@ def leave(signum: int) -> None:
     Args:
         signum: The signal that asked for it.
     """
-    module = sys.modules.get("multiprocessing.process")
-    for child in module.active_children() if module is not None else ():
-        with contextlib.suppress(Exception):
+    module = sys.modules.get("multiprocessing.process")  # perhaps only half of it is loaded
+    children = getattr(module, "active_children", tuple)
+    for child in children():
+        try:
             child.kill()
+        except Exception:  # it has ended
+            continue
     text = line(signum)
     _state["announced"] = True
-    with contextlib.suppress(OSError):
+    try:
         if text:
             os.write(2, f"{text}\n".encode())
-    os._exit(128 + signum)
+    finally:
+        os._exit(128 + signum)
 
 
 def _guard() -> None:

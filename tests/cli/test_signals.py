@@ -17,6 +17,39 @@ def test_a_signal_at_the_first_moment(number: signal.Signals, tmp_path: Path) ->
     assert ending.how == "stopped", ending.report
 
 
+FIRST_LINE = """
+import signal, sys
+before = set(sys.modules)
+def watched(number, handler):
+    print(*(set(sys.modules) - before))
+    raise SystemExit
+signal.signal = watched
+from focoop.__main__ import main
+main()
+"""
+
+
+def test_little_is_imported_before_signals_are_watched() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_LINE], capture_output=True, text=True, timeout=60
+    )
+    imported = set(done.stdout.split())
+    assert "focoop.cli.interruption" in imported, done.stderr
+    # Ctrl-C before the first line shows Python's own traceback: typing alone would take longer than
+    # all of these.
+    assert imported.isdisjoint({"typing", "contextlib", "re", "threading", "importlib.abc"})
+    assert len([name for name in imported if not name.startswith("_")]) < 20
+
+
+def test_who_ended_a_command_while_it_began() -> None:
+    ctrl_c, term = signal.SIGINT, signal.SIGTERM
+    assert signals._by_python(ctrl_c, -2, "", "Traceback ...\nKeyboardInterrupt\n")
+    assert signals._by_python(term, -15, "", "")
+    assert not signals._by_python(term, 143, "", "stopped by SIGTERM\n")
+    assert not signals._by_python(ctrl_c, 130, "", "interrupted\n")
+    assert not signals._by_python(ctrl_c, 1, "", "Traceback ...\nValueError\n")
+
+
 @pytest.mark.parametrize(
     ("code", "seconds", "output", "problem"),
     [
