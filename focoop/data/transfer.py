@@ -131,21 +131,31 @@ class Transfer:
                 headers["If-Range"] = self.tag.read_text("utf-8")
         request = urllib.request.Request(self.url, headers=headers)
         with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+            whole = 0
             if answer.status == 206:
-                sent = re.match(r"bytes (\d+)-\d+/", answer.headers.get("Content-Range", ""))
-                if have and sent is not None and int(sent[1]) != have:
-                    return False
+                sent = re.match(
+                    r"bytes (\d+)-\d+/(\d+|\*)$", answer.headers.get("Content-Range", "")
+                )
+                if sent is None or int(sent[1]) != have:
+                    return self._other_bytes(have)
+                whole = int(sent[2]) if sent[2] != "*" else 0
             else:
                 have = 0
-            self._receive(answer, have)
+            self._receive(answer, have, whole)
         return True
 
-    def _receive(self, answer: Any, have: int) -> None:
-        """Append what the server sends from byte `have` on."""
+    def _other_bytes(self, asked: int) -> bool:
+        """Nothing is kept of an answer that does not begin at the byte that was asked for."""
+        if not asked:
+            raise OSError("the server sent a part of the file and was asked for all of it")
+        return False
+
+    def _receive(self, answer: Any, have: int, whole: int = 0) -> None:
+        """Append what the server sends from byte `have` on; `whole`: bytes of the file."""
         if "text/html" in answer.headers.get("Content-Type", ""):
             raise ValueError("the server sent a web page in place of the file")
         length = int(answer.headers.get("Content-Length") or 0)
-        self.total = have + length if length else 0
+        self.total = whole or (have + length if length else 0)
         self._refuse_large(self.total)
         if etag := answer.headers.get("ETag"):
             self.tag.write_text(etag, "utf-8")

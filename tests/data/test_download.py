@@ -64,6 +64,9 @@ class Answers(BaseHTTPRequestHandler):
         self.send_header("Content-Type", self.server.kind)
         self.send_header("ETag", self.server.etag)
         self.send_header("Content-Length", str(len(content) - first))
+        if first:
+            last = len(content) - 1
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
         self.end_headers()
         sent = content[first:]
         self.wfile.write(sent[: self.server.cut] if self.server.cut else sent)
@@ -401,16 +404,37 @@ def test_a_stale_part_under_a_checksum_is_fetched_again_at_once(
     assert (tmp_path / "x.bin").read_bytes() == CONTENT
 
 
-def test_a_wrong_range_is_not_glued_to_the_part(tmp_path: Path) -> None:
+def partial_answer(content: bytes, *headers: str) -> bytes:
+    length = f"Content-Length: {len(content)}"
+    return answer(content, length, *headers, status="206 Partial Content")
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [["Content-Range: bytes 0-5/6"], ["Content-Range: bytes 3 to 5"], []],
+    ids=["another", "no range", "none"],
+)
+def test_a_wrong_range_is_not_glued_to_the_part(ranges: list[str], tmp_path: Path) -> None:
     (tmp_path / "x.bin.part").write_bytes(b"abc")
     (tmp_path / "x.bin.tag").write_text('"one"')
-    wrong = answer(
-        b"abcdef", "Content-Range: bytes 0-5/6", "Content-Length: 6", status="206 Partial Content"
-    )
-    server = Raw(wrong, answer(b"abcdef", "Content-Length: 6"))
+    server = Raw(partial_answer(b"xyz", *ranges), answer(b"abcdef", "Content-Length: 6"))
     download(server.url, tmp_path / "x.bin")
     assert (tmp_path / "x.bin").read_bytes() == b"abcdef"
     assert "Range: bytes=3-" in server.asked[0] and "Range" not in server.asked[1]
+
+
+def test_a_part_of_the_file_is_not_taken_for_all_of_it(tmp_path: Path) -> None:
+    unasked = Raw(partial_answer(b"def", "Content-Range: bytes 3-5/6"))
+    with pytest.raises(DataError, match="sent a part of the file"):
+        download(unasked.url, tmp_path / "x.bin")
+    (tmp_path / "x.bin.part").write_bytes(b"abc")
+    (tmp_path / "x.bin.tag").write_text('"one"')
+    short = Raw(partial_answer(b"de", "Content-Range: bytes 3-4/6", 'ETag: "one"'))
+    with pytest.raises(DataError, match="after 5 of 6 bytes"):
+        download(short.url, tmp_path / "x.bin")
+    rest = Raw(partial_answer(b"f", "Content-Range: bytes 5-5/6", 'ETag: "one"'))
+    download(rest.url, tmp_path / "x.bin")
+    assert (tmp_path / "x.bin").read_bytes() == b"abcdef"
 
 
 def test_a_cut_split_file_is_fetched_again(
