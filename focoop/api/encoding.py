@@ -5,6 +5,7 @@ from pathlib import Path
 
 from focoop.api.settings import Overrides, Settings, configure
 from focoop.clip import Backbone, load_backbone
+from focoop.data import refuse_incomplete_of
 from focoop.experiments import PartitionView, describe_partition
 from focoop.features import FeatureSet, open_features
 
@@ -19,6 +20,7 @@ def encode(
     root: str | Path | None = None,
     strict: bool = False,
     drop_classes: Sequence[str] = (),
+    incomplete: bool = False,
 ) -> FeatureSet:
     """Encode images once with a frozen backbone; later calls read the cache.
 
@@ -33,14 +35,17 @@ def encode(
         root: The folder of public datasets.
         strict: Refuse images that cannot be read; else they are left out with a warning.
         drop_classes: Classes to leave out.
+        incomplete: Take a public dataset that lacks images as it is.
 
     Returns:
         The features: `pooled` (N, D), `patches` (N, P, D) or None, `labels` (N,), `classes`.
 
     Raises:
-        DataError: The images are missing or cannot be read.
+        DataError: The images are missing, not all there, or cannot be read.
         BackboneError: The backbone's weights are missing or damaged.
     """
+    if not incomplete:
+        refuse_incomplete_of([images], root)
     model = load_backbone(backbone, device=device) if isinstance(backbone, str) else backbone
     return open_features(
         images,

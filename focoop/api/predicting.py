@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from focoop.clip import LabelledFeatures
+from focoop.data import refuse_incomplete_of
 from focoop.errors import ConfigError, DataError, RunError
 from focoop.experiments import open_state
 from focoop.features import FeatureSet, open_features
@@ -239,6 +240,7 @@ def export(
 def _given(model: Model, client: int | None, images: str | FeatureSet) -> Owned:
     """Labelled images of a client, by the model's classes."""
     if isinstance(images, str):
+        refuse_incomplete_of([dataset_of(images)])
         images = open_features(
             dataset_of(images),
             "all",

@@ -263,14 +263,14 @@ def features(
 ) -> None:
     """Encode images once with a frozen backbone; later runs read the cache."""
     from focoop.clip import load_backbone
-    from focoop.data import ready_features, refuse_incomplete
+    from focoop.data import refuse_incomplete_of
     from focoop.features import load_split, open_features, write_ready
 
     if patch_kind not in (None, *PATCH_KINDS):
         raise ConfigError(f"--patch-kind {patch_kind} is none of {', '.join(PATCH_KINDS)}")
     patches = patches or patch_kind is not None
-    for name in [] if incomplete else ready_features.from_images([dataset]):
-        refuse_incomplete(name, root)
+    if not incomplete:
+        refuse_incomplete_of([dataset], root)
     model = load_backbone(backbone, weights=weights, device=device)
     rows = []
     for spec, suffix in _variants(dataset, corruption):

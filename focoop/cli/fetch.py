@@ -50,7 +50,7 @@ def fetch(
 ) -> None:
     """Download public datasets: resumed where a download broke off, checked, then unpacked."""
     from focoop.data import fetch as get
-    from focoop.data import lookup
+    from focoop.data import lookup, refuse_incomplete
 
     console = messages()
     for name in names:
@@ -59,6 +59,7 @@ def fetch(
         console.print(f"licence: {dataset.licence}", markup=False)
         with download_progress(console) as progress:
             base = get(name, root, progress)
+        refuse_incomplete(name, root)  # what was there before may lack images
         out().print(f"{name}: {base}", markup=False, soft_wrap=True)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from focoop.data.check_report import Report, Row, inspect
     from focoop.data.class_names import plain
     from focoop.data.client_folders import clients_of
-    from focoop.data.completeness import on_disk, refuse_incomplete
+    from focoop.data.completeness import on_disk, refuse_incomplete, refuse_incomplete_of
     from focoop.data.content_hash import data_hash
     from focoop.data.corruptions.apply import CORRUPTIONS, SEVERITIES, check
     from focoop.data.dataset import Dataset
@@ -75,6 +75,7 @@ __all__ = [
     "read_rgb",
     "ready_features",
     "refuse_incomplete",
+    "refuse_incomplete_of",
     "registry",
     "rendered",
     "rgb_from_bytes",

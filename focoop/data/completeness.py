@@ -1,18 +1,20 @@
 """Compare public datasets on disk with their official numbers of images and classes."""
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from focoop.data.dataset import Dataset
 from focoop.data.listing import Listing
+from focoop.data.ready_features import from_images
 from focoop.data.registry import data_root, lookup
 from focoop.errors import DataError
 
 HERE, INCOMPLETE, OTHER, MISSING = "here", "incomplete", "other", "missing"
 ALLOW = (
     "to use it as it is, set data.incomplete to true (--set data.incomplete=true; --incomplete of "
-    "focoop features)"
+    "focoop features; incomplete=True of focoop.encode)"
 )
 
 
@@ -24,7 +26,8 @@ class OnDisk:
         state: `here`; `incomplete`, where images or classes lack; `other`, where there are more
             than there should be; `missing`.
         images: images that are there.
-        official: images there should be; 0 where no number is published.
+        official: images there should be: the published number, else those that the dataset's own
+            lists name; 0 where nobody says.
         why: what lacks beside images, in words.
     """
 
@@ -64,6 +67,7 @@ def on_disk(name: str, root: str | Path | None = None) -> OnDisk:
             return OnDisk(INCOMPLETE, 0, official, str(error))
         return _authors_split(dataset, base, str(error))
     images = present(listing)
+    official = official or sum(map(len, listing.splits.values()))
     classes = len(listing.classes)
     if dataset.classes and classes != dataset.classes:
         why = f"{classes} of {dataset.classes} classes"
@@ -117,6 +121,17 @@ def refuse_incomplete(name: str, root: str | Path | None = None) -> None:
         f"{dataset.title} in {dataset.find(data_root(root))} is {found}: remove it and get it "
         f"again ({again}); {ALLOW}"
     )
+
+
+def refuse_incomplete_of(specs: Iterable[str], root: str | Path | None = None) -> None:
+    """Refuse public datasets whose images are opened and do not have their official numbers.
+
+    Args:
+        specs: Dataset names as settings write them; those of other kinds are passed over.
+        root: The folder of public datasets; None: the default one.
+    """
+    for name in from_images(specs):
+        refuse_incomplete(name, root)
 
 
 def _corrupted(dataset: Dataset, base: Path, official: int) -> OnDisk:

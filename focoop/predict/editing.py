@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from focoop.data import refuse_incomplete_of
 from focoop.errors import ConfigError, MethodError
 from focoop.features import FeatureSet, open_features
 from focoop.methods import PRIOR, Text, log_prior, text_map
@@ -196,6 +197,7 @@ def add_client(
 
 def _open(model: Model, images: str | FeatureSet) -> FeatureSet:
     if isinstance(images, str):
+        refuse_incomplete_of([dataset_of(images)])
         images = open_features(dataset_of(images), "all", model.backbone)
     return images.with_classes(model.classes)
 

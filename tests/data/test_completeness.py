@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import focoop
 from focoop.cli.doctor import run_checks
 from focoop.config import load
 from focoop.data import completeness, registry
 from focoop.data.dataset import Dataset
+from focoop.data.datasets import domainnet, domainnet10
 from focoop.data.listing import flat
 from focoop.errors import DataError
 from focoop.scenario import require_data
@@ -55,6 +57,11 @@ def test_one_image_is_not_ten_thousand(root: Path) -> None:
     noted = run_checks.run_dataset("inaturalist", load(None, ["data.incomplete=true"]))
     assert noted.state == "note" and "incomplete 1 of 10,000" in noted.found
     assert call("features", "inaturalist", "--incomplete").exit_code == 0
+    fetched = call("data", "fetch", "inaturalist")  # the folder is there: nothing is fetched
+    assert fetched.exit_code == 3 and "incomplete 1 of 10,000" in " ".join(fetched.stderr.split())
+    with pytest.raises(DataError, match="incomplete 1 of 10,000"):
+        focoop.encode("inaturalist", split="test")
+    assert len(focoop.encode("inaturalist", split="test", incomplete=True)) == 1
 
 
 def test_a_run_may_ask_for_what_is_there(root: Path, tmp_path: Path) -> None:
@@ -65,6 +72,20 @@ def test_a_run_may_ask_for_what_is_there(root: Path, tmp_path: Path) -> None:
     require_data(
         load(tmp_path / "toy" / "toy.toml", ['data.ood=["inaturalist"]', "data.incomplete=true"])
     )
+
+
+def test_sets_that_are_parts_of_others_are_counted_too(root: Path) -> None:
+    one_image(root / "caltech-101" / "101_ObjectCategories" / "accordion")
+    assert str(completeness.on_disk("caltech101_objects", root)) == "incomplete 1 of 3,403"
+    base = root / "domainnet"
+    one_image(base / "real" / "zebra")
+    for domain in domainnet.DOMAINS:
+        (base / domain).mkdir(exist_ok=True)
+        for split in ("train", "test"):
+            lines = [f"{domain}/{name}/a.jpg 0" for name in domainnet10.CLASSES]
+            (base / f"{domain}_{split}.txt").write_text("\n".join(lines))
+    # The lists name ten images of each of six domains twice; one of these is there.
+    assert str(completeness.on_disk("domainnet10", root)) == "incomplete 2 of 120"
 
 
 def test_lists_that_name_absent_files_do_not_count(root: Path) -> None:

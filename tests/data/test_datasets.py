@@ -18,7 +18,7 @@ from tests.data.trees import plant, write
 # DTD, Caltech-101, Flowers and Pets (the paper's table of datasets has the same train and test).
 OFFICIAL = {
     "caltech101": (100, {"train": 4128, "val": 1649, "test": 2465}),
-    "caltech101_objects": (0, {}),
+    "caltech101_objects": (0, {"test": 3403}),
     "cifar10": (10, {"train": 50000, "test": 10000}),
     "cifar100": (100, {"train": 50000, "test": 10000}),
     "cifar100_c": (100, {"test": 10000}),
