@@ -60,6 +60,24 @@ def tensor_sum(name: str, tensor: "Tensor") -> str:
     return checksum(name, f"{tensor.dtype} {tuple(tensor.shape)}", flat.numpy().data)
 
 
+def parse_json(text: str | bytes) -> Any:
+    """Read JSON that may be damaged.
+
+    Args:
+        text: The text.
+
+    Returns:
+        Its value.
+
+    Raises:
+        ValueError: It is no JSON, or its brackets are nested too deeply to be read.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return a JSON table with a checksum of all its other entries under the key `sum`.
 
@@ -73,16 +91,16 @@ def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
     return {**plain, SUM: checksum(json.dumps(plain, sort_keys=True))}
 
 
-def is_intact(content: Mapping[str, Any]) -> bool:
+def is_intact(content: Any) -> bool:
     """Say whether a table that `sealed` made is as it was written.
 
     Args:
         content: The table as it was read.
 
     Returns:
-        Whether its checksum agrees; False where it has none.
+        Whether its checksum agrees; False where it has none, or is no table.
     """
-    return SUM in content and sealed(content)[SUM] == content[SUM]
+    return isinstance(content, dict) and SUM in content and sealed(content)[SUM] == content[SUM]
 
 
 def cache_folder(given: Path | None = None, name: str = "") -> Path:

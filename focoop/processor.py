@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from focoop.caching import SUM, cache_folder, is_intact, sealed, write_whole
+from focoop.caching import SUM, cache_folder, is_intact, parse_json, sealed, write_whole
 from focoop.errors import ConfigError
 
 # oneDNN, torch's library of matrix products, reads its largest instruction set from here.
@@ -87,7 +87,7 @@ def bfloat16_on_cpu() -> Bfloat16:
 def remembered() -> Bfloat16 | None:
     """Return what an earlier process found out on this machine, or None."""
     try:
-        kept = json.loads(_file().read_text("utf-8"))
+        kept = parse_json(_file().read_text("utf-8"))
         if not is_intact(kept):  # then the products are tried again
             return None
         return Bfloat16(**{key: value for key, value in kept.items() if key != SUM})

@@ -20,7 +20,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from focoop import __version__
-from focoop.caching import cache_folder, checksum, tensor_sum, write_whole
+from focoop.caching import cache_folder, checksum, parse_json, tensor_sum, write_whole
 from focoop.clip import load_backbone
 from focoop.clip.base import Backbone, ImageFeatures
 from focoop.clip.text.tower import TextShape, TextTower
@@ -121,7 +121,7 @@ def load_light(
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             if (file.metadata() or {})["sum"] != _sum(path, told, tensors):
                 raise ValueError("its checksum differs")
-        description = json.loads(told)
+        description = parse_json(told)
         return LightBackbone(description, tensors, weights, device)
     except FileNotFoundError:
         pass

@@ -5,13 +5,13 @@ open_clip stacks them, and its projections are linear layers, (D, width), where 
 matrices, (width, D).
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from focoop.caching import parse_json
 from focoop.errors import BackboneError
 
 MARK = "text_model.embeddings.token_embedding.weight"  # only files of `transformers` have it
@@ -95,7 +95,7 @@ def check_activation(path: Path, quick_gelu: bool, name: str) -> None:
         BackboneError: The record names another activation.
     """
     try:
-        record = json.loads(path.with_name("config.json").read_text("utf-8"))
+        record = parse_json(path.with_name("config.json").read_text("utf-8"))
         texts, pictures = (record[key] for key in ("text_config", "vision_config"))
         trained = {part.get("hidden_act", "quick_gelu") for part in (texts, pictures)}
     except (OSError, ValueError, KeyError, AttributeError, TypeError):

@@ -1,6 +1,5 @@
 """Say what a weight file is before it is read: whose it is, for which model, or no weights."""
 
-import json
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
+from focoop.caching import parse_json
 from focoop.errors import BackboneError
 
 # Names of weight files in a folder of the hub, the preferred first.
@@ -79,7 +79,7 @@ def _in_folder(folder: Path) -> Path:
 def _no_weights(path: Path) -> BackboneError:
     """The error about a text file in the place of weights."""
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = parse_json(path.read_text("utf-8"))
         shards = sorted(set(content["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return BackboneError(f"{path} is a text and holds no weights: {CHECK}")

@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from focoop.caching import cache_folder, is_intact, sealed, write_whole
+from focoop.caching import cache_folder, is_intact, parse_json, sealed, write_whole
 from focoop.data.decoding import plain_reason
 from focoop.data.formats import NotAFile
 from focoop.data.image_set import ImageSet
@@ -106,7 +106,7 @@ def _content(root: Path, file: str, known: list[Any] | None) -> list[Any]:
 def _read_memo(path: Path) -> dict[str, list[Any]]:
     """The remembered hashes; none when there is no sound file."""
     try:
-        memo = json.loads(path.read_text("utf-8"))
+        memo = parse_json(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
     sound = isinstance(memo, dict) and is_intact(memo)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from focoop.caching import SUM, is_intact, sealed, write_whole
+from focoop.caching import SUM, is_intact, parse_json, sealed, write_whole
 from focoop.data.dataset import Dataset, Download
 from focoop.data.registry import data_root, lookup
 from focoop.data.transfer import Differs, Progress, compared, cut, download
@@ -139,7 +139,7 @@ def _here(entry: Download, dataset: Dataset, where: Path) -> bool:
 def _read(record: Path) -> dict[str, dict[str, Any]]:
     """What was fetched before, by address; records of an earlier focoop have no checksum."""
     try:
-        content = json.loads(record.read_text("utf-8"))
+        content = parse_json(record.read_text("utf-8"))
         if SUM in content and not is_intact(content):
             raise ValueError("its checksum differs")
         return {file["url"]: file for file in content["files"]}

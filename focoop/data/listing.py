@@ -1,11 +1,11 @@
 """Lists of images per split, as official files and CoOp's `split_zhou_*.json` give them."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from focoop.caching import parse_json
 from focoop.data.formats import SUFFIXES
 from focoop.data.image_set import ImageSet, Joined, Store
 from focoop.errors import DataError
@@ -172,7 +172,7 @@ def read_json(path: Path) -> Any:
         DataError: The file is missing or damaged.
     """
     try:
-        return json.loads(path.read_text("utf-8"))
+        return parse_json(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {path} ({error}): get it again") from error
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from focoop.assets import asset
+from focoop.caching import parse_json
 from focoop.data.class_names import plain
 from focoop.data.dataset import Dataset
 from focoop.data.dataset_spec import NAMED, Source, expand
@@ -216,7 +217,7 @@ def _check(spec: str, source: Source, ready: Ready, backbone: str | None) -> Non
             f"so that the images of {source.name} are encoded"
         )
     try:
-        classes = [str(name) for name in json.loads(metadata["classes"])]
+        classes = [str(name) for name in parse_json(metadata["classes"])]
     except (KeyError, ValueError, TypeError) as error:
         raise DataError(
             f"{ready.path} is no feature file: it has no list of classes; make it again (focoop "
@@ -283,7 +284,7 @@ def header(path: Path) -> dict[str, str]:
         if path.suffix == ".gz":
             with gzip.open(path) as file:
                 size = int.from_bytes(file.read(8), "little")
-                return dict(json.loads(file.read(size)).get("__metadata__", {}))
+                return dict(parse_json(file.read(size)).get("__metadata__", {}))
         with safe_open(path, "pt") as stored:
             return dict(stored.metadata() or {})
     except (OSError, EOFError, ValueError, zlib.error, SafetensorError) as error:

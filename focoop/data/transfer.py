@@ -1,7 +1,6 @@
 """Receive one file: resumed where it broke off, compared with its checksum, put in place whole."""
 
 import hashlib
-import json
 import os
 import re
 import urllib.error
@@ -12,6 +11,7 @@ from http.client import BadStatusLine, HTTPException, IncompleteRead
 from pathlib import Path
 from typing import Any
 
+from focoop.caching import parse_json
 from focoop.errors import DataError
 
 CHUNK = 1 << 20
@@ -221,8 +221,8 @@ def cut(path: Path, name: str) -> str:
     if not name.endswith(".json"):
         return ""
     try:
-        json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError):
+        parse_json(path.read_text("utf-8"))
+    except ValueError:
         return "cut off or no JSON"
     return ""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from focoop.caching import cache_folder, is_intact, sealed, write_whole
+from focoop.caching import cache_folder, is_intact, parse_json, sealed, write_whole
 from focoop.data.decoding import UnreadableImageError, decode
 from focoop.data.depth import Whites, whites_of
 from focoop.data.image_set import ImageSet
@@ -233,7 +233,7 @@ def _stamp(path: Path) -> list[int]:
 
 def _remembered(path: Path) -> dict[str, list[Any]]:
     try:
-        known = json.loads(path.read_text("utf-8"))
+        known = parse_json(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
     return dict(known["files"]) if isinstance(known, dict) and is_intact(known) else {}

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from focoop.caching import is_intact, sealed
+from focoop.caching import is_intact, parse_json, sealed
 from focoop.config import RunConfig
 from focoop.experiments.evaluation import OpenedRun, open_state
 from focoop.federation import PriorChoice, evaluate_choices
@@ -63,7 +63,7 @@ def read_answers(folder: RunFolder, points: Sequence[Point]) -> list[dict[str, A
     """
     path = folder.path / ANSWERS
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError):

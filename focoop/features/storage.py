@@ -24,7 +24,7 @@ from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
 from focoop import caching
-from focoop.caching import checksum, tensor_sum, write_whole
+from focoop.caching import checksum, parse_json, tensor_sum, write_whole
 from focoop.errors import DataError
 from focoop.features.feature_set import FeatureSet
 
@@ -126,7 +126,7 @@ def read_file(path: Path, *, with_patches: bool = True) -> tuple[dict[str, Tenso
     try:
         if path.suffix == ".gz":
             raw = gzip.decompress(path.read_bytes())
-            header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+            header = parse_json(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
             tensors, metadata = parse_tensors(raw), dict(header.get("__metadata__", {}))
         else:
             with safe_open(path, "pt") as stored:
@@ -173,7 +173,7 @@ def _agree(path: Path, tensors: Mapping[str, Tensor], metadata: Metadata) -> Non
         if any(_nearly(key) for key in metadata):
             raise damaged(path, "the name of its checksums differs")
         return
-    sums: dict[str, str] = json.loads(metadata[SUMS])
+    sums: dict[str, str] = parse_json(metadata[SUMS])
     told = {key: value for key, value in metadata.items() if key != SUMS}
     if sums.pop("", None) != checksum(json.dumps([told, sums], sort_keys=True)):
         raise damaged(path, "the checksum of its metadata differs")
@@ -282,7 +282,7 @@ def split_names(metadata: Mapping[str, str]) -> tuple[str, ...]:
         Names of splits or domains.
     """
     named = metadata.get("splits") or metadata.get("domains")
-    return tuple(json.loads(named)) if named else DEFAULT_SPLITS
+    return tuple(parse_json(named)) if named else DEFAULT_SPLITS
 
 
 def damaged(path: Path, why: str) -> DataError:
@@ -301,7 +301,7 @@ def damaged(path: Path, why: str) -> DataError:
 def _ordered(raw: bytes) -> bytes:
     """The same file with its header's keys sorted: safetensors writes metadata in random order."""
     size = int.from_bytes(raw[:8], "little")
-    header = json.loads(raw[8 : 8 + size])
+    header = parse_json(raw[8 : 8 + size])
     text = json.dumps(header, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return raw[:8] + text.encode().ljust(size) + raw[8 + size :]
 
@@ -315,7 +315,7 @@ def _check(
             raise damaged(path, f"tensor {key!r} is missing (it has {', '.join(sorted(tensors))})")
     if "classes" not in metadata:
         raise damaged(path, "the list 'classes' is missing from its metadata")
-    classes = tuple(str(name) for name in json.loads(metadata["classes"]))
+    classes = tuple(str(name) for name in parse_json(metadata["classes"]))
     labels, split = tensors["labels"].long(), tensors["split"].long()
     pooled = tensors.get("pooled", tensors.get("pooled_q", labels))
     if not len(labels) == len(split) == len(pooled):

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from flwr.common.logger import log
 
-from focoop.caching import SUM, is_intact, sealed
+from focoop.caching import SUM, is_intact, parse_json, sealed
 from focoop.runs import append, now, plain
 
 END = b', "sum": "'  # what precedes a line's checksum, near its end
@@ -120,7 +120,7 @@ def parsed(content: bytes) -> Iterator[dict[str, Any]]:
     """
     for raw in content.split(b"\n")[:-1]:
         try:
-            event = json.loads(raw)
+            event = parse_json(raw)
         except ValueError:
             if not raw.endswith(b"}") and END not in raw:  # torn by a crash
                 continue

@@ -1,10 +1,10 @@
 """What a Flower run is told: the run's configuration, and how the server deals with its clients."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from focoop.caching import parse_json
 from focoop.config import RunConfig, from_flat, load
 from focoop.errors import ConfigError
 from focoop.fields import build, setting
@@ -84,7 +84,7 @@ def sent_settings(flat: Flat) -> Flat:
     if not isinstance(sent, str) or not sent:
         return {key: value for key, value in flat.items() if key != SETTINGS}
     try:
-        settings = json.loads(sent)
+        settings = parse_json(sent)
     except ValueError as error:
         raise ConfigError(f"the settings of this run cannot be read ({error})") from error
     plain = bool, int, float, str

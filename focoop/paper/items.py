@@ -2,7 +2,6 @@
 
 import csv
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from focoop.config import shipped
 from focoop.errors import ConfigError, nearest
+from focoop.fields import parse_toml
 
 FIGURES = ("bars", "lines", "map", "none")
 PUBLISHED = "published"  # the folder beside the items
@@ -190,7 +190,7 @@ def read_item(path: Path) -> Item:
         ConfigError: The file is no item.
     """
     try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        tree = parse_toml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read the item {path}: {error}") from error
     _known(path, "", tree, Item, ("name", "folder"))

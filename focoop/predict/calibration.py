@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from focoop.caching import SUM, is_intact, sealed
+from focoop.caching import SUM, is_intact, parse_json, sealed
 from focoop.errors import RunError, newer_format
 from focoop.predict.conformal import Sketch
 
@@ -129,7 +129,7 @@ class Calibration:
             RunError: The text is damaged, or of a newer focoop.
         """
         try:
-            tree: Mapping[str, Any] = json.loads(text)
+            tree: Mapping[str, Any] = parse_json(text)
             _check(tree, where)
             sites = {
                 str(name): SiteCalibration(

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from focoop.caching import SUM, is_intact, sealed, tensor_sum, write_whole
+from focoop.caching import SUM, is_intact, parse_json, sealed, tensor_sum, write_whole
 from focoop.clip import Backbone, load_backbone
 from focoop.errors import RunError, newer_format
 from focoop.fields import build
@@ -94,7 +94,7 @@ def read_model(
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        tree: Mapping[str, Any] = json.loads(metadata["focoop"])
+        tree: Mapping[str, Any] = parse_json(metadata["focoop"])
         _check(path, tree, tensors)
         tensors = {name: tensor.to(where) for name, tensor in tensors.items()}
         facts = _facts(tree["facts"])

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from focoop.caching import SUM, is_intact, sealed
+from focoop.caching import SUM, is_intact, parse_json, sealed
 from focoop.clip import LabelledFeatures
 from focoop.errors import RunError
 from focoop.predict.calibrating import scored
@@ -116,7 +116,7 @@ class FederationSketches:
             RunError: The file is damaged.
         """
         try:
-            tree = json.loads(path.read_text(encoding="utf-8"))
+            tree = parse_json(path.read_text(encoding="utf-8"))
             if not isinstance(tree, dict) or SUM not in tree or not is_intact(tree):
                 raise ValueError("it differs from its checksum")
             return cls(

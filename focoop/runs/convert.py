@@ -18,12 +18,13 @@ from focoop.runs.files import (
     FORMAT,
     METRICS,
     NAMES,
+    STATE,
     SUMS,
     metric_lines,
 )
 from focoop.runs.ledger import Entry, Ledger, Sums
 from focoop.runs.names import run_name
-from focoop.runs.private_store import PrivateStore
+from focoop.runs.private_store import PrivateStore, parse
 from focoop.runs.snapshot import round_in, state_bytes
 
 
@@ -49,6 +50,8 @@ def converted(run: Path, config: RunConfig, manifest: dict[str, Any]) -> dict[st
         last = -1 if raw is None else round_in(raw)
     except ValueError as error:
         raise RunError(f"{run} cannot be read: its state is damaged ({error})") from error
+    if raw is not None:
+        parse(run / STATE, raw)  # what is cut off must not get a checksum
     entries: dict[int, Entry] = {
         entry["round"]: dict(entry)
         for entry in manifest.get("rounds", [])
@@ -61,7 +64,7 @@ def converted(run: Path, config: RunConfig, manifest: dict[str, Any]) -> dict[st
     for client, versions in PrivateStore(run / CLIENTS, last).listed().items():
         for version in [v for v in versions if v.round_index <= last][-1:]:
             path = run / CLIENTS / f"{client:04d}" / f"round-{version.round_index:04d}.safetensors"
-            private.setdefault(version.round_index, {})[client] = checksum(path.read_bytes())
+            private.setdefault(version.round_index, {})[client] = _sum_of(path)
     name = run_name(config)
     rounds = sorted({*entries, *lines, *private, *([last] if raw is not None else [])})
     ledger = Ledger(run, name)
@@ -80,3 +83,13 @@ def converted(run: Path, config: RunConfig, manifest: dict[str, Any]) -> dict[st
     sums = {file: [checksum((run / file).read_bytes())] for file in there}
     kept = {key: value for key, value in manifest.items() if key != "rounds"}
     return {**kept, "format": FORMAT, "run": name, SUMS: sums}
+
+
+def _sum_of(path: Path) -> str:
+    """The checksum of a whole file of tensors."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error}") from error
+    parse(path, raw)
+    return checksum(raw)

@@ -1,15 +1,13 @@
 """The files of a run folder by name, and how those are read that come before anything else."""
 
-import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from focoop.caching import SUM, checksum, is_intact
+from focoop.caching import SUM, checksum, is_intact, parse_json
 from focoop.config import RunConfig, from_dict
 from focoop.errors import ConfigError, MethodError, RunError, newer_format
-from focoop.fields import brief
+from focoop.fields import brief, parse_toml
 from focoop.plugins import looking_in
 from focoop.runs.places import base
 
@@ -39,7 +37,7 @@ def read_config(path: Path) -> RunConfig:
     try:
         raw, manifest = (path / CONFIG).read_bytes(), _manifest_or_nothing(path)
         check_sum(path / CONFIG, raw, manifest)
-        tree = tomllib.loads(raw.decode("utf-8"))
+        tree = parse_toml(raw.decode("utf-8"))
         with looking_in(base(path, manifest)):
             return from_dict(tree)
     except FileNotFoundError as error:
@@ -84,7 +82,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """
     file = path / MANIFEST
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = parse_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RunError(f"cannot read {file}: {error}; {RESTORE}") from error
     if not isinstance(content, dict):
@@ -100,8 +98,15 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise RunError(f"{file} is damaged: its checksum differs; {RESTORE}")
     if SUM not in content and form != 1:
         raise RunError(f"{file} is damaged: it has no checksum; {RESTORE}")
+    rounds = content.get("rounds", [])  # of format 1
+    if not isinstance(rounds, list) or not all(map(_is_round, rounds)):
+        raise RunError(f"{file} is damaged: its rounds are no tables; {RESTORE}")
     content.pop(SUM, None)
     return content
+
+
+def _is_round(entry: object) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("round"), int)
 
 
 def check_sum(file: Path, raw: bytes, manifest: Mapping[str, Any]) -> None:
@@ -150,7 +155,7 @@ def round_of_line(raw: bytes) -> int | None:
         Its number; None where the line is damaged.
     """
     try:
-        index = json.loads(raw)["round"]
+        index = parse_json(raw)["round"]
     except (ValueError, TypeError, KeyError):
         return None
     return index if isinstance(index, int) else None
@@ -178,7 +183,7 @@ def metric_lines(
         if index is None:
             raise RunError(f"{path} is damaged (line {number}); {RESTORE}")
         if index <= last:
-            lines.append((json.loads(raw), raw))
+            lines.append((parse_json(raw), raw))
     if manifest.get("status") == "finished" and lines and lines[-1][0]["round"] != last:
         raise RunError(f"{path} has lost the line of round {last}, the last: {RESTORE}")
     return lines

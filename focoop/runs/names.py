@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from focoop.caching import checksum
+from focoop.caching import checksum, parse_json
 from focoop.config import RunConfig, to_toml
 from focoop.errors import RunError
 from focoop.runs.files import check_sum
@@ -79,7 +79,7 @@ class Names:
         Returns:
             The names.
         """
-        tree: Mapping[str, Any] = json.loads(text)
+        tree: Mapping[str, Any] = parse_json(text)
         return cls(
             tuple(map(str, tree["classes"])),
             tuple(Client(str(c["name"]), c["train"], c["test"]) for c in tree["clients"]),

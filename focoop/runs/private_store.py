@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from safetensors import SafetensorError, safe_open
 
-from focoop.caching import checksum, is_intact, sealed
+from focoop.caching import checksum, is_intact, parse_json, sealed
 from focoop.errors import RunError
 from focoop.runs.durable import DRAFT, remove, sync, write
 from focoop.runs.ledger import Version
@@ -42,6 +42,7 @@ class PrivateStore:
         known: the versions that a run's ledger names, by client.
         with_book: whether a book beside the files says which there must be.
         advice: what a user can do about a damaged file.
+        gone: what a user can do about a file that is not there; empty: the same.
     """
 
     def __init__(
@@ -52,10 +53,12 @@ class PrivateStore:
         *,
         with_book: bool = False,
         advice: str = "restore it from a copy, or start the run again",
+        gone: str = "",
     ) -> None:
         self.root = root
         self.limit = limit
         self.advice = advice
+        self.gone = gone or advice
         self._book = with_book
         self._known: Versions | None = None
         if known is not None:
@@ -161,7 +164,8 @@ class PrivateStore:
         """
         versions = {client: self._newest(client) for client in self._all()}
         found = {client: [version] for client, version in versions.items() if version is not None}
-        store, size = PrivateStore(self.root, self.limit, found, advice=self.advice), 0
+        store = PrivateStore(self.root, self.limit, found, advice=self.advice, gone=self.gone)
+        size = 0
         for client, (version,) in found.items():
             raw = self._content(client, version)
             store._held[self._path(client, version)] = raw
@@ -189,7 +193,7 @@ class PrivateStore:
             raw = path.read_bytes()
         except FileNotFoundError as error:
             raise Vanished(
-                f"{path} is gone, and client {client} has trained: {self.advice}"
+                f"{path} is gone, and client {client} has trained: {self.gone}"
             ) from error
         except OSError as error:
             raise RunError(f"cannot read {path}: {error}") from error
@@ -224,7 +228,7 @@ class PrivateStore:
         if not self._book or not path.is_file():
             return self._on_disk(client)
         try:
-            book = json.loads(path.read_text(encoding="utf-8"))
+            book = parse_json(path.read_text(encoding="utf-8"))
             intact = is_intact(book) and book["client"] == client
         except (OSError, ValueError, TypeError, KeyError):
             intact = False
@@ -234,8 +238,8 @@ class PrivateStore:
 
     def _on_disk(self, client: int) -> list[Version]:
         paths = self._folder(client).glob("round-*.safetensors")
-        numbers = sorted(int(path.stem.removeprefix("round-")) for path in paths)
-        return [Version(number) for number in numbers]
+        found = [path.stem.removeprefix("round-") for path in paths]
+        return [Version(number) for number in sorted(int(n) for n in found if n.isdecimal())]
 
     def _folder(self, client: int) -> Path:
         return self.root / f"{client:04d}"
@@ -324,5 +328,5 @@ def texts(raw: bytes) -> dict[str, str]:
     Raises:
         ValueError: The bytes are no such file.
     """
-    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+    header = parse_json(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
     return dict(header.get("__metadata__", {}))

@@ -35,6 +35,7 @@ from focoop.runs.snapshot import ATTEMPTS, Snapshot, advice, look, moved_on, sta
 
 ADVICE = "restore it, or start a new run with another --out"
 LOOK_AGAIN = "the run has moved on, or the file was removed; open the run again, or restore it"
+GO_BACK = "restore it from a copy, or go on from the round before with --resume --round-before"
 
 
 @dataclass(frozen=True)
@@ -290,7 +291,7 @@ class RunReader:
             if ledger.entries and "time" in ledger.entries[-1]:
                 self.manifest["updated"] = ledger.entries[-1]["time"]
             known = {client: [version] for client, version in ledger.versions(last).items()}
-            self.private = PrivateStore(root, last, known, advice=LOOK_AGAIN)
+            self.private = PrivateStore(root, last, known, advice=GO_BACK, gone=LOOK_AGAIN)
         else:
             listed_files = PrivateStore(root, last).listed()
             self.private = PrivateStore(root, last, listed_files, advice=LOOK_AGAIN)

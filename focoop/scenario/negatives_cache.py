@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from focoop import __version__
-from focoop.caching import SUM, cache_folder, is_intact, sealed, write_whole
+from focoop.caching import SUM, cache_folder, is_intact, parse_json, sealed, write_whole
 from focoop.config import NegativesConfig
 from focoop.scenario.wordnet import WORDNET, content_hash
 
@@ -41,7 +41,7 @@ def remembered(
     parts = [__version__, fingerprint, sorted(classes), asdict(settings), version]
     path = cache_folder(cache_dir, "negatives") / f"words-{content_hash(parts)}.json"
     try:
-        entry = json.loads(path.read_text("utf-8"))
+        entry = parse_json(path.read_text("utf-8"))
         if is_intact(entry) and entry["file"] == path.name:
             return tuple(entry["words"])
         if SUM in entry:  # those of an earlier focoop have none

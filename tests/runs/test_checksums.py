@@ -271,3 +271,38 @@ def test_damaged_folders_are_listed_with_the_reason(run: Path, tmp_path: Path) -
     assert [one.path.name for one in found] == ["whole"]
     assert [one.path.name for one in damaged] == ["run"]
     assert "metrics.jsonl is damaged" in damaged[0].reason
+
+
+@pytest.mark.parametrize("name", [runs.MANIFEST, "state.safetensors", runs.NAMES, runs.METRICS])
+def test_brackets_without_end_are_damage(run: Path, name: str, tmp_path: Path) -> None:
+    raw = b"[" * 100_000
+    (run / name).write_bytes(len(raw).to_bytes(8, "little") + raw if "state" in name else raw)
+    with pytest.raises(RunError, match=name):
+        read_all(run)
+    if name != runs.NAMES:  # which a list of runs does not read
+        assert [one.path for one in runs.survey_runs(tmp_path)[1]] == [run]
+
+
+@pytest.mark.parametrize("rounds", [[1, 2], "x", [{"a": 1}], [{"round": "1"}]])
+def test_rounds_of_an_earlier_focoop_that_are_none_are_damage(run: Path, rounds: object) -> None:
+    as_earlier(run)
+    told = json.loads((run / runs.MANIFEST).read_text())
+    (run / runs.MANIFEST).write_text(json.dumps({**told, "rounds": rounds}))
+    for writable in (False, True):
+        with pytest.raises(RunError, match="manifest.json is damaged: its rounds"):
+            RunFolder.open(run, writable=writable)
+
+
+def test_odd_files_of_an_earlier_focoop(run: Path, tmp_path: Path) -> None:
+    as_earlier(run)
+    (run / "clients/0001/round-old.safetensors").write_bytes(b"a copy by hand")
+    assert [one.path for one in runs.survey_runs(tmp_path)[0]] == [run]
+    state = run / "state.safetensors"
+    whole = state.read_bytes()
+    state.write_bytes(whole[:-4])  # cut off: it gets no checksum
+    with pytest.warns(UserWarning, match="read unchecked"), pytest.raises(RunError, match="state"):
+        RunFolder.open(run).resume_point()
+    state.write_bytes(whole)
+    with pytest.warns(UserWarning, match="from now on"):
+        RunFolder.open(run)
+    read_all(run)

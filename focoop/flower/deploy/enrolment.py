@@ -8,7 +8,6 @@ another one is refused, and both sides see it.
 
 import hashlib
 import hmac
-import json
 import os
 import secrets
 import time
@@ -21,6 +20,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, uses_nist_ec_curve
 
+from focoop.caching import parse_json
 from focoop.errors import FederationError
 from focoop.fields import parse_toml
 from focoop.flower.identity import registered
@@ -97,7 +97,7 @@ class Enrolment:
     def __call__(self, body: bytes) -> tuple[int, dict[str, Any]]:
         """Answer a site's request {site, token, key}: an HTTP status and a document."""
         try:
-            request = json.loads(body)
+            request = parse_json(body)
             name, token, line = (str(request[key]) for key in ("site", "token", "key"))
         except (ValueError, KeyError, TypeError):
             return 400, {"detail": "the request cannot be read"}

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from focoop import __version__
-from focoop.caching import write_whole
+from focoop.caching import parse_json, write_whole
 from focoop.errors import ConfigError, FederationError, newer_format
 from focoop.fields import parse_toml, toml_value
 from focoop.flower.deploy.gate import ENROL
@@ -203,7 +203,7 @@ def send_key(keys: Path) -> bool:
         link.close()
     if answer.status != 200:
         try:
-            why = str(json.loads(said)["detail"])
+            why = str(parse_json(said)["detail"])
         except (ValueError, KeyError, TypeError):
             why = f"status {answer.status}"
         raise FederationError(f"the coordinator does not take this site's key: {why}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flwr.app import Context, Message, RecordDict
 
-from focoop.caching import is_intact, sealed
+from focoop.caching import is_intact, parse_json, sealed
 from focoop.errors import FederationError
 from focoop.federation import start
 from focoop.flower.journal import Journal
@@ -107,7 +107,7 @@ def _answered(site: SiteClient, order: Order, shared: Params) -> SiteSketches | 
     """What this site told before; None where it was not asked yet, or of an earlier last round."""
     path = _file(site, order)
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
+        saved = parse_json(path.read_text(encoding="utf-8"))
         if not is_intact(saved):
             raise ValueError("its checksum differs")
         if saved["round"] < order.round_index:  # the run was lengthened since

@@ -25,7 +25,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from focoop.caching import SUM, checksum, is_intact, sealed, tensor_sum
+from focoop.caching import SUM, checksum, is_intact, parse_json, sealed, tensor_sum
 from focoop.errors import FederationError, RunError, newer_format
 from focoop.federation import Privacy, SecretNormal, composed
 from focoop.flower.records import Order
@@ -271,7 +271,7 @@ def _account(state: Path) -> list[dict[str, Any]]:
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     for number, raw in enumerate(lines, start=1):
         try:
-            line = json.loads(raw)
+            line = parse_json(raw)
             float(line["noise"])
             if (SUM in line or before) and not (is_intact(line) and line["before"] == before):
                 raise ValueError("its checksum differs, or a line before it is lost")

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from focoop.caching import SUM, is_intact, sealed, write_whole
+from focoop.caching import SUM, is_intact, parse_json, sealed, write_whole
 from focoop.errors import FederationError, RunError
 from focoop.flower.journal import Tail
 from focoop.flower.site.connection import Reach, duration, look
@@ -336,7 +336,7 @@ def read_status(folder: Path, silent: float = SILENT) -> dict[str, Any]:
         RunError: where no site has ever joined with this folder, or the file is damaged.
     """
     try:
-        status = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        status = parse_json((folder / FILE).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise RunError(
             f"{folder} has no status: no site has joined with it (focoop site join --state), or "

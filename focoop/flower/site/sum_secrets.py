@@ -13,7 +13,7 @@ from pathlib import Path
 
 from flwr.app import RecordDict
 
-from focoop.caching import checksum, is_intact, sealed
+from focoop.caching import checksum, is_intact, parse_json, sealed
 from focoop.errors import FederationError
 from focoop.flower.masking import Masker
 from focoop.flower.records import Order
@@ -59,7 +59,7 @@ class SumSecrets:
         A file of another sum, or a damaged one, is none.
         """
         try:
-            saved = json.loads(self.path.read_text(encoding="utf-8"))
+            saved = parse_json(self.path.read_text(encoding="utf-8"))
             if not is_intact(saved):
                 return None
             if (saved["round"], saved["attempt"]) != (self.round_index, self.attempt):
