@@ -10,7 +10,17 @@ import typer
 
 from focoop.cli.keys import need_flower
 from focoop.cli.live_table import Watch
-from focoop.cli.screen import ConfigFile, Overrides, RunOut, Track, load_config, messages, out
+from focoop.cli.screen import (
+    ConfigFile,
+    Overrides,
+    RunOut,
+    Track,
+    Weights,
+    load_config,
+    messages,
+    out,
+    with_weights,
+)
 from focoop.cli.site import Classes, Keys
 from focoop.cli.site_status import LogJson
 from focoop.cli.status_page import STATUS_PORT, DisplayOptions, StatusPort, shown_page
@@ -28,6 +38,7 @@ def coordinator(
     classes: Classes,
     file: ConfigFile = None,
     overrides: Overrides = None,
+    weights: Weights = None,
     folder: RunOut = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in it.")] = False,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -47,7 +58,7 @@ def coordinator(
 ) -> None:
     """Serve a federation: start the server, let the sites in, run to the end, show each round."""
     need_flower()
-    config = load_config(file, overrides, None, own=True)
+    config = load_config(file, with_weights(overrides, weights), None, own=True)
     path = (folder or Path("runs") / config.title).resolve()
     settings = study_settings(
         config,

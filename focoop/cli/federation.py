@@ -7,7 +7,17 @@ import typer
 
 from focoop.cli import completion
 from focoop.cli.keys import need_flower
-from focoop.cli.screen import Overrides, Track, Untuned, load_config, load_tuned, messages, out
+from focoop.cli.screen import (
+    Overrides,
+    Track,
+    Untuned,
+    Weights,
+    load_config,
+    load_tuned,
+    messages,
+    out,
+    with_weights,
+)
 from focoop.cli.site import Classes, class_names
 from focoop.cli.site_status import LogJson
 from focoop.cli.status_page import STATUS_PORT, DisplayOptions, StatusPort
@@ -45,6 +55,7 @@ def create(
         ),
     ] = None,
     overrides: Overrides = None,
+    weights: Weights = None,
     quorum: Annotated[float, typer.Option(help="Share of clients that must answer.")] = 0.5,
     untuned: Untuned = False,
 ) -> None:
@@ -58,6 +69,7 @@ def create(
 
     names = [part.strip() for part in sites.split(",") if part.strip()]
     # Settings that depend on the data have the values for images of one's own, as in `focoop run`.
+    overrides = with_weights(overrides, weights and weights.absolute())
     given = [f"data.id={OWN}", f"partition.clients={max(1, len(names))}", *(overrides or [])]
     config, _ = load_tuned(file, given, None, untuned)
     try:

@@ -19,6 +19,7 @@ from focoop.clip.openclip_text import FAMILIES, refusal_of, text_tower
 from focoop.clip.pixels import levels, normalised, side_of
 from focoop.clip.text.tower import TextTower
 from focoop.clip.transformers_weights import check_activation
+from focoop.clip.weight_files import refuse_other_record
 from focoop.clip.weights import Source, check_local, fetch, of_transformers, read_into, source_of
 from focoop.errors import BackboneError, ConfigError, closest
 
@@ -118,6 +119,8 @@ def load_openclip(
     quick_gelu = bool(source.config.get("quick_gelu") or config.get("quick_gelu"))
     if of_transformers(path):
         check_activation(path, quick_gelu, name)
+    else:
+        refuse_other_record(path, quick_gelu, name)
     network = build(config, quick_gelu)
     read_into(network, path, name, quick_gelu)
     preprocessing = merge_preprocess_dict(asdict(PreprocessCfg()), source.config)

@@ -23,6 +23,7 @@ NAMES = (
 POINTER = b"version https://git-lfs"
 # Numbers that OpenAI's archives hold beside their weights.
 OPENAI = ("input_resolution", "context_length", "vocab_size")
+RECORD = "open_clip_config.json"  # what the hub keeps beside weights of open_clip
 CHECK = "check --weights (backbone.weights)"
 Shapes = dict[str, tuple[int, ...]]
 
@@ -137,6 +138,30 @@ def refuse_other_activation(path: Path, state: Mapping[str, Any], quick: bool, n
         f"{path} was trained with GELU, which is not the activation of {name}: name the backbone "
         f"openclip:{model}:custom"
     )
+
+
+def refuse_other_record(path: Path, quick: bool, name: str) -> None:
+    """Refuse weights whose own record (`open_clip_config.json`) names another activation.
+
+    Args:
+        path: The weight file.
+        quick: Whether the model uses OpenAI's activation.
+        name: The backbone's name, for the message.
+
+    Raises:
+        BackboneError: The record names another activation; one that names none is passed over.
+    """
+    try:
+        record = parse_json(path.with_name(RECORD).read_text("utf-8"))
+        trained = record["model_cfg"]["quick_gelu"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if trained is (not quick):
+        kinds = {True: "QuickGELU", False: "GELU"}
+        raise BackboneError(
+            f"{path} was trained with {kinds[trained]} ({RECORD} beside it), which is not the "
+            f"activation of {name}: name the backbone by the tag the weights were released under"
+        )
 
 
 def shapes_of(path: Path) -> Shapes:

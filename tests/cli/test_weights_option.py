@@ -27,7 +27,7 @@ def test_every_command_that_loads_a_backbone_takes_weights() -> None:
     options = {name: {o for p in one.params for o in p.opts} for name, one in found.items()}
     with_device = {name for name, given in options.items() if "--device" in given}
     changing = {"model add-class", "model drop-class", "model rename-class", "model add-client"}
-    wanted = with_device | changing | {"export", "report"}
+    wanted = with_device | changing | {"export", "report", "coordinator", "federation create"}
     assert {"evaluate", "data show", "calibrate", "serve", "predict"} <= with_device
     lacking = {name for name in wanted if "--weights" not in options[name]}
     assert lacking == {"demo"} & with_device  # which has weights of its own
@@ -95,4 +95,4 @@ def test_a_run_whose_weights_have_moved(tmp_path: Path, monkeypatch: pytest.Monk
     ):
         done = call(*command, weights)
         assert done.exit_code == 0, (command, done.stderr)
-    assert "there.safetensors" in Path("report.html").read_text() or True
+    assert Path("report.html").stat().st_size > 10_000

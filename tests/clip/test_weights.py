@@ -296,6 +296,21 @@ def test_an_archive_under_another_tag_does_not_get_the_wrong_activation(tmp_path
         load_openclip("tiny", "released", weights=script(tmp_path / "b.pt", quick_gelu=False))
 
 
+def test_the_record_beside_weights_of_the_hub_must_name_the_same_activation(tmp_path: Path) -> None:
+    path, record = save(network(), tmp_path / "a.safetensors"), tmp_path / "open_clip_config.json"
+    record.write_text(json.dumps({"model_cfg": {"quick_gelu": True}}))
+    with pytest.raises(BackboneError, match=r"with QuickGELU .open_clip_config.json"):
+        load_openclip("tiny", "custom", weights=path)
+    load_openclip("tiny", "released", weights=path)  # a tag with that activation
+    record.write_text(json.dumps({"model_cfg": {"quick_gelu": False}}))
+    with pytest.raises(BackboneError, match=r"with GELU .open_clip_config.json"):
+        load_openclip("tiny", "released", weights=path)
+    for text in ("", "[]", "{}", '{"model_cfg": {}}'):  # it names none: taken as it is
+        record.write_text(text)
+        load_openclip("tiny", "custom", weights=path)
+        load_openclip("tiny", "released", weights=path)
+
+
 @pytest.mark.parametrize("name", ["a.safetensors", "a.pt", "training.pt"])
 def test_weights_for_another_size_of_images_are_not_stretched(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

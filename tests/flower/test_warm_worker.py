@@ -1,5 +1,7 @@
 """A site's warm worker is killed in the middle of a round: the run ends with the same bits."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,42 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc"),
 ]
+
+
+FORKED = """
+import gc, os, sys
+from pathlib import Path
+from focoop.flower.deploy import worker
+
+def own(pid):
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss_Anon:")) / 1024
+
+worker.prepare("server")
+(asked, ask), (told, tell) = os.pipe(), os.pipe()
+child = os.fork()
+if not child:
+    os.read(asked, 1)
+    gc.collect()
+    os.write(tell, b"x")
+    os.read(asked, 1)
+    os._exit(0)
+before = own(os.getpid()) + own(child)
+os.write(ask, b"x")
+os.read(told, 1)
+print(before, own(os.getpid()) + own(child))
+os.write(ask, b"x")
+os.waitpid(child, 0)
+"""
+
+
+def test_collecting_garbage_does_not_copy_what_a_forked_task_shares(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120
+    )
+    before, after = map(float, done.stdout.split())
+    assert before > 100, done.stderr
+    assert after - before < 10  # MiB; 80 where all objects are looked at
 
 
 def test_a_killed_worker_is_replaced_and_the_bits_stay(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ secret of whoever started it, so that no other user's program can take its tasks
 """
 
 import contextlib
+import gc
 import importlib
 import os
 import signal
@@ -86,11 +87,16 @@ def work(kind: str, address: str, secret: Path, certificate: Path | None) -> Non
 def prepare(kind: str) -> None:
     """Import the app and all methods, once and before the first fork.
 
+    What is imported stays for good, and the collector of garbage need not look at it: in a forked
+    process each object that it looks at is a page that both processes then have for themselves.
+
     Args:
         kind: `server` or `client`.
     """
     importlib.import_module(APPS[kind])
     available()
+    gc.collect()
+    gc.freeze()
 
 
 def runner(kind: str, address: str, certificate: Path | None) -> Callable[[str], None]:
