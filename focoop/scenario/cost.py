@@ -17,6 +17,7 @@ from focoop.federation import num_sampled
 from focoop.methods import lookup
 
 MEMORY = Path("/proc/meminfo")
+OWN_GROUPS, GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 DAYS = 30  # a longer run must be asked for
 STEP_SECONDS = 1e-4  # of the smallest training step
 CPU_RATE, GPU_RATE = 1e12, 2e14  # operations per second of a fast machine
@@ -148,6 +149,12 @@ def free_memory(table: Path = MEMORY) -> int:
     Returns:
         Bytes.
     """
+    amounts = [_free_here(table), group_memory()]
+    return min((amount for amount in amounts if amount is not None), default=0)
+
+
+def _free_here(table: Path) -> int | None:
+    """What is free on this machine; None where it does not say."""
     try:
         lines = table.read_text(encoding="ascii").splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if "MemAvailable" in line)
@@ -156,4 +163,47 @@ def free_memory(table: Path = MEMORY) -> int:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
-        return 0
+        return None
+
+
+def group_memory(own: Path = OWN_GROUPS, groups: Path = GROUPS) -> int | None:
+    """Return what the limits of this process's container, job or service leave.
+
+    Linux ends a process that goes beyond them, whatever memory the machine has.
+
+    Args:
+        own: The table of the control groups that the process is in.
+        groups: The folder of all control groups.
+
+    Returns:
+        Bytes; None where there is no limit.
+    """
+    try:
+        rows = [row.split(":", 2)[1:] for row in own.read_text().splitlines()]
+    except OSError:
+        return None
+    left = []
+    for kinds, place in rows:
+        if kinds and "memory" not in kinds.split(","):
+            continue
+        root = groups / "memory" if kinds else groups
+        group = root / place.lstrip("/")
+        while group.is_relative_to(root):  # the limits of all groups around it count too
+            left.append(_left_in(group))
+            group = group.parent
+    return min((amount for amount in left if amount is not None), default=None)
+
+
+def _left_in(group: Path) -> int | None:
+    """What the limit of one group leaves; pages of files are given back when they are needed."""
+    for limit, used, pages in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        try:
+            most, taken = (int((group / name).read_text()) for name in (limit, used))
+            facts = dict(row.split() for row in (group / "memory.stat").read_text().splitlines())
+            return max(0, most - taken + int(facts.get(pages, 0)))
+        except (OSError, ValueError):  # no such group, or no limit
+            continue
+    return None

@@ -147,6 +147,34 @@ def test_runs_that_cannot_end_are_refused_before_images_are_drawn(
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_limit_of_a_container_counts(version: int, tmp_path: Path) -> None:
+    names = ("memory.max", "memory.current", "inactive_file")
+    if version == 1:
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    root = tmp_path / "groups" / ("memory" if version == 1 else "")
+    inner = root / "jobs" / "one"
+    inner.mkdir(parents=True)
+    own = tmp_path / "own"
+    own.write_text("5:cpu,memory:/jobs/one\n3:pids:/x\n" if version == 1 else "0::/jobs/one\n")
+
+    def limit(group: Path, most: str) -> None:
+        for name, text in zip(names, (most, "300", "x"), strict=True):
+            (group / name).write_text(f"{text}\n")
+        (group / "memory.stat").write_text(f"anon 7\n{names[2]} 100\n")
+
+    assert cost.group_memory(own, tmp_path / "groups") is None  # nobody sets one
+    limit(root / "jobs", "1000")
+    limit(inner, "max" if version == 2 else str(2**63 - 4096))
+    assert cost.group_memory(own, tmp_path / "groups") == 800  # of the group around it
+    limit(inner, "250")
+    assert cost.group_memory(own, tmp_path / "groups") == 50
+    own.write_text("0::/elsewhere\n5:memory:/elsewhere\n")  # as a container may see it
+    limit(root, "600")
+    assert cost.group_memory(own, tmp_path / "groups") == 400
+    assert cost.group_memory(tmp_path / "absent", tmp_path / "groups") is None
+
+
 def test_memory_is_estimated_before_it_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
