@@ -318,6 +318,8 @@ def main() -> int:
     parser.add_argument("--early", action="store_true", help="while the process begins")
     parser.add_argument("--docs", type=Path, help="write the counts into this page")
     given = parser.parse_args()
+    # In the background of a shell Ctrl-C is ignored, by all that is started there too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     counts, longest = Counter[str](), 0.0
     with tempfile.TemporaryDirectory() as folder:
         endings = attack(Path(folder), given.cases, given.seed, given.only, early=given.early)
