@@ -22,6 +22,7 @@ OPENCLIP |= {f"focoop.clip.text.{name}" for name in ("kernels", "kernels_attenti
 OPENCLIP |= {"focoop.methods._bos_triton"}
 # FastAPI, an extra: routes and documents are declared with its types.
 OPENCLIP |= {"focoop.serve.app", "focoop.serve.schemas"}
+OPENCLIP |= {"focoop.predict.hub_model"}  # huggingface_hub, an extra: a class of the hub's mixin
 # Loose files first, then rooms. A room may import the lines above its own; rooms of one line do not
 # import each other.
 LAYERS = (

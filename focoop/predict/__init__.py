@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from focoop.predict.heat_map import overlay
     from focoop.predict.hub import push
+    from focoop.predict.hub_model import HubModel
     from focoop.predict.images import Picture, dataset_of
     from focoop.predict.model import Model
     from focoop.predict.model_file import read_model
@@ -67,6 +68,7 @@ __all__ = [
     "Client",
     "Facts",
     "FederationSketches",
+    "HubModel",
     "Model",
     "Picture",
     "Prediction",

@@ -109,7 +109,7 @@ class Predictions(list[Prediction]):
         """Return a pandas DataFrame with a row per image.
 
         Returns:
-            The table; `top` and `class_set` are texts.
+            The table; `holders`, `top` and `class_set` are texts.
 
         Raises:
             MissingExtra: pandas is not installed.
@@ -125,6 +125,7 @@ COLUMNS = (
     "source",
     "verdict",
     "label",
+    "holders",
     "probability",
     "score",
     "p_value",
@@ -143,9 +144,11 @@ def flat(answer: Prediction) -> dict[str, Any]:
         answer: The answer.
 
     Returns:
-        Values by `COLUMNS`; several classes are one text, `cat 0.81; dog 0.12`.
+        Values by `COLUMNS`; several classes are one text, `cat 0.81; dog 0.12`. `holders` are those
+        of the class that is the answer.
     """
     row = answer.to_dict()
+    row["holders"] = "" if answer.label is None else "; ".join(answer.top[0].holders)
     row["top"] = "; ".join(f"{entry.label} {entry.probability:.4g}" for entry in answer.top)
     row["class_set"] = None if answer.class_set is None else "; ".join(answer.class_set)
     return row

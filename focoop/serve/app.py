@@ -16,7 +16,7 @@ from focoop import __version__
 from focoop.errors import FocoopError, RunError
 from focoop.serve import schemas
 from focoop.serve.batching import QueueFull, Stopped
-from focoop.serve.engine import Answered, Engine
+from focoop.serve.engine import TOP, Answered, Engine
 from focoop.serve.forms import label_of, question_of, read_form
 from focoop.serve.guard import App, Guard
 from focoop.serve.keys import KeyFile
@@ -25,6 +25,7 @@ from focoop.serve.refusals import Refusal, busy
 from focoop.serve.watching import Runs, events, snapshot
 
 PAGE = Path(__file__).parent / "page"
+CURL = "curl -F images=@a.jpg"  # how the description's examples begin
 STATUSES = {"format": 415, "size": 413, "damaged": 422}
 log = logging.getLogger("focoop.serve")
 
@@ -130,6 +131,7 @@ def _add_answers(api: FastAPI, engine: Engine, numbers: Numbers) -> None:
     @api.post(
         "/v1/predict",
         summary="Which class is on each image, and whose is it?",
+        description=f"`{CURL} -F images=@b.jpg -F client=3 http://127.0.0.1:8080/v1/predict`",
         response_model=schemas.PredictAnswer,
         responses=_errors(400, 404, 408, 411, 413, 415, 422, 503),
         openapi_extra=_form(limits.images, "client", "open_share", "top"),
@@ -166,6 +168,7 @@ def _add_answers(api: FastAPI, engine: Engine, numbers: Numbers) -> None:
     @api.post(
         "/v1/explain",
         summary="Where in an image is a class?",
+        description=f"`{CURL} -F label=whale http://127.0.0.1:8080/v1/explain`",
         response_model=schemas.Explanation,
         responses=_errors(400, 404, 408, 411, 413, 415, 422, 503),
         openapi_extra=_form(1, "client", "label"),
@@ -336,15 +339,20 @@ def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def _form(images: int, *names: str) -> dict[str, Any]:
     """The multipart body of a route, for its description."""
     known: dict[str, Any] = {
-        "client": {"type": "string", "description": "Name or number of a client, or global."},
+        "client": {
+            "type": "string",
+            "description": "Name or number of a client, or global.",
+            "examples": ["3", "global"],
+        },
         "open_share": {
             "type": "number",
             "minimum": 0,
             "maximum": 1,
             "description": "0: own classes alone. 1: all classes alike. Default: the model's.",
+            "examples": [0.5],
         },
-        "top": {"type": "integer", "minimum": 1, "maximum": 100, "default": 5},
-        "label": {"type": "string", "description": "Name of a class."},
+        "top": {"type": "integer", "minimum": 1, "maximum": TOP, "default": 5, "examples": [5]},
+        "label": {"type": "string", "description": "Name of a class.", "examples": ["whale"]},
     }
     many: dict[str, Any] = {
         "type": "array",
@@ -354,7 +362,7 @@ def _form(images: int, *names: str) -> dict[str, Any]:
     }
     properties: dict[str, Any] = {
         "images": many,
-        "model": {"type": "string", "description": "Default: the first."},
+        "model": {"type": "string", "description": "Default: the first.", "examples": ["mine"]},
     }
     properties |= {name: known[name] for name in names}
     schema = {

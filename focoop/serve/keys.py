@@ -8,6 +8,7 @@ A key is 256 random bits, so one round of SHA-256 is enough: there is nothing to
 
 import hashlib
 import hmac
+import logging
 import os
 import re
 import secrets
@@ -17,6 +18,7 @@ from focoop.errors import ConfigError
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 LINE = re.compile(r"(\S+)\s+([0-9a-f]{64})")
+log = logging.getLogger("focoop.serve")
 PREFIX = "focoop_"  # so that people and scanners of leaked secrets know what they see
 
 
@@ -52,14 +54,18 @@ class KeyFile:
         return found
 
     def _renew(self) -> None:
-        """Take up added and removed keys; a file that is broken meanwhile changes nothing."""
-        try:
-            stamp = _stamp(self._path)
-            if stamp != self._stamp:
-                self._hashes = read_hashes(self._path)
-                self._stamp = stamp
-        except ConfigError:
+        """Take up added and removed keys, all of them where the file is emptied or removed.
+
+        A file with a wrong line changes nothing; the server's log says so.
+        """
+        stamp = _stamp(self._path)
+        if stamp == self._stamp:
             return
+        self._stamp = stamp
+        try:
+            self._hashes = _lines(self._path) if self._path.exists() else {}
+        except ConfigError as error:
+            log.warning("the keys stay as they were: %s", error)
 
 
 def read_hashes(path: Path) -> dict[str, str]:
@@ -74,6 +80,14 @@ def read_hashes(path: Path) -> dict[str, str]:
     Raises:
         ConfigError: It cannot be read, holds no key, or a line is wrong.
     """
+    hashes = _lines(path)
+    if not hashes:
+        raise ConfigError(f"{path} holds no key: add one with --add-key NAME")
+    return hashes
+
+
+def _lines(path: Path) -> dict[str, str]:
+    """The keys in a file, of which there may be none."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -89,8 +103,6 @@ def read_hashes(path: Path) -> dict[str, str]:
         if match is None:
             raise ConfigError(f"{path}, line {number}: a name and a SHA-256 are expected")
         hashes[match[1]] = match[2]
-    if not hashes:
-        raise ConfigError(f"{path} holds no key: add one with --add-key NAME")
     return hashes
 
 
@@ -109,14 +121,15 @@ def add_key(path: Path, name: str) -> str:
     """
     if NAME.fullmatch(name) is None:
         raise ConfigError(f"a key cannot be called {name!r}: use letters, digits, dots, - and _")
-    if path.exists() and path.stat().st_size and name in read_hashes(path):
+    if path.exists() and name in _lines(path):
         raise ConfigError(f"{path} has a key {name!r} already: remove its line, or choose a name")
     key = PREFIX + secrets.token_urlsafe(32)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(handle, "a", encoding="utf-8") as file:
-            file.write(f"{name}  {_hash(key)}\n")
+            cut = file.tell() > 0 and not path.read_bytes().endswith(b"\n")
+            file.write("\n" * cut + f"{name}  {_hash(key)}\n")
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error}") from error
     return key

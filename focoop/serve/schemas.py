@@ -47,7 +47,7 @@ class PredictAnswer(BaseModel):
     model_config = _example(
         model="focoop_plus",
         client="3",
-        open_share=None,
+        open_share=0.5,
         predictions=[
             {
                 "source": "scan.png",
@@ -73,6 +73,10 @@ class PredictAnswer(BaseModel):
 
 class Explanation(BaseModel):
     """Where in an image a class is."""
+
+    model_config = _example(
+        model="focoop_plus", label="whale", rows=2, columns=2, values=[[0.12, 0.31], [-0.04, 0.08]]
+    )
 
     model: str
     label: str
@@ -138,6 +142,46 @@ class Bounds(BaseModel):
 class ModelList(BaseModel):
     """All models, and what a request may hold."""
 
+    model_config = _example(
+        models=[
+            {
+                "name": "focoop_plus",
+                "classes": ["orange", "whale"],
+                "keep": 0.95,
+                "open_share": 0.5,
+                "explains": True,
+                "usual": "global",
+                "clients": [
+                    {
+                        "name": "3",
+                        "is_global": False,
+                        "own_classes": ["whale"],
+                        "threshold": 3.9,
+                        "calibrated_on": 100,
+                        "calibrated_by": "own",
+                        "histogram": {"low": -2.0, "high": 6.0, "counts": [12, 55, 31, 2]},
+                        "drift": {
+                            "images": 200,
+                            "flagged": 9,
+                            "expected": 0.05,
+                            "low": 1,
+                            "high": 27,
+                            "state": "as calibrated",
+                        },
+                    }
+                ],
+            }
+        ],
+        limits={
+            "images": 32,
+            "image_bytes": 20000000,
+            "request_bytes": 67108864,
+            "pixels": 25000000,
+            "formats": ["JPEG", "PNG"],
+        },
+        runs=True,
+    )
+
     models: list[ModelDescription]
     limits: Bounds
     runs: bool = Field(description="Whether run folders can be watched.")
@@ -159,11 +203,28 @@ class RunLine(BaseModel):
 class RunList(BaseModel):
     """The runs below the watched folder, the newest first."""
 
+    model_config = _example(
+        runs=[
+            {
+                "name": "demo/focoop_plus",
+                "title": "demo",
+                "status": "running",
+                "method": "focoop_plus",
+                "round": 3,
+                "total": 10,
+                "started": "2026-01-31T09:00:00+00:00",
+                "updated": "2026-01-31T09:00:12+00:00",
+            }
+        ]
+    )
+
     runs: list[RunLine]
 
 
 class State(BaseModel):
     """A word about the server."""
+
+    model_config = _example(status="ok")
 
     status: str
 

@@ -6,12 +6,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+
+pytest.importorskip("huggingface_hub")
+
+import huggingface_hub as hub
 
 from focoop.errors import MissingExtra, RunError
-from focoop.predict import push, read_model
+from focoop.predict import HubModel, Model, push, read_model
 from tests.predict.test_model import CLASSES, model_of
-
-hub = pytest.importorskip("huggingface_hub")
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +27,10 @@ class FakeApi:
 
     def __init__(self, **_: Any) -> None: ...
 
-    def create_repo(self, repo: str, **options: Any) -> None:
-        hub.utils.validate_repo_id(repo)
-        self.calls.append((repo, options))
+    def create_repo(self, repo_id: str, **options: Any) -> SimpleNamespace:
+        hub.utils.validate_repo_id(repo_id)
+        self.calls.append((repo_id, options))
+        return SimpleNamespace(repo_id=repo_id)
 
     def upload_folder(self, **options: Any) -> SimpleNamespace:
         self.calls.append(("upload", options))
@@ -61,3 +65,43 @@ def test_a_model_is_sent_with_its_own_files_alone(
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
     with pytest.raises(MissingExtra, match=r"focoop\[export\]"):
         push(folder, "me/fruit")
+
+
+def test_the_hub_s_own_methods_load_save_and_send(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = HubModel.from_pretrained(folder, client=1)
+    assert isinstance(model, Model) and isinstance(model, hub.ModelHubMixin) and model.client == 1
+    features = torch.nn.functional.normalize(torch.randn(5, 16), dim=-1)
+    own = read_model(folder, 1).decide(features)
+    assert model.decide(features) == own
+    model.save_pretrained(tmp_path / "again")
+    assert sorted(path.name for path in (tmp_path / "again").iterdir()) == sorted(
+        path.name for path in folder.iterdir()
+    )
+    for file in folder.iterdir():  # the card and the config are the export's, not the hub's
+        assert (tmp_path / "again" / file.name).read_bytes() == file.read_bytes()
+    monkeypatch.setattr("huggingface_hub.hub_mixin.HfApi", FakeApi)
+    monkeypatch.setattr(FakeApi, "calls", [])
+    assert HubModel(model_of("promptfl")).push_to_hub("me/fruit").endswith("/commit/1")
+    (repo, made), (_, sent) = FakeApi.calls
+    assert repo == "me/fruit" and made["private"] and sent["repo_id"] == "me/fruit"
+
+
+def test_a_repository_is_fetched_without_its_graph(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def fetch(repo: str, **options: Any) -> str:
+        asked.update(options, repo=repo)
+        return str(folder)
+
+    config = lambda **_: str(folder / "config.json")  # noqa: E731
+    monkeypatch.setattr("huggingface_hub.hub_mixin.hf_hub_download", config)
+    monkeypatch.setattr("focoop.predict.hub_model.snapshot_download", fetch)
+    model = HubModel.from_pretrained("me/fruit", revision="v1", client="global")
+    assert model.classes == CLASSES and model.client is None
+    assert (asked["repo"], asked["revision"]) == ("me/fruit", "v1")
+    assert "model.safetensors" in asked["allow_patterns"]
+    assert "model.onnx" not in asked["allow_patterns"]

@@ -232,6 +232,10 @@ def test_a_table_has_a_row_per_image() -> None:
     table = model_of("focoop").decide(images("focoop"), client=0, top=2).to_pandas()
     assert len(table) == len(LABELS) and list(table.columns)[:3] == ["source", "verdict", "label"]
     assert table["top"][0].count(";") == 1
+    for label, holders in zip(table["label"], table["holders"], strict=True):
+        assert holders == ("north" if label in CLASSES[:2] else "south")
+    nobody = model_of("focoop", calibrated(-1e9, 0.5)).decide(images("focoop"), client=0)
+    assert set(nobody.to_pandas()["holders"]) == {""}
     assert model_of("focoop").decide(torch.zeros(0, 16)).to_pandas().empty
 
 

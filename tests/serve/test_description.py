@@ -39,6 +39,33 @@ def test_every_route_is_described_with_its_refusals() -> None:
     assert examples["ErrorAnswer"]["examples"][0]["error"]["images"]
 
 
+def test_every_answer_and_field_has_an_example_that_is_true(tmp_path: Path) -> None:
+    from focoop.serve import schemas
+
+    small_run.begin(tmp_path / "a").close()
+    with calling(Engine({"colours": FakeModel()}, LIMITS), runs=tmp_path) as caller:
+        found = caller.get("/openapi.json").json()
+    answers = {
+        content["schema"]["$ref"].rpartition("/")[2]
+        for route in found["paths"].values()
+        for operation in route.values()
+        for answer in operation["responses"].values()
+        for content in answer.get("content", {}).values()
+        if "$ref" in content.get("schema", {})
+    } - {"HTTPValidationError"}
+    assert len(answers) == 6
+    for name in answers:
+        for example in found["components"]["schemas"][name]["examples"]:
+            assert getattr(schemas, name).model_validate(example, strict=True)
+    for path in ("/v1/predict", "/v1/explain"):
+        operation = found["paths"][path]["post"]
+        assert "curl -F images=@a.jpg -F" in operation["description"]
+        form = operation["requestBody"]["content"]["multipart/form-data"]["schema"]
+        assert all(
+            form["properties"][name]["examples"] for name in set(form["properties"]) - {"images"}
+        )
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of schemathesis and its packages
 @pytest.mark.parametrize("mode", ["POSITIVE", "NEGATIVE"])
