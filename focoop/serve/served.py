@@ -215,7 +215,24 @@ class Served:
         site = self._site(client)
         if site is None or site.threshold is None:
             return DriftCounter(None)
-        return DriftCounter(1.0 - self.model.calibration.keep, site.scores.count)
+        return DriftCounter(flagged_share(site.scores, site.threshold), site.scores.count)
+
+
+def flagged_share(scores: Any, threshold: float) -> float:
+    """Return the share of images like those of the calibration that lie above the threshold.
+
+    With n calibration images of which k lie above, a new one does with probability (k + 1) /
+    (n + 1). Few images make that less than what was asked for: 2.6% of 38, where 5% may be lost.
+
+    Args:
+        scores: A sketch, as in `histogram`.
+        threshold: The calibrated threshold.
+
+    Returns:
+        The share.
+    """
+    above = np.asarray(scores.weights)[np.asarray(scores.values) > threshold].sum()
+    return (float(above) + 1.0) / (scores.count + 1.0)
 
 
 def histogram(scores: Any, threshold: float | None) -> dict[str, Any] | None:

@@ -5,16 +5,19 @@ import time
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import betabinom, binom
 
 from focoop.errors import ConfigError
+from focoop.predict import Sketch
 from focoop.serve import KeyFile, Limits, add_key
 from focoop.serve.batching import Batcher, QueueFull, Stopped
 from focoop.serve.drift import FEWEST, LEVEL, WINDOW, DriftCounter, band
 from focoop.serve.guard import is_loopback
+from focoop.serve.served import flagged_share
 
 
 def doubled(group: Hashable, asked: Sequence[int]) -> list[int]:
@@ -109,6 +112,25 @@ def test_drift_looks_back_over_a_window() -> None:
         counter.count(False)
     assert counter.look().state == "fewer foreign"
     assert DriftCounter(None).look().state == "unknown"
+
+
+@pytest.mark.parametrize("images", [19, 58, 2000])
+def test_drift_expects_what_a_threshold_flags(images: int) -> None:
+    """Thresholds of many draws of calibration images, and what they flag of new ones."""
+    generator = np.random.default_rng(images)
+    shares, outside, draws = [], 0, 200
+    for _ in range(draws):
+        sketch = Sketch.of(generator.normal(size=images))
+        share = flagged_share(sketch, sketch.threshold(0.95))
+        counter = DriftCounter(share, images)
+        flagged = generator.normal(size=WINDOW) > sketch.threshold(0.95)
+        for one in flagged:
+            counter.count(bool(one))
+        shares.append(flagged.mean() - share)
+        outside += counter.look().state != "as calibrated"
+    error = np.std(shares) / draws**0.5
+    assert abs(np.mean(shares)) < 4 * error
+    assert outside <= 4  # LEVEL of 200 is 0.2; five or more have a chance of 2e-6
 
 
 def test_keys_are_kept_as_hashes_and_read_again(
