@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 CALIBRATION = "calibration.json"  # beside the run's other files
 COORDINATED = "federation"  # noted in the manifest of a run whose images are at sites
+LOCAL = ("folder", "clients", "csv", "file")  # kinds of data that are named by a path
 COUNTS = "counts"  # private tensors that a site's class counts make
 
 
@@ -199,16 +200,38 @@ def _facts(
 
 def _origin(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
     metrics = folder.metrics()
+    hashes: dict[str, str] = {}
+    for name, found in folder.manifest.get("data_hashes", {}).items():
+        short = without_folders(name)
+        while short in hashes:  # another folder of the same name
+            short += "'"
+        hashes[short] = found
     return {
         "run": folder.path.resolve().name,
         "round": folder.last_round(),
         "seed": config.seed,
-        "data": config.data.id,
+        "data": without_folders(config.data.id),
         "template": config.data.template,
-        "data_hashes": dict(folder.manifest.get("data_hashes", {})),
+        "data_hashes": hashes,
         "metrics": metrics[-1] if metrics else {},
         "versions": folder.manifest.get("versions", {}),
     }
+
+
+def without_folders(data: str) -> str:
+    """Return a dataset's name without the folders of this machine, for cards that others read.
+
+    Args:
+        data: The name, such as `folder:/home/me/images/birds`.
+
+    Returns:
+        The name with the last part of its path.
+
+    >>> without_folders("folder:/home/me/images/birds"), without_folders("hf:me/birds")
+    ('folder:birds', 'hf:me/birds')
+    """
+    kind, colon, path = data.rpartition(":")
+    return f"{kind}{colon}{Path(path).name}" if kind in LOCAL or Path(path).is_absolute() else data
 
 
 def _side(

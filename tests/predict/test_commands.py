@@ -68,6 +68,8 @@ def test_a_run_s_answers_and_its_export_s_are_the_same(run: Path, tmp_path: Path
     assert (
         saved.sides == ("1", "global") and "not calibrated" not in (out / "README.md").read_text()
     )
+    assert str(run.parent) not in (out / "README.md").read_text()  # nobody's folders are told
+    assert str(run.parent).encode() not in (out / "model.safetensors").read_bytes()
     asked = opened.images("test")
     ours, theirs = model.decide(asked, client=1), saved.decide(asked, client=1)
     predicted = [CLASSES[label] for label in opened.predictions("test", 1)]

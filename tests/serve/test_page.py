@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 pytest.importorskip("playwright", reason="playwright is not installed")
@@ -24,6 +26,7 @@ pytestmark = [
     pytest.mark.skipif(not BROWSER, reason="no chromium on this machine"),
 ]
 COLOURS = {"red": (230, 10, 20), "green": (10, 230, 20), "grey": (120, 120, 120)}
+LIMITS = Limits(pixels=10**6, image_bytes=240_000)
 WAYS = [(1280, "light"), (1280, "dark"), (360, "light"), (360, "dark")]
 ARGUMENTS = ["--no-sandbox", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
 # Screenshots are kept where this names a folder, for people to look at.
@@ -37,6 +40,9 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         (folder / f"{name}.png").write_bytes(picture(colour, (120, 90)))
     (folder / "broken.png").write_bytes(picture()[:60])
     (folder / "huge.png").write_bytes(picture(COLOURS["red"], (1300, 1000)))
+    grain = np.random.default_rng(0).integers(0, 60, (300, 400, 3), np.uint8)
+    Image.fromarray(grain + np.array([190, 0, 0], np.uint8)).save(folder / "heavy.png")
+    assert (folder / "heavy.png").stat().st_size > LIMITS.image_bytes
     return {path.stem: path for path in folder.iterdir()}
 
 
@@ -51,7 +57,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(runs: Path) -> Iterator[str]:
-    with live(Engine({"colours": FakeModel()}, Limits(pixels=10**6)), runs) as address:
+    with live(Engine({"colours": FakeModel()}, LIMITS), runs) as address:
         yield address
 
 
@@ -239,13 +245,28 @@ def test_what_cannot_be_read_is_said_and_what_is_too_large_is_made_smaller(
 ) -> None:
     with opened(chromium, address) as page:
         page.select_option("#client", "north")
-        page.set_input_files("#files", [images["broken"], images["huge"]])
+        page.set_input_files("#files", [images["broken"], images["huge"], images["heavy"]])
         page.wait_for_selector("#verdict-text:has-text('cut off')")
-        page.locator("#strip button").nth(1).click()
-        verdict(page, "This is: red")
+        for place in (1, 2):
+            page.locator("#strip button").nth(place).click()
+            page.wait_for_selector(f"#strip li:nth-child({place + 1}) [data-verdict='own']")
+            verdict(page, "This is: red")
         # The browser itself reports a refused request; nothing else may be said.
         assert [line for line in page.said if "422" not in line] == []
         page.said.clear()
+
+
+def test_more_images_than_a_page_shows_are_said(
+    chromium: Any, address: str, images: dict[str, Path]
+) -> None:
+    with opened(chromium, address) as page:
+        page.wait_for_selector("#client option", state="attached")
+        page.set_input_files("#files", [images["red"]] * 201)
+        page.wait_for_selector("#notice:has-text('The first 200 of 201 images')")
+        verdict(page, "This is: red")
+        page.set_input_files("#files", [images["grey"]])
+        verdict(page, "I do not know this")
+        assert not page.is_visible("#notice")
 
 
 def test_a_key_is_asked_for_once(chromium: Any, images: dict[str, Path], tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ import { $, element, percent, scoreAxis } from "./draw.js";
 import { post } from "./api.js";
 
 const state = { models: [], limits: null, model: null, client: null, items: [], current: 0, turn: 0, moved: false };
-let later = 0; // the timer of a dial that moves
+const MOST = 200; // images at a time
+let later = 0, settled = 0; // timers of a dial that moves, and of a window that does
 
 export function start(found) {
   state.models = found.models;
@@ -20,7 +21,7 @@ export function start(found) {
   $("heat").addEventListener("change", show);
   dropAndPaste();
   camera();
-  addEventListener("resize", () => { clearTimeout(later); later = setTimeout(show, 100); });
+  addEventListener("resize", () => { clearTimeout(settled); settled = setTimeout(show, 100); });
   choose(found.models[0].name);
 }
 
@@ -79,8 +80,9 @@ function camera() {
 }
 
 async function take(files) {
-  const chosen = [...files].slice(0, 200);
+  const chosen = [...files].slice(0, MOST);
   if (!chosen.length) return;
+  notice(files.length > MOST ? `The first ${MOST} of ${files.length} images are shown. focoop predict takes any number.` : "");
   const items = await Promise.all(chosen.map(async (file) => ({
     file, answer: null, problem: "", heat: new Map(), picture: await createImageBitmap(file).catch(() => null),
   })));
@@ -92,12 +94,18 @@ async function take(files) {
   askAgain();
 }
 
-// A photograph with more pixels than the server takes is sent smaller.
+function notice(text) {
+  $("notice").hidden = !text;
+  $("notice").textContent = text;
+}
+
+// A photograph with more pixels or bytes than the server takes is sent smaller.
 async function fitting(item) {
   const { picture, file } = item;
-  const excess = picture ? (picture.width * picture.height) / state.limits.pixels : 0;
-  if (excess <= 1) return file;
-  const scale = 0.98 / Math.sqrt(excess);
+  if (!picture) return file;
+  const excess = (picture.width * picture.height) / state.limits.pixels;
+  if (excess <= 1 && file.size <= state.limits.image_bytes) return file;
+  const scale = excess > 1 ? 0.98 / Math.sqrt(excess) : 1;
   const canvas = element("canvas", { width: Math.floor(picture.width * scale), height: Math.floor(picture.height * scale) });
   canvas.getContext("2d").drawImage(picture, 0, 0, canvas.width, canvas.height);
   return new Promise((done) => canvas.toBlob((blob) => done(new File([blob], file.name, { type: "image/jpeg" })), "image/jpeg", 0.95));
