@@ -4,9 +4,11 @@ import contextlib
 import io
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from PIL import Image
 
 import focoop
 from tests.toy_setting import write_setting
@@ -56,6 +58,42 @@ def test_the_guide_to_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert shown.getvalue().startswith(f"0 {own} ")
     lines = Path("rounds.txt").read_text().splitlines()
     assert lines == [f"lined 0 {own}", "lined finished"]
+
+
+@pytest.mark.slow
+def test_the_guide_to_predictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("huggingface_hub")
+    monkeypatch.chdir(tmp_path)
+    settings = {"method.name": "focoop_plus", "federation.rounds": 1, "partition.shots": 4}
+    focoop.run(write_setting(tmp_path / "data"), settings, out="runs/mine")
+    focoop.calibrate("runs/mine", keep=0.8)
+    for name in ("a.jpg", "b.jpg", "photo.jpg"):
+        Image.new("RGB", (40, 30), "red").save(name)
+    focoop.export("runs/mine", "model", client=0, onnx=True)
+    first, onnx, hub = BLOCK.findall((ROOT / "docs/guides/predict.md").read_text(encoding="utf-8"))
+    sent: list[str] = []
+
+    class Api:
+        def __init__(self, **_: Any) -> None: ...
+
+        def create_repo(self, repo_id: str, private: bool, **_: Any) -> Any:
+            sent.append(f"{repo_id} {private}")
+            return SimpleNamespace(repo_id=repo_id)
+
+        def upload_folder(self, folder_path: Path, **_: Any) -> str:
+            return str(sorted(path.name for path in Path(folder_path).iterdir()))
+
+    monkeypatch.setattr("huggingface_hub.hub_mixin.HfApi", Api)
+    shown, names = io.StringIO(), dict[str, Any]()
+    with contextlib.redirect_stdout(shown):
+        for block in (first, onnx, hub.replace('("me/my-model", client', '("model", client')):
+            exec(compile(block, "predict.md", "exec"), names)
+    a, b, graph = (line.split() for line in shown.getvalue().splitlines())
+    answer = names["model"].predict(["photo.jpg"])[0]
+    assert a[0] == "a.jpg" and a[1:3] == b[1:3] == [answer.verdict, str(answer.label)]
+    assert graph[0] == answer.verdict and float(graph[-1]) == pytest.approx(answer.score, rel=1e-5)
+    assert sent == ["me/my-model True"]
 
 
 @pytest.mark.slow
