@@ -1,9 +1,11 @@
 """What must hold of the tracked files themselves."""
 
 import ast
+import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -106,6 +108,20 @@ def test_lock_covers_every_declared_dependency() -> None:
     lock = "\n".join(path.read_text(encoding="utf-8") for path in LOCKS)
     pinned = set(re.findall(r"^([a-z0-9-]+)==", lock, flags=re.M))
     assert names - pinned - {"focoop"} == set()
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "deploy").glob("*Dockerfile")), ids=lambda p: p.name
+)
+def test_hadolint_finds_nothing_in_a_dockerfile(path: Path) -> None:
+    hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.defpath}")
+    if hadolint is None:
+        pytest.skip("hadolint is not installed")
+    done = subprocess.run([hadolint, str(path)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "")
+    bad = path.read_text(encoding="utf-8").replace("--no-cache-dir ", "")
+    worse = subprocess.run([hadolint, "-"], input=bad, capture_output=True, text=True, timeout=60)
+    assert worse.returncode != 0 and "DL3042" in worse.stdout  # it looks
 
 
 def test_version_is_stated_once_and_the_same() -> None:
