@@ -216,6 +216,9 @@ def test_the_dial_and_the_switch_change_the_answer(
         page.select_option("#client", "global")
         page.wait_for_selector("#verdict-text:has-text('Held by south')")
         verdict(page, "This is: green")
+        assert page.is_disabled("#dial") and "no classes of its own" in page.inner_text(".dial")
+        page.select_option("#client", "north")
+        assert page.is_enabled("#dial") and page.inner_text("#dial-value") == "0.50"
 
 
 def test_the_keyboard_alone_is_enough(chromium: Any, address: str, images: dict[str, Path]) -> None:

@@ -4,7 +4,7 @@ import { $, element, percent, scoreAxis } from "./draw.js";
 import { post } from "./api.js";
 
 const state = { models: [], limits: null, model: null, client: null, items: [], current: 0, turn: 0, moved: false };
-const MOST = 200; // images at a time
+const MOST = 200, NAMED = 8; // images at a time, and classes of a set that are named
 let later = 0, settled = 0; // timers of a dial that moves, and of a window that does
 
 export function start(found) {
@@ -13,7 +13,7 @@ export function start(found) {
   $("model").replaceChildren(...found.models.map((m) => element("option", { value: m.name }, m.name)));
   $("model-field").hidden = found.models.length < 2;
   $("model").addEventListener("change", () => choose($("model").value));
-  $("client").addEventListener("change", () => { state.client = $("client").value; askAgain(); });
+  $("client").addEventListener("change", () => { state.client = $("client").value; showDial(); askAgain(); });
   $("dial").addEventListener("input", () => { state.moved = true; showDial(); clearTimeout(later); later = setTimeout(askAgain, 150); });
   $("dial-reset").addEventListener("click", () => { state.moved = false; $("dial").value = state.model.open_share ?? 1; showDial(); askAgain(); });
   $("choose").addEventListener("click", () => $("files").click());
@@ -43,8 +43,11 @@ const side = () => state.model.clients.find((c) => c.name === state.client);
 const shown = (name) => (/^\d+$/.test(name) ? `client ${name}` : name);
 
 function showDial() {
-  $("dial-value").textContent = Number($("dial").value).toFixed(2);
-  $("dial-reset").hidden = !state.moved;
+  const nobody = side().is_global;
+  $("dial").disabled = nobody; // without own classes there is nothing to weigh
+  $("dial-value").textContent = nobody ? "" : Number($("dial").value).toFixed(2);
+  $("dial-reset").hidden = nobody || !state.moved;
+  $("dial-ends").textContent = nobody ? "The global model has no classes of its own." : "0: own classes alone. 1: all classes alike.";
 }
 
 function dropAndPaste() {
@@ -208,8 +211,13 @@ function showAnswer(item, answer) {
     : `Bars: ${site.calibrated_on} images that took no part in training. ${answer.p_value === null ? "" : `${percent(answer.p_value)} of such images look at least as foreign.`}`;
   const facts = [["Closest class", answer.nearest_id]];
   if (answer.nearest_ood) facts.push(["Closest foreign word", answer.nearest_ood]);
-  if (answer.class_set) facts.push([`Right class among (${percent(state.model.keep)})`, answer.class_set.join(", ") || "none"]);
+  if (answer.class_set) facts.push([`Right class among (${percent(state.model.keep)})`, listed(answer.class_set)]);
   $("facts").replaceChildren(...facts.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
+}
+
+function listed(names) {
+  const more = names.length - NAMED;
+  return names.slice(0, NAMED).join(", ") + (more > 0 ? ` and ${more} more` : "");
 }
 
 async function showPicture(item) {
