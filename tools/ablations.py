@@ -2,6 +2,7 @@
 
     python tools/ablations.py --out runs/ablations --device cuda --jobs 12 --minutes 7
     python tools/ablations.py --out runs/ablations --settings siblings --variants "full,no GOC"
+    python tools/ablations.py --out runs/ablations --settings apart --variants full,local_only
 
 Needs torch, numpy and safetensors alone, and no data beside the packaged features. Every run is a
 cell of the grid that `focoop compare` makes, in RUNS, by default a folder beside OUT; a run that
@@ -60,7 +61,7 @@ GOC = {
     "paper's top-U": "keep=paper",
     "pool of means": "goc_pool=mean",
 }
-BESIDE = {"local_only": "local_only", "promptfl": "promptfl:class_specific=true"}
+BESIDE = {"local_only": "local_only", "promptfl": "promptfl"}  # in `apart` alone, by their presets
 FEW = ("full", "no GOC", "no calibration", "barycentres", "OOD prompts averaged")
 TABLES = {
     "apart": {**BOS, **GOC},
@@ -166,17 +167,25 @@ def siblings(runs: Path) -> Path:
 
 def run(name: str, file: Path, seeds: str, runs: Path, given: argparse.Namespace) -> int:
     """All variants of a setting for some seeds, by the grid's own command."""
-    table = TABLES[name]
-    asked = [part.strip() for part in given.variants.split(",") if part.strip()] or None
-    labels = [one for one in table if asked is None or one in asked]
-    methods = [f"focoop:{table[one]}" if table[one] else "focoop" for one in labels]
-    methods += BESIDE.values() if asked is None and name == "apart" else []
+    methods = list(methods_of(name, given.variants).values())
     out = runs / f"seeds{seeds.replace(',', '-')}" / name
     return grid(
         ["compare", str(file), "--methods", ",".join(methods), "--seeds", seeds,
          "--presets", str(ROOT / "configs" / "methods"), "--out", str(out),
          "--device", given.device, "--jobs", str(given.jobs)]
     )  # fmt: skip
+
+
+def methods_of(name: str, variants: str = "") -> dict[str, str]:
+    """What the grid calls each variant of a setting: all of them, or those named by `variants`."""
+    known = {one: f"focoop:{changes}" if changes else "focoop"
+             for one, changes in TABLES[name].items()}  # fmt: skip
+    known |= BESIDE if name == "apart" else {}
+    asked = [part.strip() for part in variants.split(",") if part.strip()]
+    strange = [one for one in asked if not any(one in [*t, *BESIDE] for t in TABLES.values())]
+    if strange:
+        raise SystemExit(f"no variant {strange[0]!r}; there are {', '.join(known)}")
+    return {one: label for one, label in known.items() if not asked or one in asked}
 
 
 def write(runs: Path, out: Path) -> None:
@@ -194,9 +203,7 @@ def write(runs: Path, out: Path) -> None:
 
 def collect(runs: Path) -> tuple[Cells, dict[str, Any]]:
     """Percentages by (setting, variant, seed), and means over seeds of every round's report."""
-    names = {f"focoop:{changes}" if changes else "focoop": name for t in TABLES.values()
-             for name, changes in t.items()}  # fmt: skip
-    names |= {label: name for name, label in BESIDE.items()}
+    names = {label: name for setting in TABLES for name, label in methods_of(setting).items()}
     cells: Cells = {}
     reports: dict[str, dict[str, list[list[dict[str, float]]]]] = {}
     for file in sorted(runs.glob("seeds*/*/results.json")):

@@ -11,6 +11,7 @@ The runs are those of `focoop compare configs/settings/cifar100.toml --methods f
 
 import argparse
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -32,7 +33,6 @@ NUMBERS = {
     "transport_gap": ("gap after 300 steps", 3, True),
     "transport_gained": ("gained over product plan", 3, False),
     "row_entropy": ("entropy of rows", 2, False),
-    "seemly_overlap": ("overlap of seemly sets", 2, False),
 }
 KINDS = {"0": "full", "1": "pulled", "2": "kept"}  # the line of each seed
 
@@ -79,7 +79,7 @@ def table(runs: Runs) -> str:
 
 
 def drawing(runs: Runs) -> str:
-    """Return six small charts with a line for each seed.
+    """Return small charts, two in a row, with a line for each seed.
 
     Args:
         runs: The server's numbers.
@@ -96,7 +96,7 @@ def drawing(runs: Runs) -> str:
         f"{title}: " + ", ".join(f"{run[name][-1]:.3g}" for _, run in sorted(runs.items()))
         for name, (title, _, _) in NUMBERS.items()
     )
-    height = 26 + 3 * (PANEL_H + 46) - 8
+    height = 26 + math.ceil(len(NUMBERS) / 2) * (PANEL_H + 46) - 8
     return "\n".join(
         [
             f'<svg class="chart" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 {height}"'

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import torch
+from torch.nn.functional import one_hot
 
 from focoop.functional import transport
 from focoop.methods._averages import weighted_mean
@@ -114,8 +115,9 @@ class Consistency:
         rows = self.kept(mass, cost, len(copies), len(words))
         ood_prompts = weighted_mean(updates, "ood") if self.keep == "mean" else ood[rows]
         kept_words = words if self.keep == "mean" else words[rows % len(words)]
-        drawn = torch.zeros(len(words), dtype=torch.bool, device=seemly.rows.device)
-        drawn[seemly.rows % len(words)] = True
+        word_of = words.to(seemly.rows.device)  # by slot: where the U least are kept, words move
+        drawn = torch.zeros_like(word_of, dtype=torch.bool)
+        drawn[word_of[seemly.rows % len(words)]] = True
         report = {
             "transport_gap": plan.gap,
             "transport_gained": product_cost(cost) - plan.objective,
@@ -133,7 +135,7 @@ class Consistency:
             memory={
                 **self.memory_of(plan),
                 "seemly": drawn.to(torch.uint8),
-                **({"plan_by_word": plan_by_word(plan, len(words)).float()} if small else {}),
+                **({"plan_by_word": plan_by_word(plan, word_of).float()} if small else {}),
             },
             report=report | prompt_report(calibrated, kept_words),
         )
@@ -258,10 +260,14 @@ def row_entropy(plan: Plan) -> Tensor:
     return total / math.log(max(plan.cost.shape[1], 2))
 
 
-def plan_by_word(plan: Plan, slots: int) -> Tensor:
-    """(C, U) mass that each class sends to each word, all clients' copies of it together."""
+def plan_by_word(plan: Plan, words: Tensor) -> Tensor:
+    """(C, U) mass that each class sends to each word, all copies together, by words (U,) of slots.
+
+    A word that no slot has receives nothing.
+    """
     whole = plan.plan if isinstance(plan, transport.Plan) else plan.columns(slice(None))
-    return whole.view(len(whole), -1, slots).sum(dim=1)
+    by_slot = whole.view(len(whole), -1, len(words)).sum(dim=1)
+    return by_slot @ one_hot(words, len(words)).to(by_slot)
 
 
 def spread(prompts: Tensor) -> float:

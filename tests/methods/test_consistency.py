@@ -178,6 +178,35 @@ def test_words_stay_distinct_where_the_paper_s_rule_loses_them() -> None:
     assert lost.report["distinct_words"] < WORDS
 
 
+def test_seemly_words_and_the_plan_by_word_follow_words_that_moved() -> None:
+    """Where slots hold other words than they began with, as under the paper's rule."""
+    prompts, updates = planted()
+    words = torch.tensor([7, 7, 2, 3, 4, 5, 6, 0])  # slot -> word; nobody has word 1
+    consistency = Consistency(tau=0.1, keep="paper", seemly_count=4)
+    found = consistency.calibrate(prompts, words, updates, Server({}))
+    cost = consistency.cost(
+        prompts.flatten(1), torch.cat([u.shared["ood"] for u in updates]).flatten(1)
+    )
+    plan = consistency.solve(cost, Server({})).plan.numpy()
+    by_word = torch.zeros(CLASSES, WORDS)
+    drawn = [0] * WORDS
+    for column in range(CLIENTS * WORDS):
+        for row in range(CLASSES):
+            by_word[row, words[column % WORDS]] += plan[row, column]
+    for column in plan.sum(0).argsort()[-4:]:
+        drawn[words.tolist()[column % WORDS]] = 1
+    torch.testing.assert_close(found.memory["plan_by_word"], by_word)
+    assert found.memory["seemly"].tolist() == drawn
+    # The same prompts whose slots were dealt out anew: the same words are seemly.
+    order = torch.randperm(WORDS, generator=torch_generator(1))
+    dealt = [
+        ClientUpdate(u.client, {**u.shared, "ood": u.shared["ood"][order]}, 1, u.class_counts, 0.0)
+        for u in updates
+    ]
+    again = consistency.calibrate(prompts, words[order], dealt, found)
+    assert again.report["seemly_overlap"] == 1.0
+
+
 def test_every_part_can_be_switched_off_alone() -> None:
     prompts, updates = planted(near=1.0)
     full = step(Consistency(tau=0.1), prompts, updates)

@@ -4,6 +4,8 @@ import json
 import statistics
 from pathlib import Path
 
+import pytest
+
 from focoop.experiments.variants import parse_methods
 from focoop.features.storage import load_split
 from focoop.functional import paired
@@ -27,6 +29,17 @@ def test_every_variant_is_a_setting_of_the_method() -> None:
         assert len(variants) == len([one for one in table.values() if one])
         known = {one.removeprefix("method.").split("=")[0] for v in variants for one in v.overrides}
         assert known <= set(vars(lookup("focoop").Config()))
+
+
+def test_some_variants_can_be_asked_for() -> None:
+    asked = "no GOC, full,local_only"
+    assert ablations.methods_of("apart", asked) == {
+        "full": "focoop", "no GOC": "focoop:goc=false", "local_only": "local_only",
+    }  # fmt: skip
+    assert set(ablations.methods_of("siblings", asked)) == {"full", "no GOC"}
+    assert set(ablations.methods_of("apart")) >= {"promptfl", "no ascent", "pool of means"}
+    with pytest.raises(SystemExit, match="no variant 'no goc'; there are full, "):
+        ablations.methods_of("apart", "no goc")
 
 
 def test_siblings_are_at_other_clients(tmp_path: Path) -> None:
