@@ -10,7 +10,7 @@ weight of zero; a change that is not sent takes nothing of `privacy.clip`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # takes little of `privacy.clip`.
 WEIGHT = 1 / 16
 LEAST_SHARE = 0.05  # of images whose clients measured; less is taken for noise
+ROUNDING = 1e-4  # of a share that clients tell without noise
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,7 @@ class Sums:
             The measured shared tensors, the server's memory, and what is known of all images.
         """
         old, memory = server.shared, server.memory
+        updates = [possible_counts(update, self.least_images) for update in updates]
         counts = torch.stack([update.class_counts for update in updates]).sum(dim=0).double()
         counts = counts.to(old["means"].device)
         fresh = class_weighted_mean(updates, "means", old["means"])
@@ -186,13 +188,51 @@ class Sums:
         now: Tensor,
         before: Tensor,
     ) -> tuple[Tensor, float]:
-        """The second moment over all rounds, and the images whose spread this round told."""
+        """The second moment over all rounds, and the images whose spread this round told.
+
+        Where all clients say that they measured all their images, no count of another class is of
+        images, whatever a sum of counts that privacy has changed may say.
+        """
         fresh = weighted_mean(updates, "moment")
-        share = (weighted_mean(updates, "spread_weight").double() / WEIGHT).clamp(0.0, 1.0)
+        told = float(weighted_mean(updates, "spread_weight").double() / WEIGHT)
         total = float(now.sum())
+        examples = total if abs(told - 1.0) <= ROUNDING else examples
         step = total / max(total + float(before.sum()), 1e-9)
         step /= max(total / max(examples, 1e-9), LEAST_SHARE)
-        return old["moment"] + (fresh - old["moment"]) * step, examples * float(share)
+        moment = old["moment"] + (fresh - old["moment"]) * step
+        return moment, examples * min(max(told, 0.0), 1.0)
+
+
+def possible_counts(update: ClientUpdate, least_images: int) -> ClientUpdate:
+    """Return an update whose class counts are possible ones, given what its client measured.
+
+    A client measures a class of which it has `least_images` or more, and says how much of all its
+    images that is. Exact counts agree with both. Those that privacy has changed may not: without
+    this, a class whose noised count is 0 would be lost, and noise on the counts of classes that a
+    client does not hold would be taken for images that it did not measure.
+
+    Args:
+        update: What a client sent. Of one with noised weights nothing is concluded.
+        least_images: Different images of a class from which on clients measure it.
+
+    Returns:
+        The update, or one with more images of measured classes and fewer of others.
+    """
+    weight, counts = update.shared["mean_weight"][:, 0].cpu(), update.class_counts
+    told = (weight == WEIGHT).to(counts.device)
+    if not bool(((weight == 0.0) | (weight == WEIGHT)).all()) or not bool(told.any()):
+        return update
+    measured = torch.where(told, counts.clamp(min=least_images), 0)
+    others = torch.where(told, 0, counts)
+    share = float(update.shared.get("spread_weight", torch.zeros(1))) / WEIGHT
+    if share > LEAST_SHARE:  # else it does not say how much it measured
+        left = float(measured.sum()) * (1.0 / min(share, 1.0) - 1.0)
+        others = (others * (left / max(float(others.sum()), 1.0))).round().to(counts)
+    if torch.equal(measured + others, counts):
+        return update
+    return replace(
+        update, class_counts=measured + others, num_examples=int((measured + others).sum())
+    )
 
 
 def between_clients(old: Params, updates: Sequence[ClientUpdate]) -> Tensor:

@@ -258,6 +258,40 @@ def test_counts_that_are_wrong_dilute_no_mean() -> None:
     assert change.abs().sum(dim=1).nonzero().flatten().tolist() == [0, 1]
 
 
+@pytest.mark.parametrize(
+    ("claims", "off"),
+    [
+        # Noised: 0 for a class that is held, many for classes that are not.
+        ([[0, 9, 7, 0], [30, 3, 7, 60]], 1e-5),
+        # None told. Of 3 images an eighth is rounded to none: a 24th of the moment is missing.
+        ([[1] * 4, [1] * 4], 0.05),
+    ],
+)
+def test_counts_that_privacy_changed_lose_no_class_and_leave_the_second_moment(
+    claims: list[list[int]], off: float
+) -> None:
+    method = made(FOCoOpPlus, least_images=3)
+    task = task_for(method)
+    server = Server(method.init(task, torch_generator(0)).shared)
+    # The second client has one image of class 3, of which it tells nothing: 7 of 8 are measured.
+    clients = [images_of([0] * 4 + [1] * 3, 1), images_of([2] * 7 + [3], 2)]
+    weights = [max(claims[0][0], 3) + max(claims[0][1], 3), max(claims[1][2], 3)]
+    rows = [clients[0].pooled.double().numpy(), clients[1].pooled[:7].double().numpy()]
+    expected = sum(w * r.T @ r / 7 for w, r in zip(weights, rows, strict=True)) / sum(weights)
+    for _ in range(3):
+        updates = [
+            replace(u, class_counts=torch.tensor(claim), num_examples=sum(claim))
+            for u, claim in zip(sent(method, task, server.shared, clients), claims, strict=True)
+        ]
+        server = method.aggregate(server, updates, task)
+        means = server.shared["means"]
+        for c, own in ((0, clients[0]), (1, clients[0]), (2, clients[1])):
+            torch.testing.assert_close(means[c], own.pooled[own.labels == c].mean(dim=0))
+        assert not means[3].any()
+        moment = server.shared["moment"].numpy()
+        np.testing.assert_allclose(moment, expected, atol=off * np.trace(expected))
+
+
 def test_means_that_a_server_chooses_change_nothing_that_is_told() -> None:
     method = made(FOCoOpPlus, least_images=5)
     task = task_for(method)
