@@ -218,7 +218,7 @@ class Consistency:
             return self.capped(mass, cost, clients, slots)
         if self.keep == "paper":
             return transport.select_by_mass(mass, slots, largest=False)
-        # Of copies with equal mass the one farthest from every class prompt is kept.
+        # Of copies with equal mass the one with the largest cost to its nearest class is kept.
         copies = mass.view(clients, slots)
         order = torch.sort(-cost.amin(dim=0).view_as(copies), dim=0, stable=True).indices
         best = order.gather(0, copies.gather(0, order).argmin(dim=0, keepdim=True)).squeeze(0)
