@@ -22,8 +22,8 @@ import torch
 from focoop.errors import MethodError
 from focoop.fields import setting
 from focoop.functional import scores
-from focoop.methods._prior import prior_part, shifted
-from focoop.methods.base import Logits, Method, Params, Task, Text
+from focoop.methods._prior import expected, prior_part, shifted
+from focoop.methods.base import Logits, Method, Params, Task, Text, cosines
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -117,6 +117,10 @@ class Answering(Method):
     def text(self, params: Params, features: Params, task: Task) -> Text:
         """The tower's features, and the client's prior where it has one."""
         return Text(features["id"], features.get("ood"), self.prior(params, task))
+
+    def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
+        """Cosines with all prompts; those with classes are shifted by the client's prior."""
+        return expected(cosines(text, pooled), text)
 
     def score(self, logits: Logits, task: Task) -> Tensor:
         """The score that the settings name."""

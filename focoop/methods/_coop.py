@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from focoop.fields import setting
 from focoop.methods._answers import AnswerConfig, Answering
 from focoop.methods._contexts import first_context
-from focoop.methods._prior import expected
-from focoop.methods.base import Batch, Logits, Params, Prompt, Task, Text, cosines
+from focoop.methods.base import Batch, Params, Prompt, Task, Text, cosines
 
 if TYPE_CHECKING:
     import torch
@@ -50,10 +49,6 @@ class CoOp(Answering):
     def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
         """The classes, C prompts."""
         return {"id": Prompt(params["context"], task.id_names)}
-
-    def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
-        """Cosines with the classes, shifted by the client's prior."""
-        return expected(cosines(text, pooled), text)
 
     def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
         """Cross-entropy over the C classes; a client's prior is for its answers alone."""

@@ -48,7 +48,6 @@ from focoop.functional import scores
 from focoop.methods._answers import COMMON_SCORES, EVIDENCE_SCALES, AnswerConfig, Answering
 from focoop.methods._averages import federated_average
 from focoop.methods._contexts import draw_context
-from focoop.methods._prior import expected
 from focoop.methods.base import (
     Batch,
     ClientUpdate,
@@ -59,7 +58,6 @@ from focoop.methods.base import (
     State,
     Task,
     Text,
-    cosines,
 )
 
 if TYPE_CHECKING:
@@ -171,10 +169,6 @@ class FedLAPT(Answering):
             "id": Prompt(params["context" if unified else "id"], task.id_names),
             "ood": Prompt(params["context" if unified else "ood"], words_of(task)),
         }
-
-    def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
-        """Cosines with classes and words, the former shifted by the client's prior."""
-        return expected(cosines(text, pooled), text)
 
     def noise(self, batch_size: int, task: Task, generator: torch.Generator) -> Params:
         """`share` lam (), `template` (B,), and the negative texts' `word`, `word_template`."""

@@ -36,11 +36,9 @@ from focoop.fields import setting
 from focoop.methods._answers import AnswerConfig, Answering
 from focoop.methods._averages import federated_average
 from focoop.methods._contexts import draw_context
-from focoop.methods._prior import expected
 from focoop.methods.base import (
     Batch,
     ClientUpdate,
-    Logits,
     Params,
     Prompt,
     Server,
@@ -136,10 +134,6 @@ class FedPGP(Answering):
         """The personal prompts (C, D); the shared ones beside them, for the loss."""
         shared = {name: value for name, value in features.items() if name == "global"}
         return Text(features["id"], parts={**shared, **self.prior(params, task)})
-
-    def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
-        """Cosines with the personal prompts, shifted by the client's prior."""
-        return expected(cosines(text, pooled), text)
 
     def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
         """Cross-entropy over the C classes, and the contrast."""

@@ -43,7 +43,6 @@ from focoop.methods._answers import COMMON_SCORES, EVIDENCE_SCALES, AnswerConfig
 from focoop.methods._averages import class_weighted_mean, weighted_mean
 from focoop.methods._bos import Ascent, Separation, separation_loss, soft_maximum
 from focoop.methods._goc import Consistency, prompt_report
-from focoop.methods._prior import expected
 from focoop.methods._prompt_sets import PromptSetsConfig, first_noise, first_prompts
 from focoop.methods.base import (
     Batch,
@@ -55,7 +54,6 @@ from focoop.methods.base import (
     State,
     Task,
     Text,
-    cosines,
 )
 
 if TYPE_CHECKING:
@@ -185,10 +183,6 @@ class FOCoOp(Answering):
         """
         rho = self.config.global_share
         return (1.0 - rho) * local + rho * shared
-
-    def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
-        """Cosines with classes and OOD prompts, the former shifted by the client's prior."""
-        return expected(cosines(text, pooled), text)
 
     def noise(self, batch_size: int, task: Task, generator: torch.Generator) -> Params:
         """Starting perturbations of class and OOD prompts, Gaussian of scale sigma.

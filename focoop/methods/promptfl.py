@@ -24,11 +24,9 @@ from focoop.fields import setting
 from focoop.methods._answers import AnswerConfig, Answering
 from focoop.methods._averages import federated_average
 from focoop.methods._contexts import first_context
-from focoop.methods._prior import expected
 from focoop.methods.base import (
     Batch,
     ClientUpdate,
-    Logits,
     Params,
     Prompt,
     Server,
@@ -82,10 +80,6 @@ class PromptFL(Answering):
     def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
         """The classes, C prompts."""
         return {"id": Prompt(params["context"], task.id_names)}
-
-    def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
-        """Cosines with the classes, shifted by the client's prior."""
-        return expected(cosines(text, pooled), text)
 
     def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
         """Cross-entropy over the C classes."""

@@ -31,11 +31,9 @@ from focoop.fields import setting
 from focoop.methods._answers import AnswerConfig, Answering
 from focoop.methods._averages import federated_average
 from focoop.methods._contexts import draw_context
-from focoop.methods._prior import expected
 from focoop.methods.base import (
     Batch,
     ClientUpdate,
-    Logits,
     Params,
     Prompt,
     Server,
@@ -105,10 +103,6 @@ class PromptFolio(Answering):
         share = self.config.local_share
         mixed = (1.0 - share) * features["global"] + share * features["local"]
         return Text(mixed, parts=self.prior(params, task))
-
-    def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
-        """<h, e_c>: the mixture of both prompts' cosines, shifted by the client's prior."""
-        return expected(cosines(text, pooled), text)
 
     def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
         """Cross-entropy over the C classes."""

@@ -15,18 +15,15 @@ from typing import TYPE_CHECKING
 
 from focoop.errors import MethodError
 from focoop.methods._answers import AnswerConfig, Answering
-from focoop.methods._prior import expected
 from focoop.methods.base import (
     Batch,
     ClientUpdate,
-    Logits,
     Params,
     Prompt,
     Server,
     State,
     Task,
     Text,
-    cosines,
 )
 
 if TYPE_CHECKING:
@@ -53,10 +50,6 @@ class ZeroShot(Answering):
     def text(self, params: Params, features: Params, task: Task) -> Text:
         """The template's features (C, D)."""
         return Text(task.anchors, parts=self.prior(params, task))
-
-    def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
-        """Cosines with the template's features."""
-        return expected(cosines(text, pooled), text)
 
     def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
         """Zero-shot does not train."""
