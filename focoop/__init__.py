@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Table,
         Tuning,
         calibrate,
+        check_method,
         compare,
         encode,
         export,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
         RunError,
     )
     from focoop.features import FeatureSet
-    from focoop.federation import Evaluation
+    from focoop.federation import Evaluation, RuleCheck
     from focoop.fields import setting
     from focoop.functional import metrics, scores, transport
     from focoop.methods import (
@@ -104,6 +105,7 @@ __all__ = [
     "Prompt",
     "Reproduction",
     "RoundEvent",
+    "RuleCheck",
     "Run",
     "RunConfig",
     "RunError",
@@ -116,6 +118,7 @@ __all__ = [
     "Tuning",
     "__version__",
     "calibrate",
+    "check_method",
     "class_weighted_mean",
     "compare",
     "cosines",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from focoop.api.checking import check_method
     from focoop.api.comparing import Table, compare, plan_comparison, run_comparison
     from focoop.api.encoding import encode, load_features, partition
     from focoop.api.predicting import calibrate, export, load_model
@@ -30,6 +31,7 @@ __all__ = [
     "Table",
     "Tuning",
     "calibrate",
+    "check_method",
     "compare",
     "configure",
     "encode",

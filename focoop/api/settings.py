@@ -16,7 +16,7 @@ from focoop.config import (
 from focoop.experiments import tuned
 
 Settings = str | Path | Mapping[str, Any] | RunConfig | None
-Overrides = Mapping[str, Any] | Sequence[str] | None
+Overrides = Mapping[str, Any] | Sequence[Override] | None
 
 
 def configure(

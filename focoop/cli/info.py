@@ -36,13 +36,21 @@ COLOURS = {"ok": "green", "note": "yellow", "fail": "red"}
 def methods(
     name: Annotated[
         str | None,
-        typer.Argument(help="Show the settings of this one.", autocompletion=completion.method),
+        typer.Argument(
+            help="Show the settings of this one, or of a file of yours, ./mine.py.",
+            autocompletion=completion.method,
+        ),
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check NAME against the contract of a method.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the methods: paper, what is shared, what stays private, how OOD is scored."""
     from focoop.methods import available
 
+    if check:
+        return _check_method(name, as_json)
     if name is not None:
         return _method_settings(name, as_json)
     rows = [
@@ -65,6 +73,26 @@ def methods(
     console.print(Sheet(columns, [list(row.values()) for row in rows]))
     console.print("\nsettings of one: focoop methods NAME")
     return None
+
+
+def _check_method(name: str | None, as_json: bool) -> None:
+    """Say of each rule of the contract whether a method keeps it."""
+    from focoop.api import check_method
+    from focoop.cli.doctor import FAIL, OK
+    from focoop.errors import ConfigError
+
+    if name is None:
+        raise ConfigError("name the method to check: focoop methods ./mine.py --check")
+    checks = check_method(name)
+    console = out()
+    if as_json:
+        print_json([vars(check) for check in checks])
+    for check in () if as_json else checks:
+        console.print(_marked(OK if check.kept else FAIL, check.rule, console.width))
+        if check.problem:
+            console.print(_marked("", f"-> {check.problem}", console.width))
+    if not all(check.kept for check in checks):
+        raise typer.Exit(1)
 
 
 def _method_settings(name: str, as_json: bool) -> None:
@@ -210,11 +238,16 @@ def doctor(
 
 
 def _finding(check: "Check", width: int) -> Text:
-    """A finding with its state in colour; further lines start below the first one's text."""
+    """A finding of the doctor, with what to do about it."""
+    advice = f"  -> {check.advice}" if check.advice else ""
+    return _marked(check.state, f"{check.topic}: {check.found}{advice}", width)
+
+
+def _marked(state: str, message: str, width: int) -> Text:
+    """A message behind its state in colour; further lines start below the first one's text."""
     from focoop.cli.display import wrapped
 
-    advice = f"  -> {check.advice}" if check.advice else ""
-    message = wrapped(f"{check.topic}: {check.found}{advice}", width - WIDE - 2)
     text = Text(no_wrap=True, overflow="ignore")
-    text.append(f"{check.state:>{WIDE}}", style=COLOURS[check.state])
-    return text.append("  " + message.replace("\n", "\n" + " " * (WIDE + 2)))
+    text.append(f"{state:>{WIDE}}", style=COLOURS.get(state, ""))
+    lines = wrapped(message, width - WIDE - 2).replace("\n", "\n" + " " * (WIDE + 2))
+    return text.append("  " + lines)

@@ -13,6 +13,8 @@ from focoop.lazy import lazy_names
 if TYPE_CHECKING:
     from focoop.federation.answer_choices import PriorChoice, evaluate_choices
     from focoop.federation.client import SCHEDULES, LocalSettings
+    from focoop.federation.contract import check_contract
+    from focoop.federation.contract_rules import RuleCheck, check_rules
     from focoop.federation.evaluation.evaluate import evaluate
     from focoop.federation.evaluation.rows import Evaluation, summary_of
     from focoop.federation.evaluation.sets import EvaluationSets, Owned
@@ -84,10 +86,13 @@ __all__ = [
     "PrivateStore",
     "RoundResult",
     "RoundSetup",
+    "RuleCheck",
     "Schedule",
     "Screen",
     "SecretNormal",
     "Words",
+    "check_contract",
+    "check_rules",
     "client_round",
     "client_state",
     "composed",

@@ -18,6 +18,7 @@ from focoop.clip import LabelledFeatures
 from focoop.errors import MethodError
 from focoop.federation.batched_training import BatchedTrainer, Begun, on_host
 from focoop.federation.client import check_loss, make_update, remembered
+from focoop.federation.contract import check_shared
 from focoop.federation.parallel import train_each
 from focoop.federation.participation import Schedule, local_settings
 from focoop.federation.updates.compression import rounded
@@ -309,7 +310,8 @@ def server_round(
         The server after the round, and the mean loss over all images; NaN without any.
 
     Raises:
-        MethodError: a client sent two updates, or the method changed the set of shared tensors.
+        MethodError: a client sent two updates, or the method changed names, shapes or types of the
+            shared tensors.
     """
     server = aggregate(method, server, updates, task, screen)
     report = {**server.report, **(spent or {})}
@@ -354,7 +356,8 @@ def aggregate(
         The server after the step.
 
     Raises:
-        MethodError: The step gives numbers that are not finite.
+        MethodError: A client sent two updates, or the step changed names, shapes or types of the
+            shared tensors.
     """
     present = sorted((u for u in updates if u.num_examples > 0), key=lambda u: u.client)
     clients = [update.client for update in present]
@@ -366,7 +369,5 @@ def aggregate(
     if not present:
         return Server(server.shared, server.memory, report)
     result = method.aggregate(server, present, task)
-    changed = set(result.shared) ^ set(server.shared)
-    if changed:
-        raise MethodError(f"the server step changed the set of shared tensors: {sorted(changed)}")
+    check_shared(method, result.shared, server.shared)
     return replace(result, report={**result.report, **report}) if report else result

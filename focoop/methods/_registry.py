@@ -88,6 +88,12 @@ def lookup(name: str) -> type[Method]:
 
 def _method_of(thing: Any, name: str) -> type[Method]:
     method: type[Method] = class_of(thing, Method, name, MethodError)
+    if lacking := sorted(getattr(method, "__abstractmethods__", ())):
+        functions = "functions" if len(lacking) > 1 else "function"
+        raise MethodError(
+            f"the method {method.__name__} ({name}) lacks the {functions} {', '.join(lacking)}: "
+            f"help(focoop.Method.{lacking[0]}) says what to write"
+        )
     return method
 
 

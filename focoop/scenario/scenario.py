@@ -68,6 +68,22 @@ class Scenario:
             return [partial(self.split.train.rows, rows)]
         return [partial(self.client, k) for k in range(self.num_clients)]
 
+    def a_few_images(self, most: int = 5) -> LabelledFeatures:
+        """Gather some training images of one client, to try a method on.
+
+        Args:
+            most: How many at most.
+
+        Returns:
+            Images of the first client that has some; not as many as there are classes, so that
+            no shape is right by chance.
+        """
+        images = next((data for one in self.training_clients() if len(data := one())), None)
+        if images is None:
+            return self.split.train.rows(torch.arange(0))
+        count = min(most, len(images))
+        return images.rows(torch.arange(count - (count == len(self.task.classes) and count > 1)))
+
     @property
     def num_clients(self) -> int:
         """Return the number K of clients."""

@@ -22,6 +22,7 @@ from focoop.flower.settings import run_config
 from focoop.methods import available, lookup
 from focoop.methods.promptfl import PromptFL
 from focoop.plugins import finding
+from tests.toy_command import call
 from tests.toy_setting import write_setting
 
 METHOD = """
@@ -150,6 +151,49 @@ def test_files_that_hold_no_method_are_refused(here: Path) -> None:
         lookup("./broken.py")
     with pytest.raises(focoop.ConfigError, match=r"there is no file \./none\.py for the method in"):
         lookup("./none.py")
+
+
+def test_a_method_that_breaks_the_contract_is_refused_before_its_first_round(
+    here: Path, setting: Path
+) -> None:
+    (here / "mine.py").write_text(
+        METHOD.replace("batch.labels)", "batch.labels, reduction='none')")
+    )
+    with pytest.raises(focoop.MethodError, match=r"Mine\.loss returned a tensor of the shape"):
+        focoop.run(setting, {"method.name": "./mine.py", **QUICK}, out="broken")
+    assert focoop.open_run("broken").last_round == -1
+    (here / "mine.py").write_text(METHOD.replace("def score", "def scores"))
+    with pytest.raises(focoop.MethodError, match=r"\./mine\.py\) lacks the function score: help\("):
+        focoop.run(setting, {"method.name": "./mine.py", **QUICK}, out="lacking")
+
+
+def test_a_method_is_checked_against_the_contract(here: Path, setting: Path) -> None:
+    (here / "mine.py").write_text(METHOD)
+    checks = focoop.check_method("./mine.py", setting, {"method.tokens": 1})
+    assert len(checks) == 5 and all(check.kept for check in checks)
+
+    class Centred(PromptFL):
+        """Looks at the whole batch."""
+
+        def logits(self, text: Any, pooled: torch.Tensor, patches: Any) -> focoop.Logits:
+            return super().logits(text, pooled - pooled.mean(dim=0), patches)
+
+    (broken,) = [check for check in focoop.check_method(Centred, setting) if not check.kept]
+    assert "logits of an image changes" in broken.problem and lookup("centred") is Centred
+
+
+def test_the_command_line_checks_a_method(here: Path) -> None:
+    (here / "mine.py").write_text(METHOD)
+    done = call("methods", "./mine.py", "--check")
+    assert done.exit_code == 0 and done.stdout.count("  ok  ") == 5, done.stdout
+    lines = METHOD.replace(
+        'focoop.weighted_mean(updates, "context")', 'updates[0].shared["contxt"]'
+    )
+    (here / "mine.py").write_text(lines)
+    done = call("methods", "./mine.py", "--check", "--json")
+    (told,) = json.loads(done.stdout)
+    assert done.exit_code == 1 and "mine.py, line 36: KeyError: 'contxt'" in told["problem"]
+    assert "name the method to check" in call("methods", "--check").stderr
 
 
 def test_what_is_registered_has_a_name(here: Path, setting: Path) -> None:
