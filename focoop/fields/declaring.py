@@ -2,6 +2,7 @@
 
 import dataclasses
 import typing
+from collections.abc import Sequence
 from dataclasses import Field, dataclass
 from functools import cache
 from typing import Any
@@ -19,24 +20,49 @@ GROUPS = {
 }
 
 
-def setting(default: Any, doc: str, **rules: Any) -> Any:
-    """Declare a documented field of a settings class.
+def setting(
+    default: Any,
+    doc: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    choices: Sequence[str] = (),
+    grid: Sequence[Any] = (),
+    group: str = "",
+) -> Any:
+    """Declare a documented field of a settings class, such as a method's `Config`.
 
     Args:
         default: The field's default value.
         doc: What the setting does, in words for users.
-        **rules: Rules for its values: `choices`, `low`, `high`, `above` and `grid`; and `group`,
-            one of `GROUPS`.
+        low: The least number that is allowed.
+        high: The largest number that is allowed.
+        above: The number must be larger than this one.
+        choices: The texts that are allowed; a field of the type `Literal[...]` needs none.
+        grid: Values that `focoop tune` tries, the default among them; empty: it stays as it is.
+        group: What it is for: `paper`, `engineering` or `ablation`.
 
     Returns:
         A dataclass field.
 
     Raises:
         ConfigError: There is no such group.
+
+    Example:
+        ```python
+        class Mine(focoop.Method):
+            @dataclass(frozen=True)
+            class Config:
+                radius: float = focoop.setting(0.1, "size of a step", above=0, grid=(0.1, 0.3))
+        ```
     """
-    group = rules.get("group", "")
     if group and group not in GROUPS:
         raise ConfigError(f"there is no group {group!r} of settings{nearest(group, GROUPS)}")
+    bounds = {"low": low, "high": high, "above": above}
+    others = {"choices": choices, "grid": grid, "group": group}
+    rules = {name: rule for name, rule in bounds.items() if rule is not None}
+    rules |= {name: rule for name, rule in others.items() if rule}
     return dataclasses.field(default=default, metadata={"doc": doc, **rules})
 
 

@@ -351,7 +351,7 @@ def checked(scores: ArrayLike, name: str) -> Floats:
     broken = int(np.isnan(values).sum())
     if broken:
         raise MethodError(
-            f"{broken} of {len(values)} {name} scores are NaN: the model diverged; "
-            "lower the learning rate"
+            f"{broken} of {len(values)} {name} scores are NaN: the model diverged (lower "
+            "federation.lr), or the score itself divides by 0"
         )
     return values

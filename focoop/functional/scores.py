@@ -265,7 +265,18 @@ class Score:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Cosines and constants from which any score is computed; what is absent is None."""
+    """What a score is computed from; a function of one's own reads what it needs.
+
+    Attributes:
+        id_cos: (N, C) cosines of N images with the classes.
+        scale: Makes logits of cosines, such as 30 for `mini`.
+        ood_cos: (N, U) cosines with OOD prompts; None where the method has none.
+        patch_cos: (N, P, C) cosines of an image's patches with the classes, or None.
+        temperature: T of scores that divide cosines by it.
+        groups: Groups of OOD prompts, for the grouped NegLabel.
+        seed: Draws which OOD prompts form a group.
+        weight: Weight of the patches, for GL-MCM.
+    """
 
     id_cos: Tensor
     scale: float

@@ -1,7 +1,9 @@
 """Find methods by name: a file of this folder, a user's own file, or an installed package."""
 
+import inspect
 import pkgutil
 from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -94,7 +96,30 @@ def _method_of(thing: Any, name: str) -> type[Method]:
             f"the method {method.__name__} ({name}) lacks the {functions} {', '.join(lacking)}: "
             f"help(focoop.Method.{lacking[0]}) says what to write"
         )
+    _check_settings(method)
     return method
+
+
+def _check_settings(method: type[Method]) -> None:
+    """Refuse settings that could not be set."""
+    config = method.Config
+    known = {field.name: field for field in fields(config)} if is_dataclass(config) else {}
+    if not is_dataclass(config) or set(inspect.get_annotations(config)) - known.keys():
+        raise MethodError(
+            f"the settings of {method.__name__} are no dataclass: write @dataclass(frozen=True) "
+            "above class Config"
+        )
+    for name, field in known.items():
+        if field.default is MISSING and field.default_factory is MISSING:
+            raise MethodError(
+                f"the setting {name} of {method.__name__} has no default: write "
+                f'{name}: ... = focoop.setting(DEFAULT, "what it does")'
+            )
+    if "name" in known:
+        raise MethodError(
+            f"{method.__name__} has a setting called name, and method.name says which method "
+            "runs: call it something else"
+        )
 
 
 def create(name: str, settings: object | None = None) -> Method:

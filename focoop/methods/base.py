@@ -70,7 +70,12 @@ class Task:
 
 @dataclass(frozen=True)
 class State:
-    """Named tensors: `shared` travel every round, `private` never leave their client."""
+    """A client's tensors by name.
+
+    Attributes:
+        shared: Travel to the server every round, and come back as the aggregate.
+        private: Never leave their client.
+    """
 
     shared: Params
     private: Params = field(default_factory=dict)
@@ -78,9 +83,12 @@ class State:
 
 @dataclass(frozen=True)
 class Server:
-    """What the server keeps: `shared` is sent to clients, `memory` is its own.
+    """What the server has after a round.
 
-    `report` holds numbers about the last aggregation for the run's log.
+    Attributes:
+        shared: Tensors that are sent to clients, under the names and in the shapes of `init`.
+        memory: Tensors of the server's own, which it finds in the next round, such as a momentum.
+        report: Numbers about this step, for the run's log and metrics.
     """
 
     shared: Params
@@ -90,7 +98,12 @@ class Server:
 
 @dataclass(frozen=True)
 class Prompt:
-    """Prompts for the tower: contexts (N, n, d_t), or one (n, d_t) for all, and their N names."""
+    """Prompts for the text tower.
+
+    Attributes:
+        contexts: (n, d_t), one context of n tokens for all names, or (N, n, d_t), one for each.
+        names: The N names that stand behind them, such as `task.id_names`.
+    """
 
     contexts: Tensor
     names: Names
@@ -98,7 +111,13 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Text:
-    """Text side of a client's model: id (C, D), ood (U, D) or None, a method's own `parts`."""
+    """The text side of a client's model.
+
+    Attributes:
+        id: (C, D), a row per class.
+        ood: (U, D), a row per OOD prompt, or None.
+        parts: Further tensors by name that a method's `logits` and `loss` read.
+    """
 
     id: Tensor
     ood: Tensor | None = None
@@ -107,9 +126,13 @@ class Text:
 
 @dataclass(frozen=True)
 class Logits:
-    """Cosines, unscaled: id (N, C), whose largest is the answer, ood (N, U) or None.
+    """Cosines of N images with prompts, not yet multiplied by the logit scale.
 
-    `patches` (N, P, C) or None; `parts` holds what else a method's score reads.
+    Attributes:
+        id: (N, C) with the classes; the largest of a row is the answer.
+        ood: (N, U) with the OOD prompts, or None.
+        patches: (N, P, C) of an image's patches with the classes, or None.
+        parts: Further tensors by name that a method's `score` reads.
     """
 
     id: Tensor
@@ -122,7 +145,12 @@ class Logits:
 class ClientUpdate:
     """What a client sends back: its shared tensors and counts, nothing private.
 
-    `class_counts` (C,) int64 are |D_{k,c}|, `loss` is the mean training loss of the round.
+    Attributes:
+        client: The client's number.
+        shared: Its shared tensors after training, by name.
+        num_examples: How many training images it has.
+        class_counts: (C,) int64, its training images of each class.
+        loss: The mean training loss of the round.
     """
 
     client: int
@@ -133,7 +161,10 @@ class ClientUpdate:
 
 
 class Method(ABC):
-    """One federated method. Subclasses are final; nothing here is overridden twice.
+    """One federated method: what a client trains, and what the server makes of it.
+
+    Derive from it and write `init`, `prompts`, `logits`, `loss`, `score` and `aggregate`; the other
+    functions have a default that fits most methods.
 
     Class attributes:
         paper: short citation, shown by `focoop methods`.
@@ -391,7 +422,7 @@ def cosines(text: Text, pooled: Tensor) -> Logits:
         pooled: Image features (N, D), unit vectors.
 
     Returns:
-        Cosines.
+        `id` (N, C), and `ood` (N, U) where there are OOD prompts.
     """
     ood = None if text.ood is None else pooled @ text.ood.T
     return Logits(pooled @ text.id.T, ood)

@@ -167,6 +167,24 @@ def test_a_method_that_breaks_the_contract_is_refused_before_its_first_round(
         focoop.run(setting, {"method.name": "./mine.py", **QUICK}, out="lacking")
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("    @dataclass(frozen=True)\n", "", "are no dataclass: write @dataclass"),
+        ('focoop.setting(2, "length of the context", low=1)', "", "tokens of Mine has no default"),
+        ("tokens: int", "name: int", "a setting called name"),
+        ("low=1", "minimum=1", "mine.py:14 cannot be loaded: TypeError: .* 'minimum'"),
+    ],
+)
+def test_settings_of_a_method_that_cannot_be_set_are_refused(
+    here: Path, old: str, new: str, message: str
+) -> None:
+    lines = METHOD.replace(old, new).replace("int = \n", "int\n")
+    (here / "mine.py").write_text(lines)
+    with pytest.raises(focoop.FocoopError, match=message):
+        lookup("./mine.py")
+
+
 def test_a_method_is_checked_against_the_contract(here: Path, setting: Path) -> None:
     (here / "mine.py").write_text(METHOD)
     checks = focoop.check_method("./mine.py", setting, {"method.tokens": 1})

@@ -15,7 +15,13 @@ from focoop.functional import frontier, metrics
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`summary` for tables and logs, `clients` one row per client with test images."""
+    """What an evaluation measured; docs/reference/run-folder.md explains every number.
+
+    Attributes:
+        summary: Numbers over all clients by name: `accuracy_own`, `accuracy_all`,
+            `accuracy_corrupted`, `cross_alarm`, `ood` (by set) and others, shares from 0 to 1.
+        clients: One row of such numbers for each client that has test images.
+    """
 
     summary: dict[str, Any]
     clients: list[dict[str, Any]]
