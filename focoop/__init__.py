@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from focoop.fields import setting
     from focoop.functional import metrics, scores, transport
     from focoop.methods import (
+        AnswerConfig,
+        Answering,
         Batch,
         ClientUpdate,
         Logits,
@@ -78,6 +80,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AnswerConfig",
+    "Answering",
     "Backbone",
     "BackboneError",
     "Batch",

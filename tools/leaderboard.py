@@ -55,7 +55,7 @@ notebook](notebook/results.md#commands).
 ## Add a method
 
 1. Write `focoop/methods/NAME.py` ([how](guides/add-a-method.md)). It must pass the contract's tests: `make test`.
-2. Tune it as all others were: `focoop tune --setting configs/settings/cifar100.toml --methods NAME --budget 16 --write configs/methods`.
+2. Tune it as all others were: `focoop tune settings/cifar100 --methods NAME --budget 16 --write configs/methods`.
    No other trials, no test images.
 3. Run it on all settings: `focoop compare configs/settings/*.toml --methods NAME --seeds 0,1,2 --out runs/compare`. On subsets of ready
    features the numbers compare with the rows here ([data](notebook/results.md#data)).

@@ -105,12 +105,28 @@ class Table:
         groups = comparison.grouped(self.outcomes)
         return "\n".join(comparison.markdown(name, rows) for name, rows in groups.items())
 
-    def to_latex(self) -> str:
-        """Return a LaTeX table (booktabs) per setting, the best of a column bold."""
+    def to_latex(self, columns: Sequence[str] = (), labels: Mapping[str, str] | None = None) -> str:
+        """Return a LaTeX table (booktabs) per setting, the best of a column bold.
+
+        Args:
+            columns: The columns to show, in this order, by their names in `rows`; empty: all.
+            labels: How methods, columns and settings are called in the paper, by their names here.
+
+        Returns:
+            One `table` environment per setting; the document needs the package booktabs.
+
+        Raises:
+            ConfigError: There is no such column.
+
+        Example:
+            ```python
+            table.to_latex(["own", "all"], {"./mine.py": "Ours", "promptfl": "PromptFL"})
+            ```
+        """
         sections = []
         for setting, groups in comparison.grouped(self.outcomes).items():
             rows = [(label, *comparison.row(outcomes)) for label, outcomes in groups.items()]
-            sections.append(tables.latex(rows, setting))
+            sections.append(tables.latex(rows, setting, columns, labels or {}))
         return "\n".join(sections)
 
     def save(self, out: str | Path) -> list[Path]:

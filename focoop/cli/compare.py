@@ -28,7 +28,7 @@ from focoop.cli.screen import (
     print_json,
     with_weights,
 )
-from focoop.errors import FocoopError
+from focoop.errors import ConfigError, FocoopError
 
 if TYPE_CHECKING:
     from focoop.experiments import Cell, Choice, Outcome, Row, Study
@@ -41,7 +41,8 @@ def compare(
         list[Path] | None,
         typer.Argument(
             metavar="FILES",
-            help="Settings; without --methods a run each.",
+            help="Settings, such as settings/cifar100 or a file of yours; without --methods a run "
+            "each.",
             autocompletion=completion.configuration,
         ),
     ] = None,
@@ -52,7 +53,9 @@ def compare(
         ),
     ] = None,
     methods: Methods = None,
-    seeds: Annotated[str, typer.Option(help="Seeds, each a run.")] = "0,1,2",
+    seeds: Annotated[
+        str, typer.Option(help="Which seeds, each a run: 0,1,2 are three runs, 3 is one.")
+    ] = "0,1,2",
     sweep: Annotated[
         list[str] | None,
         typer.Option(
@@ -73,7 +76,10 @@ def compare(
     no_run: NoRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run methods x settings x seeds as one resumable grid, and print its tables."""
+    """Run methods x settings x seeds as one resumable grid, and print its tables.
+
+    Example: focoop compare settings/cifar100 --methods promptfl,./mine.py --seeds 0,1,2
+    """
     from focoop.api import plan_comparison, run_comparison
     from focoop.experiments import comparison as grid_runs
 
@@ -88,6 +94,8 @@ def compare(
         presets=presets,
         device=device,
     )
+    if methods and not untuned:
+        _note_presets(cells, presets)
     if no_run:
         table = run_comparison(cells, run=False)
     else:
@@ -104,6 +112,21 @@ def compare(
     _leave(table.outcomes)
 
 
+def _note_presets(cells: "list[Cell]", presets: Path | None) -> None:
+    """Say which methods are not tuned beside others that are."""
+    from focoop.config import shipped
+    from focoop.experiments import without_preset
+
+    folder = presets or shipped("methods")
+    names = [cell.label.partition(":")[0] for cell in cells]
+    settings = list(dict.fromkeys(cell.base for cell in cells))
+    if lacking := without_preset(names, settings, folder):
+        say(
+            f"no tuned settings for {', '.join(lacking)} in {folder}: defaults are used. To choose "
+            f"some: focoop tune SETTING --methods {','.join(lacking)} --write DIR"
+        )
+
+
 def _note_data(cells: "list[Cell]") -> None:
     """Say once for each setting what its runs do with their data; runs tell what fails."""
     from focoop.scenario import remarks
@@ -115,16 +138,27 @@ def _note_data(cells: "list[Cell]") -> None:
 
 
 def tune(
-    setting: Annotated[
-        Path,
-        typer.Option(
-            metavar="FILE", help="What is tuned on.", autocompletion=completion.configuration
-        ),
-    ],
     methods: Annotated[
         str,
-        typer.Option(help="Names or variants, or all.", autocompletion=completion.method_list),
+        typer.Option(
+            help="Names or variants, such as promptfl,./mine.py; or all.",
+            autocompletion=completion.method_list,
+        ),
     ],
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="SETTING",
+            help="What is tuned on, such as settings/cifar100 or a file of yours.",
+            autocompletion=completion.configuration,
+        ),
+    ] = None,
+    setting: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The same as SETTING.", autocompletion=completion.configuration
+        ),
+    ] = None,
     budget: Annotated[int, typer.Option(help="Trials of each method.")] = 12,
     folder: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Folder of the trials and the evidence.")
@@ -154,13 +188,19 @@ def tune(
     track: Track = None,
     as_json: AsJson = False,
 ) -> None:
-    """Choose methods' settings on validation images, the same number of trials for each."""
+    """Choose methods' settings on validation images, the same number of trials for each.
+
+    Example: focoop tune settings/cifar100 --methods promptfl,./mine.py --write presets
+    """
     from focoop.api import plan_tuning, run_tuning
     from focoop.experiments import objective_text, parse_objective
 
+    given = file or setting
+    if given is None or (file and setting):
+        raise ConfigError("name one setting: focoop tune settings/cifar100 --methods promptfl")
     parts = parse_objective(objective)
     studies = plan_tuning(
-        setting,
+        given,
         methods,
         budget=budget,
         out=folder,
@@ -170,12 +210,13 @@ def tune(
         device=device,
         seed=seed,
     )
+    _note_answers(studies)
     cells = [cell for study in studies for cell in study.cells]
     with _board(cells, live_tuning(studies, parts)) as watch:
         many = _jobs(jobs, cells)
         tuning = run_tuning(studies, objective, jobs=many, on_change=watch, on_round=track)
     choices = tuning.choices
-    paths = tuning.save(folder, write, f"@{setting.stem}" if only else "")
+    paths = tuning.save(folder, write, f"@{given.stem}" if only else "")
     if as_json:
         print_json([_as_json(choice) for choice in choices])
     else:
@@ -183,6 +224,20 @@ def tune(
         out().print(f"{objective_text(parts)}, in percent of validation images and sets")
         messages().print(f"written: {', '.join(map(str, paths))}")
     _leave([trial.outcome for choice in choices for trial in choice.trials])
+
+
+def _note_answers(studies: "Sequence[Study]") -> None:
+    """Say which methods of a user's own are not tried under the scores and priors of the others."""
+    from focoop.plugins import origin
+
+    for study in studies:
+        first = study.cells[0]
+        if not first.answers and origin("method", first.config.method.name) is not None:
+            say(
+                f"{study.label} is tried with its own score alone. focoop's methods are tried with "
+                "three scores and six priors after training; so is yours if it derives from "
+                "focoop.Answering"
+            )
 
 
 def _jobs(given: int | None, cells: "list[Cell]") -> int:

@@ -14,7 +14,8 @@ Jobs = Annotated[
 Methods = Annotated[
     str | None,
     typer.Option(
-        help="Names, presets or variants such as promptfl,focoop:bos=false; or all.",
+        help="Names, presets, files of yours (./mine.py) or variants, such as "
+        "promptfl,focoop:bos=false; or all.",
         autocompletion=completion.method_list,
     ),
 ]

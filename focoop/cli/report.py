@@ -23,7 +23,10 @@ def report(
     ] = True,
     weights: Weights = None,
 ) -> None:
-    """Write one self-contained HTML file about runs: tables, tests, curves and pictures."""
+    """Write one self-contained HTML file about runs: tables, tests, curves and pictures.
+
+    Example: focoop report runs/compare --out report.html
+    """
     from focoop.api import write_report
 
     told = messages().print

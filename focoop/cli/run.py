@@ -107,7 +107,10 @@ def evaluate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate the last state of a run again, client by client, if its data is still the same."""
+    """Evaluate the last state of a run again, client by client, if its data is still the same.
+
+    Example: focoop evaluate runs/mine --score energy
+    """
     from focoop.api import open_run
     from focoop.cli.display import clients_table
 

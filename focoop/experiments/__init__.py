@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         refuse_other_data,
     )
     from focoop.experiments.presets import Settings as GridSettings
-    from focoop.experiments.presets import tuned
+    from focoop.experiments.presets import tuned, without_preset
     from focoop.experiments.rescoring import ScoreFunction, with_score
     from focoop.experiments.running import run_experiment, run_to_end
     from focoop.experiments.sweeps import (
@@ -100,6 +100,7 @@ __all__ = [
     "tune",
     "tuned",
     "with_score",
+    "without_preset",
     "write_choice",
     "write_sweep",
 ]

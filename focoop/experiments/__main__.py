@@ -1,7 +1,7 @@
 """`focoop compare` and `focoop tune` for machines without typer and rich, such as a GPU machine.
 
     python -m focoop.experiments compare settings/cifar100 --methods promptfl,focoop --seeds 0,1,2
-    python -m focoop.experiments tune --setting settings/cifar100 --methods all --budget 12
+    python -m focoop.experiments tune settings/cifar100 --methods all --budget 12
 
 Both call what the commands of `focoop` call and need torch, numpy and safetensors alone.
 docs/guides/compare-and-tune.md explains the options.
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from focoop.config import shipped
-from focoop.errors import FocoopError
+from focoop.errors import ConfigError, FocoopError
 from focoop.experiments import comparison
 from focoop.experiments.grid import Cell, parse_seeds, plan
 from focoop.experiments.sweeps import parse_sweep, sweep_points, write_sweep
@@ -69,7 +69,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     tune_parser = commands.add_parser("tune", help="choose settings on validation images")
     tune_parser.set_defaults(command=_tune)
-    tune_parser.add_argument("--setting", type=Path, required=True)
+    tune_parser.add_argument("file", nargs="?", type=Path, metavar="SETTING")
+    tune_parser.add_argument("--setting", type=Path, help="the same as SETTING")
     tune_parser.add_argument("--methods", required=True)
     tune_parser.add_argument("--budget", type=int, default=12)
     tune_parser.add_argument("--write", type=Path)
@@ -110,8 +111,11 @@ def _compare(given: argparse.Namespace) -> list[comparison.Outcome]:
 
 def _tune(given: argparse.Namespace) -> list[comparison.Outcome]:
     weights = parse_objective(given.objective)
+    setting = given.file or given.setting
+    if setting is None or (given.file and given.setting):
+        raise ConfigError("name one setting: tune settings/cifar100 --methods promptfl")
     trials = studies(
-        given.setting,
+        setting,
         given.methods,
         given.budget,
         given.out,
@@ -122,7 +126,7 @@ def _tune(given: argparse.Namespace) -> list[comparison.Outcome]:
     )
     cells = [cell for study in trials for cell in study.cells]
     choices = tune(trials, weights, jobs=_jobs(given, cells), watch=_say)
-    suffix = f"@{given.setting.stem}" if given.only else ""
+    suffix = f"@{setting.stem}" if given.only else ""
     for choice in choices:
         write_choice(choice, weights, given.out, given.write, suffix)
         print(choice.preset or f"# {choice.study.label}: no trial succeeded\n")

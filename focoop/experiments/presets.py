@@ -6,7 +6,7 @@ below what the user's file says (`tuned`): a file without a word about what is t
 same run in both.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,10 @@ from focoop.config import (
     read_toml,
     tree_of,
 )
-from focoop.errors import ConfigError, nearest
+from focoop.errors import ConfigError, folded, nearest
 from focoop.experiments.variants import Variant
 from focoop.fields import Typed
-from focoop.methods import SPELLINGS, available, lookup
+from focoop.methods import ELSEWHERE, SPELLINGS, available, lookup
 from focoop.plugins import is_file
 
 Tree = dict[str, Any]
@@ -65,6 +65,27 @@ def name_of(given: Settings) -> str:
     return locate(given).stem
 
 
+def without_preset(names: Iterable[str], settings: Sequence[str], presets: Path) -> list[str]:
+    """List the methods of a grid that would run with their defaults, beside others that are tuned.
+
+    Args:
+        names: Methods or presets by name.
+        settings: Names of the settings.
+        presets: The folder of tuned presets.
+
+    Returns:
+        Those for which the folder holds nothing.
+    """
+    return [
+        name
+        for name in dict.fromkeys(names)
+        if not any(
+            (presets / f"{stem}.toml").is_file()
+            for stem in (name, *(f"{name}@{setting}" for setting in settings))
+        )
+    ]
+
+
 def configured(
     setting: Mapping[str, Any], setting_name: str, variant: Variant, presets: Path | None
 ) -> Tree:
@@ -93,9 +114,10 @@ def configured(
     if not layers and is_file(method):
         lookup(method)  # refuses what is no method
     elif not layers and method not in available():
-        there = [] if presets is None else [p.stem for p in presets.glob("*.toml")]
-        known = dict.fromkeys([*available(), *(name for name in there if "@" not in name)])
-        hint = nearest(method, known, spellings=SPELLINGS)
+        stems = [] if presets is None else [p.stem for p in presets.glob("*.toml")]
+        known = dict.fromkeys([*available(), *(name for name in stems if "@" not in name)])
+        other = ELSEWHERE.get(folded(method))
+        hint = f": {other}" if other else nearest(method, known, spellings=SPELLINGS)
         raise ConfigError(f"there is no method or preset {method!r}{hint}")
     # A setting's own method, if it has one, is no part of what is compared on.
     tree = merge({**setting, "method": {}}, {"method": {"name": method}})

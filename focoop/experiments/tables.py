@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from focoop.errors import ConfigError, nearest
 from focoop.experiments.typeset import latex_table, markdown_table
 
 DETECTION = ("fpr95", "fpr95_oodpos", "auroc")
@@ -153,23 +154,42 @@ def _cell(value: Stat | None, top: str | None) -> str:
     return f"**{value}**" if f"{value.mean:.1f}" == top else str(value)
 
 
-def latex(rows: Sequence[tuple[str, Row, str]], caption: str = "") -> str:
+def latex(
+    rows: Sequence[tuple[str, Row, str]],
+    caption: str = "",
+    chosen: Sequence[str] = (),
+    labels: Mapping[str, str] | None = None,
+) -> str:
     """One LaTeX table (booktabs), the best of a column bold.
 
     Args:
         rows: (label, columns, number of runs) of each method.
         caption: What stands above the table; empty: nothing.
+        chosen: The columns to show, in this order; empty: all, and the number of runs.
+        labels: How methods, columns and the caption are written, by their names; others stay.
 
     Returns:
         A `table` environment; the document needs the package booktabs.
+
+    Raises:
+        ConfigError: No row has such a column.
     """
-    names = list(dict.fromkeys(name for _, row, _ in rows for name in row))
+    known = list(dict.fromkeys(name for _, row, _ in rows for name in row))
+    for name in chosen:
+        if known and name not in known:
+            raise ConfigError(f"there is no column {name!r}{nearest(name, known)}")
+    names, called = list(chosen or known), labels or {}
     top = {name: best(name, [row for _, row, _ in rows]) for name in names}
     lines = [
-        [label, *(_latex_cell(row.get(name), top[name]) for name in names), count]
+        [
+            called.get(label, label),
+            *(_latex_cell(row.get(name), top[name]) for name in names),
+            *([] if chosen else [count]),
+        ]
         for label, row, count in rows
     ]
-    return latex_table(["method", *names, "runs"], lines, caption=caption) + "\n"
+    heads = [called.get(name, name) for name in ["method", *names, *([] if chosen else ["runs"])]]
+    return latex_table(heads, lines, caption=called.get(caption, caption)) + "\n"
 
 
 def _latex_cell(value: Stat | None, top: str | None) -> str:

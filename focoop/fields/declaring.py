@@ -61,7 +61,7 @@ def setting(
         raise ConfigError(f"there is no group {group!r} of settings{nearest(group, GROUPS)}")
     bounds = {"low": low, "high": high, "above": above}
     others = {"choices": choices, "grid": grid, "group": group}
-    rules = {name: rule for name, rule in bounds.items() if rule is not None}
+    rules: dict[str, Any] = {name: rule for name, rule in bounds.items() if rule is not None}
     rules |= {name: rule for name, rule in others.items() if rule}
     return dataclasses.field(default=default, metadata={"doc": doc, **rules})
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from focoop.methods._answers import Answering
+    from focoop.methods._answers import AnswerConfig, Answering
     from focoop.methods._averages import class_weighted_mean, federated_average, weighted_mean
     from focoop.methods._contexts import first_context
     from focoop.methods._posterior import text_map
     from focoop.methods._prior import PRIOR, log_prior
-    from focoop.methods._registry import SPELLINGS, available, create, lookup
+    from focoop.methods._registry import ELSEWHERE, SPELLINGS, available, create, lookup
     from focoop.methods.base import (
         Batch,
         ClientUpdate,
@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "ELSEWHERE",
     "PRIOR",
     "SPELLINGS",
+    "AnswerConfig",
     "Answering",
     "Batch",
     "ClientUpdate",

@@ -41,7 +41,10 @@ EVIDENCE_SCALES = (10.0, 30.0, 100.0)  # of scores that weigh classes against OO
 
 @dataclass(frozen=True)
 class AnswerConfig:
-    """Settings of the answers; a method with a score of its own names it in its own `score`."""
+    """How a trained model answers: settings of all methods that derive from `Answering`.
+
+    A method with a score of its own declares `score` again, with its name among the choices.
+    """
 
     score: Literal["mcm", "energy", "max_cosine"] = setting(
         "mcm", "which score detects", group="engineering"
@@ -59,12 +62,29 @@ class AnswerConfig:
 
 
 class Answering(Method):
-    """A method whose score and prior are settings.
+    """A method whose score and prior are settings, so that `focoop tune` tries them after training.
+
+    Derive from it to be tuned as focoop's own methods are. Its `Config` derives from
+    `AnswerConfig`; `init` adds `unknown_counts(task)` to the private tensors; `loss` compares with
+    `cosines(text, batch.pooled)`, because training knows no prior. What is left to write is
+    `prompts` and `aggregate`: `text`, `logits` and `score` are here.
 
     Class attributes:
         tried_scores: what `focoop tune` tries after training, the settings of each score by
             its name.
         open_shares: the values of `open_share` that it tries with each.
+
+    Example:
+        ```python
+        class Mine(focoop.Answering):
+            @dataclass(frozen=True)
+            class Config(focoop.AnswerConfig):
+                tokens: int = focoop.setting(4, "length of the context", low=1, grid=(4, 16))
+
+            def init(self, task, generator):
+                context = focoop.first_context(task, generator, self.config.tokens)
+                return focoop.State({"context": context}, self.unknown_counts(task))
+        ```
     """
 
     config: AnswerConfig

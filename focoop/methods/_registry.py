@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from focoop.errors import ConfigError, MethodError, nearest
+from focoop.errors import ConfigError, MethodError, folded, nearest
 from focoop.methods.base import Method
 from focoop.plugins import class_of, plugged
 from focoop.plugins import names as plugin_names
@@ -23,7 +23,6 @@ SPELLINGS = {
     "fedavg": "promptfl",
     "fedbayes": "focoop_plus",
     "fedcoop": "promptfl",
-    "fedprox": "promptfl",
     "gallop": "fedgallop",
     "gda": "gda_clip",
     "gdaclip": "gda_clip",
@@ -35,6 +34,13 @@ SPELLINGS = {
     "otp": "fedotp",
     "pgp": "fedpgp",
     "ridge": "fed3r",
+}
+
+
+# What people look for among the methods, and what it is here.
+ELSEWHERE = {
+    "fedprox": "FedProx is a setting of every method: --set method.name=promptfl "
+    "--set federation.prox=0.1, in a comparison --methods promptfl:federation.prox=0.1",
 }
 
 
@@ -81,6 +87,8 @@ def lookup(name: str) -> type[Method]:
     plugin = plugged("method", name)
     if plugin is not None:
         return _method_of(plugin, name)
+    if folded(name) in ELSEWHERE:
+        raise ConfigError(f"no method is called {name!r}: {ELSEWHERE[folded(name)]}")
     methods = available()
     hint = nearest(name, methods, spellings=SPELLINGS)
     every = ", ".join(methods)

@@ -245,6 +245,11 @@ def test_a_comparison_is_a_table(
     latex = table.to_latex()
     assert "promptfl:context\\_tokens=2" in latex and latex.count("\\\\\n") == 3
     assert f"{rows[1]['own']:.1f}" in latex and "\\toprule" in latex
+    named = table.to_latex(["all", "own"], {rows[1]["method"]: "Ours", "own": "Own", "toy": "Toys"})
+    assert "method & all & Own \\\\" in named and "\nOurs & $" in named and "runs" not in named
+    assert "\\caption{Toys}" in named
+    with pytest.raises(focoop.ConfigError, match="no column 'owm'; nearest is 'own'"):
+        table.to_latex(["owm"])
     assert (folder / "grid" / "results.json").is_file()
 
 

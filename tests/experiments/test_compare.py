@@ -211,10 +211,24 @@ def test_the_command_prints_tables_and_codes(tmp_path: Path) -> None:
     assert failed.exit_code == 2 and "99 clients" in failed.stderr and "2 |" in failed.stdout
 
 
+def test_methods_without_tuned_settings_are_named(tmp_path: Path) -> None:
+    setting = write_setting(tmp_path / "data")
+    (tmp_path / "zeroshot.toml").write_text('[method]\nname = "zeroshot"\n')
+    call = ["compare", str(setting), f"--out={tmp_path / 'out'}", "--no-run", "--seeds=0"]
+    call += [f"--presets={tmp_path}", "--methods=zeroshot,promptfl:context_tokens=2"]
+    told = " ".join(CliRunner().invoke(app, call).stderr.split())
+    assert "note: no tuned settings for promptfl in" in told and "--methods promptfl --wr" in told
+    (tmp_path / "promptfl@toy.toml").write_text("")
+    assert "no tuned settings" not in CliRunner().invoke(app, call).stderr
+    call[-2] = "--untuned"
+    assert "no tuned settings" not in CliRunner().invoke(app, call).stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["--methods=focop"], "'focoop'"),
+        (["--methods=fedprox"], "promptfl:federation.prox=0.1"),
         (["--methods=zeroshot", "--seeds=a"], "--seeds"),
         (["--methods=zeroshot", "--seeds=1,1"], "twice"),
         (["--methods=zeroshot:scor=1"], "method.scor"),

@@ -214,6 +214,33 @@ def test_the_command_line_checks_a_method(here: Path) -> None:
     assert "name the method to check" in call("methods", "--check").stderr
 
 
+def test_a_method_of_ones_own_is_tuned_as_focoops_are(here: Path, setting: Path) -> None:
+    answering = METHOD.replace("focoop.Method", "focoop.Answering")
+    answering = answering.replace("class Config:", "class Config(focoop.AnswerConfig):")
+    answering = answering.replace("tokens)})", "tokens)}, self.unknown_counts(task))")
+    for name in ("logits", "score"):  # both are there
+        start = answering.index(f"    def {name}(")
+        answering = answering[:start] + answering[answering.index("    def ", start + 8) :]
+    answering = answering.replace("self.logits(text, batch.pooled, batch.patches)", "cosines")
+    answering = answering.replace("logits = cosines", "logits = focoop.cosines(text, batch.pooled)")
+    (here / "mine.py").write_text(answering)
+    (here / "plain.py").write_text(METHOD)
+    assert all(check.kept for check in focoop.check_method("./mine.py", setting))
+    call_ = ["tune", str(setting), "--methods=./mine.py,./plain.py,promptfl", "--budget=1"]
+    done = call(*call_, "--validation=3", "--jobs=0", "--out=out", "--write=presets")
+    told = " ".join(done.stderr.split())
+    assert done.exit_code == 0, done.stderr
+    assert "note: ./plain.py is tried with its own score alone" in told and told.count("note") == 1
+    heads = {
+        name: (here / "presets" / f"{name}.toml").read_text() for name in ("mine.py", "promptfl")
+    }
+    assert all("each under 55 answers" in text for text in heads.values())
+    cells = plan([setting], "./mine.py", (0,), here / "o", presets=here / "presets")
+    assert f"open_share = {cells[0].config.method.settings.open_share}" in heads["mine.py"]
+    both = call("tune", str(setting), "--setting", str(setting), "--methods=promptfl")
+    assert both.exit_code == 2 and "name one setting" in both.stderr
+
+
 def test_what_is_registered_has_a_name(here: Path, setting: Path) -> None:
     class Doubled(PromptFL):
         """PromptFL under another name."""
