@@ -20,7 +20,7 @@ def check_method(
             makes it; the name of a method; or a file, `"./mine.py"`.
         config: Settings whose data and backbone it is tried on, as in `run`; by default ten
             classes of the packaged features.
-        overrides: Settings that go above `config`, such as `{"method.tokens": 4}`.
+        overrides: Settings that go above `config`, such as `{"method.context_tokens": 4}`.
 
     Returns:
         One entry per rule: `rule` in words, and `problem`, what is wrong and what to do; empty

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from focoop.api.frames import pandas
 from focoop.api.settings import Overrides, on_device
 from focoop.config import shipped
-from focoop.errors import ConfigError, RunError
+from focoop.errors import ConfigError, RunError, nearest
 from focoop.experiments import (
     Cell,
     GridSettings,
@@ -22,6 +22,7 @@ from focoop.experiments import (
     tables,
     write_sweep,
 )
+from focoop.functional import paired
 from focoop.plugins import origin
 from focoop.tracking import OnRound, split_hooks
 
@@ -75,6 +76,40 @@ class Table:
     def sweep(self) -> list[dict[str, Any]]:
         """Return one row per setting, swept values, method and column: mean, deviation, runs."""
         return long_rows(self.outcomes)
+
+    def differences(self, first: str, second: str) -> list[dict[str, Any]]:
+        """Compare two methods by the differences of equal seeds (Student's paired t-test).
+
+        Args:
+            first: A method as it is called in `rows`.
+            second: The other.
+
+        Returns:
+            One row per setting and column: `setting`, `column`, `difference` (first less second, in
+            points), `half_width` of its 95% interval, `p` (two-sided) and the number of `seeds`.
+            With one seed there is no interval and no p.
+
+        Raises:
+            ConfigError: There is no such method in the table.
+        """
+        known = list(dict.fromkeys(outcome.cell.label for outcome in self.outcomes))
+        for label in (first, second):
+            if label not in known:
+                raise ConfigError(f"there is no method {label!r}{nearest(label, known)}")
+        rows = []
+        for setting, groups in comparison.grouped(self.outcomes).items():
+            one, other = (comparison.by_seed(groups.get(label, [])) for label in (first, second))
+            seeds = sorted(one.keys() & other.keys())
+            names = dict.fromkeys(name for seed in seeds for name in one[seed])
+            for name in names:
+                both = [s for s in seeds if name in one[s] and name in other[s]]
+                if not both:
+                    continue
+                pair = paired.difference(*([runs[s][name] for s in both] for runs in (one, other)))
+                row = {"setting": setting, "column": name, "difference": pair.mean}
+                row |= {"half_width": pair.half_width, "p": pair.p, "seeds": pair.pairs}
+                rows.append(row)
+        return rows
 
     @property
     def failures(self) -> dict[str, str]:

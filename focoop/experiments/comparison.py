@@ -192,6 +192,19 @@ def grouped(outcomes: Sequence[Outcome]) -> dict[str, dict[str, list[Outcome]]]:
     return groups
 
 
+def by_seed(outcomes: Sequence[Outcome]) -> dict[int, dict[str, float]]:
+    """Return the numbers of finished runs by their seed.
+
+    Args:
+        outcomes: Outcomes of one method on one setting.
+
+    Returns:
+        Seed -> number by column, in percent.
+    """
+    done = [outcome for outcome in outcomes if outcome.status == "finished" and outcome.summary]
+    return {one.cell.config.seed: tables.columns(one.summary or {}) for one in done}
+
+
 def markdown(setting: str, rows: Mapping[str, Sequence[Outcome]]) -> str:
     """Write the tables of one setting, with the errors of what failed.
 

@@ -84,6 +84,7 @@ class _Trial:
 
     def rules(self) -> Iterator[tuple[str, Callable[[], Iterator[str]]]]:
         """The rules that apply, each with a function that yields what is wrong."""
+        yield "shares and keeps say what travels and what stays", self.stated
         yield "answers and scores depend on their own image alone", self.company
         if not self.method.trains:
             return
@@ -104,6 +105,17 @@ class _Trial:
         """Its tensors by name."""
         state = self.state()
         return {**state.shared, **state.private}
+
+    def stated(self) -> Iterator[str]:
+        """The phrases that `focoop methods` shows against the tensors there are."""
+        state = self.method.init(self.task, torch_generator(SEED, "init"))
+        for attribute, tensors in (("shares", state.shared), ("keeps", state.private)):
+            phrase = getattr(self.method, attribute)
+            if tensors and phrase == "nothing":
+                names = ", ".join(tensors)
+                yield f'the class says {attribute} = "nothing" and init gives {names}: name it'
+            if phrase != "nothing" and not tensors:
+                yield f"the class says {attribute} = {phrase!r} and init gives nothing of the kind"
 
     def company(self) -> Iterator[str]:
         """Answers to all images at once against answers to one at a time."""

@@ -177,7 +177,7 @@ def _verdict(found: Mapping[str, Sequence[Winner]]) -> str:
     )
     return (
         f"<p>Best in how many of the {len(listed)} comparisons below: {', '.join(told)}{more}. "
-        f"{clearly}</p>"
+        f"{clearly} ± behind a lead is its 95% interval.</p>"
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 import pytest
+import scipy.stats
 import torch
 
 import focoop
@@ -250,6 +251,18 @@ def test_a_comparison_is_a_table(
     assert "\\caption{Toys}" in named
     with pytest.raises(focoop.ConfigError, match="no column 'owm'; nearest is 'own'"):
         table.to_latex(["owm"])
+    gaps = {row["column"]: row for row in table.differences(rows[1]["method"], "zeroshot")}
+    pairs = [
+        [run["summary"]["accuracy_own"] for run in table.runs if run["label"] == row["method"]]
+        for row in rows
+    ]
+    wanted = scipy.stats.ttest_rel(pairs[1], pairs[0])
+    assert gaps["own"]["difference"] == pytest.approx(rows[1]["own"] - rows[0]["own"])
+    assert gaps["own"]["p"] == pytest.approx(wanted.pvalue) and gaps["own"]["seeds"] == 2
+    low, high = (100 * bound for bound in wanted.confidence_interval(0.95))
+    assert gaps["own"]["half_width"] == pytest.approx((high - low) / 2)
+    with pytest.raises(focoop.ConfigError, match="no method 'zeroshoot'; nearest is 'zeroshot'"):
+        table.differences("zeroshoot", "zeroshot")
     assert (folder / "grid" / "results.json").is_file()
 
 

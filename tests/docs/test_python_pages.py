@@ -34,14 +34,22 @@ def test_scores_and_metrics() -> None:
     assert float(printed) == pytest.approx(1.0)
 
 
-def test_the_method_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_methods_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (block,) = BLOCK.findall((ROOT / "docs/guides/add-a-method.md").read_text(encoding="utf-8"))
-    (tmp_path / "mine.py").write_text(block, encoding="utf-8")
-    settings = {"method.name": "./mine.py", "federation.rounds": 2}
-    made = focoop.run(write_setting(tmp_path / "data"), settings)
-    assert made.prompts()["context"].shape[0] == 4
-    assert made.scores("far").shape == made.predictions("far").shape
+    setting = write_setting(tmp_path / "data")
+    blocks = BLOCK.findall((ROOT / "docs/guides/add-a-method.md").read_text(encoding="utf-8"))
+    assert len(blocks) == 5
+    for number, block in enumerate(blocks):
+        (tmp_path / f"mine{number}.py").write_text(block, encoding="utf-8")
+        settings = {"method.name": f"./mine{number}.py", "federation.rounds": 2}
+        made = focoop.run(setting, settings, out=f"runs/{number}")
+        assert made.summary["accuracy_own"] >= 0.25  # four classes
+        scores, answers = made.scores("far", client=0), made.predictions("far", client=0)
+        assert scores.shape == answers.shape
+        problems = [check.problem for check in focoop.check_method(f"./mine{number}.py", setting)]
+        assert problems and not any(problems)
+    assert focoop.open_run("runs/0").prompts()["context"].shape[0] == 4
+    assert set(focoop.open_run("runs/2").prompts(client=0)) == {"context", "bias"}
 
 
 @pytest.mark.slow

@@ -21,6 +21,8 @@ from tests.methods.contract_toy import CLASSES, made, make_clients, make_task
 class Mine(Method):
     """One context for all classes, averaged plainly, and a private bias of each client."""
 
+    shares, keeps = "context", "a bias"
+
     def init(self, task: Task, generator: torch.Generator) -> State:
         context = focoop.first_context(task, generator, 2)
         return State({"context": context}, {"bias": torch.zeros(len(task.classes))})
@@ -244,7 +246,7 @@ def problems(method: Method) -> dict[str, str]:
 def test_every_method_of_focoop_keeps_all_rules(name: str) -> None:
     found = problems(made(name))
     assert not any(found.values()), found
-    assert len(found) >= (2 if not made(name).trains else 4)
+    assert len(found) >= (3 if not made(name).trains else 5)
 
 
 BROKEN = {
@@ -260,6 +262,18 @@ BROKEN = {
         },
         "answers and scores",
         "logits of an image changes",
+    ),
+    "says nothing": ({"shares": "nothing"}, "shares and keeps", "init gives context: name it"),
+    "says too much": (
+        {
+            "init": lambda self, task, generator: State(
+                usual("init")(self, task, generator).shared
+            ),
+            "text": Method.text,
+            "logits": lambda self, text, pooled, patches: focoop.cosines(text, pooled),
+        },
+        "shares and keeps",
+        "keeps = 'a bias' and init gives nothing",
     ),
     "ranks scores": (
         {"score": lambda self, logits, task: SCORE(self, logits, task).softmax(dim=0)},

@@ -188,7 +188,7 @@ def test_settings_of_a_method_that_cannot_be_set_are_refused(
 def test_a_method_is_checked_against_the_contract(here: Path, setting: Path) -> None:
     (here / "mine.py").write_text(METHOD)
     checks = focoop.check_method("./mine.py", setting, {"method.tokens": 1})
-    assert len(checks) == 5 and all(check.kept for check in checks)
+    assert len(checks) == 6 and all(check.kept for check in checks)
 
     class Centred(PromptFL):
         """Looks at the whole batch."""
@@ -203,7 +203,7 @@ def test_a_method_is_checked_against_the_contract(here: Path, setting: Path) -> 
 def test_the_command_line_checks_a_method(here: Path) -> None:
     (here / "mine.py").write_text(METHOD)
     done = call("methods", "./mine.py", "--check")
-    assert done.exit_code == 0 and done.stdout.count("  ok  ") == 5, done.stdout
+    assert done.exit_code == 0 and done.stdout.count("  ok  ") == 6, done.stdout
     lines = METHOD.replace(
         'focoop.weighted_mean(updates, "context")', 'updates[0].shared["contxt"]'
     )
