@@ -311,7 +311,12 @@ class MethodConfig:
 class RunConfig(Section):
     """Everything a run depends on."""
 
-    seed: int = setting(0, "seed of initial prompts, batches and participation", low=0, high=SEEDS)
+    seed: int = setting(
+        0,
+        "seed of the run: shots, calibration images, first prompts, batches and participation",
+        low=0,
+        high=SEEDS,
+    )
     name: str = setting("", "name of the run folder; empty: made of data, method and seed")
     data: DataConfig = field(default_factory=DataConfig)
     backbone: BackboneConfig = field(default_factory=BackboneConfig)

@@ -141,8 +141,9 @@ NOTE = (
     "apart from the best (p ≥ 0.05). ↑: more is better, ↓: less is better. fpr95: OOD images "
     "accepted when 95% of ID images are kept; fpr95_oodpos: ID flagged when 95% of OOD is; "
     "alarm: other clients' images flagged; ausuc: area under own against other classes. A number "
-    "links to its runs; point at it for its seeds. Seeds change initial prompts, batches and who "
-    "takes part; who holds which images stays.</p>"
+    "links to its runs; point at it for its seeds. Seeds change which shots are drawn, first "
+    "prompts, batches and who takes part; which client holds which classes stays "
+    "(partition.seed).</p>"
 )
 
 
