@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from focoop.data import Report, Row
 
 SHOWN = 3  # files named per reason
+CLASSES = 20  # classes that are listed
 
 
 def as_document(report: "Report") -> dict[str, Any]:
@@ -25,6 +26,7 @@ def as_document(report: "Report") -> dict[str, Any]:
         "classes": len(report.images.classes),
         "splits": dict(report.splits),
         "groups": dict(report.groups),
+        "labels": dict(report.labels),
         "formats": dict(report.formats),
         "broken": report.reasons,
         "warnings": list(report.warnings),
@@ -65,10 +67,12 @@ def show_report(report: "Report", console: Screen) -> None:
         ("formats", _by_count(report.formats)),
         ("splits", list(report.splits.items())),
         ("clients or domains", list(report.groups.items())),
+        ("classes", sorted(report.labels.items())),
     ):
         if counts:
-            listing = ", ".join(f"{count} {name}" for name, count in counts)
-            console.print(f"{title}: {listing}", hang=2)
+            listing = ", ".join(f"{count} {name}" for name, count in counts[:CLASSES])
+            more = f", and {len(counts) - CLASSES} more" if len(counts) > CLASSES else ""
+            console.print(f"{title}: {listing}{more}", hang=2)
     wrong = sum(map(len, report.broken.values()))
     count, classes = len(report.images), len(report.images.classes)
     plural = "class" if classes == 1 else "classes"

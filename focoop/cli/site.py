@@ -229,22 +229,24 @@ def join(
     """
     need_flower()
     from focoop.flower import check_keys, check_state, invitation_of
+    from focoop.runs import LOCK, locked
 
     bundled = server.endswith(BUNDLE)
     if bundled == (keys is not None):
         raise ConfigError("give a join bundle, or HOST:PORT and --keys")
     check_state(state)
-    if bundled:
-        keys, file, classes = _unpacked(Path(server), state)
-        server = invitation_of(keys).server
-        _look(data)
-        check_keys(keys)
-        _check_apart(file, classes, keys, data, state, policy, device, weights)
-    else:
-        _look(data)
-    assert keys is not None
-    node = _node(keys, data, state, policy, device, weights, report)
-    _stay(server, keys, node, state, bundled, log_json)
+    with locked(state / LOCK, "this site has joined already; stop that command first"):
+        if bundled:
+            keys, file, classes = _unpacked(Path(server), state)
+            server = invitation_of(keys).server
+            _look(data)
+            check_keys(keys)
+            _check_apart(file, classes, keys, data, state, policy, device, weights)
+        else:
+            _look(data)
+        assert keys is not None
+        node = _node(keys, data, state, policy, device, weights, report)
+        _stay(server, keys, node, state, bundled, log_json)
 
 
 def _check_apart(
@@ -350,10 +352,12 @@ def _look(data: str) -> None:
 
 
 def _note_held_out(config: "RunConfig", data: str) -> None:
-    """Say which share of the site's images is held out as test, where it has no test images."""
-    from focoop.data import Source, held_out_note
+    """Say which images are held out as test where there are none, and what is taken as domains."""
+    from focoop.data import Source, domains_note, held_out_note
 
     source = Source.parse(data)
+    if doubt := domains_note(source.kind, source.target):
+        messages().print(f"warning: {doubt}", markup=False, soft_wrap=True)
     note = held_out_note(source.kind, source.target, config.data.test_share)
     if note:
         messages().print(f"note: {note}", markup=False, soft_wrap=True)

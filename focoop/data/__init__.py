@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from focoop.data.prefetch import read_ahead
     from focoop.data.ready_features import use
     from focoop.data.registry import available, data_root, lookup, read_corrupted
-    from focoop.data.sources import OWN, advice, held_out_note, open_images
+    from focoop.data.sources import OWN, advice, domains_note, held_out_note, open_images
     from focoop.data.views import RECIPE, altered
 
 __all__ = [
@@ -58,6 +58,7 @@ __all__ = [
     "code_warnings",
     "data_hash",
     "data_root",
+    "domains_note",
     "download",
     "expand",
     "fetch",

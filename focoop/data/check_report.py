@@ -61,6 +61,7 @@ class Report:
         images: the images that were looked at.
         splits: split -> number of images; empty without splits.
         groups: domain or client -> number of images; empty without any.
+        labels: class -> number of images.
         formats: format -> number of images that can be read.
         broken: reason -> files that cannot be read.
         remarks: what is done to files that their owner may want to know -> those files.
@@ -72,6 +73,7 @@ class Report:
     images: ImageSet
     splits: Mapping[str, int]
     groups: Mapping[str, int]
+    labels: Mapping[str, int]
     formats: Mapping[str, int]
     broken: Mapping[str, Sequence[str]]
     remarks: Mapping[str, Sequence[str]]
@@ -112,6 +114,7 @@ def inspect(kind: str, target: str, split: str = ALL, root: str | Path | None = 
         images=images,
         splits=_split_counts(rows),
         groups=Counter(row.group for row in rows if row.group),
+        labels=Counter(row.label for row in rows),
         formats=Counter(findings[images.files[row]].format for row in readable),
         broken=_grouped(
             (finding.reason, file) for file, finding in findings.items() if finding.reason

@@ -84,6 +84,18 @@ def folder_splits(root: Path | str) -> tuple[str, ...]:
     return (ALL,) if "" in tree else tuple(sorted(tree))
 
 
+def has_domains(root: Path | str) -> bool:
+    """Say whether the folders in a folder are taken as domains, and the folders in them as classes.
+
+    Args:
+        root: The folder.
+
+    Returns:
+        Whether they are.
+    """
+    return _has_domains(scan(Path(root)))
+
+
 def _has_domains(tree: Tree) -> bool:
     return "" not in tree and not any(group in SPLITS for group in tree)
 

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from focoop.data import client_folders, hub, registry, tables
+from focoop.data.class_names import NAMES
 from focoop.data.dataset_spec import Source
 from focoop.data.folder_tree import lost, walk
-from focoop.data.folders import ALL, SPLITS, folder_splits, read_folder
+from focoop.data.folders import ALL, SPLITS, folder_splits, has_domains, read_folder
 from focoop.data.image_set import ImageSet
 from focoop.data.labels import label_warnings, refuse_classes
 from focoop.data.splits import whole
@@ -297,4 +298,45 @@ def doubts(kind: str, target: str, by: str = "domain") -> list[str]:
         refuse_classes(images, f"{kind}:{target}")
     except DataError as error:
         return [str(error), *remarks]
-    return remarks
+    note = domains_note(kind, target, by)
+    return [note, *remarks] if note else remarks
+
+
+def domains_note(kind: str, target: str, by: str = "domain") -> str:
+    """Say which folders of folders are taken as domains: they may be classes, by patient or day.
+
+    Args:
+        kind: the kind of source, such as `folder`.
+        target: its path.
+        by: `domain`, or `client` where clients are given.
+
+    Returns:
+        A sentence; empty where there are no domains.
+    """
+    path = Path(target).expanduser()
+    if kind != "folder" or by != "domain" or not has_domains(path):
+        return ""
+    images = read_folder(path, ALL)
+    first = images.domain_names[0]
+    return (
+        f"{kind}:{target}: {brief_list(images.domain_names)} hold folders and no images: they are "
+        f"taken as domains (cameras, places), and the folders in them, "
+        f"{brief_list(images.classes)}, as the classes. If {first} is a class and its folders are "
+        f"patients or days, list the classes in {path / NAMES}, in lines such as {first},{first}"
+    )
+
+
+def brief_list(names: Sequence[str], most: int = 3) -> str:
+    """Write the first names of a list.
+
+    Args:
+        names: The names.
+        most: How many are written.
+
+    Returns:
+        Text.
+
+    >>> brief_list(["a", "b"]), brief_list(["a", "b", "c", "d"])
+    ('a, b', 'a, b, c, ...')
+    """
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")

@@ -77,6 +77,20 @@ def read_site(folder: Path) -> Site:
         ) from error
 
 
+def site_folders(keys: Path) -> list[Path]:
+    """List the folders of a federation's sites.
+
+    A hidden one is what is left of a site whose adding was interrupted: it is nobody's.
+
+    Args:
+        keys: The coordinator's own folder of keys.
+
+    Returns:
+        The folders by name.
+    """
+    return [path.parent for path in sorted(keys.glob(f"sites/[!.]*/{SITE}"))]
+
+
 def numbered(keys: Path) -> dict[int, str]:
     """List a federation's sites, whether they have joined yet or not.
 
@@ -89,7 +103,7 @@ def numbered(keys: Path) -> dict[int, str]:
     Raises:
         ConfigError: The numbers have a gap, or a folder was renamed.
     """
-    folders = [path.parent for path in sorted(keys.glob(f"sites/*/{SITE}"))]
+    folders = site_folders(keys)
     sites = [read_name(folder) for folder in folders]
     for (name, _), folder in zip(sites, folders, strict=True):
         if name != folder.name:

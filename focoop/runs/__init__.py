@@ -30,11 +30,12 @@ from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
     from focoop.runs.begin import DamagedRun, list_runs, start, survey_runs
-    from focoop.runs.durable import append, write
+    from focoop.runs.durable import append, locked, write
     from focoop.runs.files import (
         BEFORE,
         CLIENTS,
         CONFIG,
+        DRAW,
         LOCK,
         LOG,
         MANIFEST,
@@ -60,6 +61,7 @@ __all__ = [
     "BEFORE",
     "CLIENTS",
     "CONFIG",
+    "DRAW",
     "LOCK",
     "LOG",
     "MANIFEST",
@@ -82,6 +84,7 @@ __all__ = [
     "dump",
     "is_due",
     "list_runs",
+    "locked",
     "now",
     "plain",
     "read",

@@ -14,6 +14,7 @@ from focoop.runs.files import (
     BEFORE,
     CLIENTS,
     CONFIG,
+    DRAW,
     LOCK,
     MANIFEST,
     METRICS,
@@ -109,7 +110,7 @@ def _discarded(path: Path) -> bool:
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path / CLIENTS)  # of a first round that was never committed
         # The manifest goes last: without a configuration beside it, a folder counts as new.
-        for name in (METRICS, NAMES, STATE, BEFORE, ROUNDS, CONFIG, MANIFEST):
+        for name in (METRICS, NAMES, STATE, BEFORE, ROUNDS, DRAW, CONFIG, MANIFEST):
             for file in (path / name, path / (name + DRAFT)):
                 remove(file)
     return True

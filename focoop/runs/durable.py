@@ -12,6 +12,7 @@ from typing import IO
 from focoop.errors import RunError
 
 DRAFT = ".draft"
+IN_USE = "wait for it, or choose another folder with --out"
 TOGETHER = 16  # files that wait for the disk at a time
 
 
@@ -129,10 +130,14 @@ class Lock:
     """A lock for one process at a time.
 
     The kernel's lock on a file, which ends with its process.
+
+    Args:
+        path: The lock's file, in the folder that it guards.
+        advice: What somebody should do who finds the folder in use.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, advice: str = IN_USE) -> None:
+        self.path, self.advice = path, advice
         self._file: IO[str] | None = None
 
     def take(self) -> None:
@@ -154,8 +159,7 @@ class Lock:
                 holder = file.read().strip() or "unknown"
                 file.close()
                 raise RunError(
-                    f"{self.path.parent} is in use by another process (id {holder}): "
-                    "wait for it, or choose another folder with --out"
+                    f"{self.path.parent} is in use by another process (id {holder}): {self.advice}"
                 ) from error
             # A file system without locks: the run goes on unguarded.
         try:
@@ -188,16 +192,17 @@ class Lock:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, advice: str = IN_USE) -> Iterator[None]:
     """Hold a lock inside this context.
 
     Args:
-        path: The lock's file.
+        path: The lock's file, in the folder that it guards.
+        advice: What somebody should do who finds the folder in use.
 
     Yields:
         Nothing.
     """
-    lock = Lock(path)
+    lock = Lock(path, advice)
     lock.take()
     try:
         yield

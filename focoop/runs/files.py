@@ -15,6 +15,7 @@ FORMAT = 2  # of run folders; 1 had no checksums, and the rounds in the manifest
 CONFIG, MANIFEST, METRICS, NAMES = "config.toml", "manifest.json", "metrics.jsonl", "names.json"
 STATE, CLIENTS, LOCK, LOG = "state.safetensors", "clients", ".lock", "log.txt"
 ROUNDS, BEFORE = "rounds.jsonl", "state.before.safetensors"
+DRAW = "draw.secret"  # a coordinator's own seed for drawing sites
 # Files with times or process ids in them; all others agree byte by byte in equal runs.
 TIMED = (MANIFEST, LOCK, LOG, ROUNDS)
 SLIM = "slim"  # in the manifest of a copy that has no tensors of models

@@ -184,3 +184,26 @@ def test_a_public_dataset_of_arrays_is_counted(tmp_path: Path) -> None:
     trees.cifar100(tmp_path / "data", 4, 4)
     code, text = check("cifar100", "--root", str(tmp_path / "data"))
     assert code == 0 and text.endswith("8 images, 100 classes, 0 cannot be read\n")
+
+
+def test_classes_by_patient_are_pointed_out_and_put_right_by_a_file_of_names(
+    tmp_path: Path,
+) -> None:
+    for seed, name in enumerate(("tumour/p1/1.png", "tumour/p2/1.png", "healthy/p3/1.png")):
+        photo(tmp_path / "scans" / name, seed)
+    code, text = check(f"folder:{tmp_path}/scans")
+    told = " ".join(text.split())
+    assert code == 0 and "healthy, tumour hold folders and no images" in told
+    assert "in lines such as healthy,healthy" in told and "classes: 1 p1, 1 p2, 1 p3" in told
+    (tmp_path / "scans" / "class_names.csv").write_text("healthy,healthy\ntumour,brain tumour\n")
+    code, text = check(f"folder:{tmp_path}/scans")
+    assert code == 0 and "warning" not in text
+    assert "classes: 2 brain tumour, 1 healthy" in text
+
+
+def test_many_classes_are_counted_and_not_all_listed(tmp_path: Path) -> None:
+    for seed in range(23):
+        photo(tmp_path / "things" / f"c{seed:02d}" / "1.png", seed)
+    text = check(f"folder:{tmp_path}/things")[1]
+    assert "1 c19, and 3 more" in " ".join(text.split()) and "c20" not in text
+    assert document(f"folder:{tmp_path}/things")["labels"]["c22"] == 1

@@ -26,7 +26,7 @@ from focoop.caching import parse_json, write_whole
 from focoop.errors import ConfigError, FederationError, newer_format
 from focoop.fields import parse_toml, toml_value
 from focoop.flower.deploy.gate import ENROL
-from focoop.flower.deploy.keys import make_site_key
+from focoop.flower.deploy.keys import complete_site_key
 from focoop.flower.identity import SITE
 from focoop.flower.site.policy import FILE as POLICY
 
@@ -155,9 +155,7 @@ def settle(path: Path, state: Path) -> Path:
             continue
         write_whole(keys / name, content)
     (keys / JOIN).chmod(0o600)
-    if not (keys / "key").exists():
-        site = parse_toml(files[SITE].decode())
-        make_site_key(keys, str(site["name"]))
+    complete_site_key(keys, str(parse_toml(files[SITE].decode())["name"]))
     return keys
 
 

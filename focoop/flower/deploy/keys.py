@@ -8,11 +8,12 @@ A site may make its key itself (`make_site_key`): then no private key of it is e
 """
 
 import datetime
+import errno
 import ipaddress
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,11 +23,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from focoop.errors import ConfigError
+from focoop.errors import ConfigError, FederationError
 from focoop.fields import toml_value
-from focoop.flower.identity import SITE, read_name
+from focoop.flower.identity import SITE, read_name, site_folders
 
 DAYS = 365
+SOON = 30  # days before the certificate's end from which on a start says so
 AUTHORITY_DAYS = 3650  # every site holds a copy: it outlives the server's certificates
 ISSUER = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "focoop federation")])
 
@@ -106,10 +108,52 @@ def renew_server(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
     # A server that listens on all addresses is reached by its own programs through this one.
     names = list(dict.fromkeys([*hosts, "127.0.0.1"]))
     certificate = _certificate(subject, key.public_key(), authority, days, names)
-    for name in ("server.key", "server.pem"):
-        (folder / name).unlink(missing_ok=True)
-    _write(folder / "server.key", _pem(key), secret=True)
-    _write(folder / "server.pem", certificate)
+    drafts = {
+        folder / "server.key": _draft(folder / "server.key", _pem(key), secret=True),
+        folder / "server.pem": _draft(folder / "server.pem", certificate),
+    }
+    for path, draft in drafts.items():  # both are on the disk: stopped here, one may be the old one
+        os.replace(draft, path)
+
+
+def check_server(
+    folder: Path, say: Callable[[str], None], now: datetime.datetime | None = None
+) -> None:
+    """Check that the server's certificate fits its key and is valid now; say when it soon is not.
+
+    Args:
+        folder: The coordinator's folder of keys.
+        say: Told what a person should know.
+        now: The time; None: this machine's.
+
+    Raises:
+        FederationError: It cannot be used.
+    """
+    now = now or datetime.datetime.now(datetime.UTC)
+    again = f"make it anew with focoop keys {folder} --renew --host NAME; sites need nothing new"
+    try:
+        certificate = x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
+        key = serialization.load_pem_private_key((folder / "server.key").read_bytes(), None)
+        fits = certificate.public_key() == key.public_key()
+    except (OSError, ValueError) as error:
+        raise FederationError(
+            f"the server's certificate in {folder} cannot be read ({error}): {again}"
+        ) from error
+    if not fits:
+        raise FederationError(f"server.pem and server.key in {folder} do not fit: {again}")
+    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if now < first:
+        raise FederationError(
+            f"the server's certificate is not valid before {first:%Y-%m-%d %H:%M} UTC, and this "
+            f"machine's clock says {now:%Y-%m-%d %H:%M} UTC: set the clock right, as with NTP"
+        )
+    if now > last:
+        raise FederationError(
+            f"the server's certificate expired on {last:%Y-%m-%d} (this machine's clock says "
+            f"{now:%Y-%m-%d %H:%M} UTC): {again}"
+        )
+    if (last - now).days < SOON:
+        say(f"warning: the server's certificate expires on {last:%Y-%m-%d}: {again}")
 
 
 def add_sites(
@@ -138,7 +182,7 @@ def add_sites(
         if place.exists():
             raise ConfigError(f"{place} is there already: keys are never overwritten")
         given = (publics or {}).get(name)
-        taken = {read_name(path.parent)[1] for path in folder.glob(f"sites/*/{SITE}")}
+        taken = {read_name(place)[1] for place in site_folders(folder)}
         number = next(k for k in range(len(taken) + 1) if k not in taken)
         with _whole(place) as draft:
             if given is not None:
@@ -169,16 +213,47 @@ def make_site_key(folder: Path, name: str) -> bytes:
         serialization.PrivateFormat.OpenSSH,
         serialization.NoEncryption(),
     )
-    public = key.public_key().public_bytes(
-        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    )
-    line = public + f" {name}\n".encode()
+    line = _public_line(key, name)
     try:
         _write(folder / "key", private, secret=True)
         _write(folder / "key.pub", line)
     except FileExistsError as error:
         raise ConfigError(f"{folder} has a key already: keys are never overwritten") from error
     return line
+
+
+def complete_site_key(folder: Path, name: str) -> None:
+    """Give a site a whole key: a new one where it has none, the rest of one that was interrupted.
+
+    A key whose public half is missing was never sent to anybody. Where the private half can be
+    read, the public half is made of it; where it cannot, there is nothing to lose, and both are
+    made anew.
+
+    Args:
+        folder: The site's folder of keys.
+        name: The site's name.
+    """
+    private, public = folder / "key", folder / "key.pub"
+    if public.exists() and private.exists():
+        return
+    if private.exists():
+        try:
+            key = serialization.load_ssh_private_key(private.read_bytes(), password=None)
+        except (ValueError, UnsupportedAlgorithm):
+            private.unlink()
+        else:
+            if isinstance(key, ec.EllipticCurvePrivateKey):
+                _write(public, _public_line(key, name))
+            return  # `check_keys` names a key of another kind
+    if not public.exists():
+        make_site_key(folder, name)
+
+
+def _public_line(key: ec.EllipticCurvePrivateKey, name: str) -> bytes:
+    public = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    return public + f" {name}\n".encode()
 
 
 def _public(path: Path) -> bytes:
@@ -265,8 +340,24 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(path: Path, content: bytes, *, secret: bool = False) -> None:
-    """A new file; a secret one is never readable by others, not even for a moment."""
+    """A new file, whole or not at all; a secret one is never readable by others.
+
+    Raises:
+        FileExistsError: There is one already.
+    """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
+    if path.exists():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+    os.replace(_draft(path, content, secret=secret), path)
+
+
+def _draft(path: Path, content: bytes, *, secret: bool = False) -> Path:
+    """A file beside `path` that holds `content` and is on the disk, to take its place."""
+    draft = path.with_name(f".{path.name}.draft")
+    draft.unlink(missing_ok=True)  # of somebody who was stopped here
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
     with os.fdopen(handle, "wb") as file:
         file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return draft

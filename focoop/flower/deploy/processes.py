@@ -34,7 +34,16 @@ PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 class LinkEndedError(FederationError):
-    """Says that the SuperLink ended before it answered."""
+    """Says that the SuperLink ended before it answered.
+
+    Args:
+        message: the message.
+        killed: whether a signal ended it, as when memory runs out.
+    """
+
+    def __init__(self, message: str, killed: bool = False) -> None:
+        super().__init__(message)
+        self.killed = killed
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -233,7 +242,14 @@ def end_with_parent() -> Callable[[], None] | None:
     if sys.platform != "linux":
         return None
     library = ctypes.CDLL(None, use_errno=True)  # loaded here: between fork and exec is no time
-    return lambda: library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM) and None
+    parent = os.getpid()
+
+    def bind() -> None:
+        library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it ended before we were bound to it
+            os._exit(1)
+
+    return bind
 
 
 def ended(process: "subprocess.Popen[bytes]") -> str:
@@ -275,10 +291,8 @@ def await_server(
     until = time.monotonic() + seconds
     while True:
         if process is not None and process.poll() is not None:
-            raise LinkEndedError(
-                f"the SuperLink did not start ({ended(process)}): see {log}; is another program "
-                f"listening on {server}?"
-            )
+            words = f"the SuperLink did not start ({ended(process)}, see {log})"
+            raise LinkEndedError(words, killed=(process.poll() or 0) < 0)
         try:
             with urlopen(f"https://{server}/health", timeout=5, context=context):
                 return

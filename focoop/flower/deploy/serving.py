@@ -1,6 +1,6 @@
 """A coordinator's server while it runs: the SuperLink, the worker of its app, and the front."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +10,15 @@ from focoop.errors import FederationError
 from focoop.flower.deploy import processes
 from focoop.flower.deploy.control import Control
 from focoop.flower.deploy.enrolment import Enrolment
+from focoop.flower.deploy.keys import check_server
+from focoop.flower.deploy.link_start import LOG as LINK_LOG
+from focoop.flower.deploy.link_start import LinkStart
 from focoop.flower.deploy.tls_front import Front, open_front
 from focoop.flower.identity import registered
 from focoop.flower.settings import TRACK
+from focoop.runs import LOCK, locked
 
-START_SECONDS = 120.0
-LINK_LOG, WORKER_LOG = "superlink.log", "server.log"
-DATABASE = "superlink.db"
+WORKER_LOG = "server.log"
 
 
 @dataclass(frozen=True)
@@ -66,20 +68,26 @@ def serving(
         The server.
 
     Raises:
-        FederationError: The port is taken, or the SuperLink does not start.
+        RunError: Another coordinator serves this federation already.
+        FederationError: The port is taken, the certificate cannot be used, or the SuperLink does
+            not start.
     """
-    processes.own_folder(home)
     keys, home = keys.resolve(), home.resolve()
-    inner, secret = processes.free_port(), processes.new_secret(home)
+    check_server(keys, say)
+    processes.own_folder(home)
     authority, environment = keys / "ca.crt", processes.environment(home)
     certificate = str(authority), str(keys / "server.pem"), str(keys / "server.key")
     with ExitStack() as stack:
-        front = open_front(host, port, certificate, inner, lambda pem: None, _closed, say)
+        # Two at once would end each other's runs: they share the SuperLink's database.
+        running = "a coordinator of this federation runs already; stop it first"
+        stack.enter_context(locked(home / LOCK, running))
+        front = open_front(host, port, certificate, 0, lambda pem: None, _closed, say)
         stack.callback(front.listener.close)
-        command = processes.superlink(keys, inner, home / DATABASE, secret)
-        address = f"{processes.LOOPBACK}:{inner}"
-        link = _start_link(command, environment, home, address, authority, say)
+        secret = processes.new_secret(home)
+        link, inner = LinkStart(keys, home, secret, environment, say).start()
         stack.callback(processes.stop, [link])
+        front.link = inner, front.link[1]
+        address = f"{processes.LOOPBACK}:{inner}"
         control = Control(address, authority, home)
         stack.callback(control.close)
         control.end_runs()  # of a server that was killed: sites must not go on with their orders
@@ -93,45 +101,6 @@ def serving(
         front.start()
         stack.callback(front.stop)
         yield Served(control, link, worker, front, home)
-
-
-def _start_link(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    home: Path,
-    address: str,
-    authority: Path,
-    say: Callable[[str], None],
-) -> "Popen[bytes]":
-    """Start the SuperLink and wait until it answers, with a new database where it refuses the old.
-
-    Flower makes its tables in many small steps: a database whose making was interrupted can never
-    be opened again. Nothing in it is needed: sites are admitted anew at each start, runs that it
-    knows are ended, and rounds are in the run folder.
-    """
-
-    def attempt() -> "Popen[bytes]":
-        link = processes.begin(command, environment, home / LINK_LOG)
-        try:
-            processes.await_server(address, authority, START_SECONDS, link, home / LINK_LOG)
-        except BaseException:
-            processes.stop([link])
-            raise
-        return link
-
-    old = (home / DATABASE).exists()
-    try:
-        return attempt()
-    except processes.LinkEndedError:
-        if not old:
-            raise
-    for path in home.glob(f"{DATABASE}*"):  # with SQLite's journal
-        path.replace(path.with_name(f"unreadable-{path.name}"))
-    say(
-        "the SuperLink did not start with its old database, which may be half made or damaged "
-        f"(kept as unreadable-{DATABASE}); it starts with a new one"
-    )
-    return attempt()
 
 
 def _closed(body: bytes) -> tuple[int, dict[str, object]]:

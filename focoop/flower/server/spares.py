@@ -21,7 +21,7 @@ from focoop.errors import FederationError
 from focoop.federation import sample_clients
 from focoop.flower.server.replies import Enough
 from focoop.methods import ClientUpdate
-from focoop.runs import append
+from focoop.runs import DRAW, append
 from focoop.seeds import numpy_generator
 
 
@@ -76,15 +76,16 @@ def secret_seed(folder: Path) -> int:
     Raises:
         FederationError: The kept seed is damaged.
     """
-    path = folder / "draw.secret"
-    try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            drawn = secrets.token_hex(32)
+    path = folder / DRAW
+    if not path.exists():  # the run folder's lock is ours: nobody else makes one
+        drawn = secrets.token_hex(32)
+        draft = path.with_name(f"{DRAW}.draft")
+        draft.unlink(missing_ok=True)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(f"{drawn} {checksum(drawn)}\n")
             file.flush()
             os.fsync(file.fileno())
-    except FileExistsError:
-        pass
+        os.replace(draft, path)
     drawn, _, known = path.read_bytes().decode("ascii", "replace").strip().partition(" ")
     whole = re.fullmatch(r"[0-9a-f]{64}", drawn) and known in ("", checksum(drawn))
     if not whole:
