@@ -1,7 +1,7 @@
 """`focoop federation`: a coordinator's federation, from one command to the last round."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,6 +22,9 @@ from focoop.cli.site import Classes, class_names
 from focoop.cli.site_status import LogJson
 from focoop.cli.status_page import STATUS_PORT, DisplayOptions, StatusPort
 from focoop.errors import ConfigError
+
+if TYPE_CHECKING:
+    from focoop.config import RunConfig
 
 app = typer.Typer(
     name="federation", no_args_is_help=True, help="A coordinator's federation and its sites."
@@ -77,6 +80,8 @@ def create(
     except Refusal as refusal:
         advice = f"note: sites must open their policy.toml for this study: {refusal}"
         messages().print(advice, markup=False, soft_wrap=True)
+    for note in study_notes(config):
+        messages().print(f"note: {note}", markup=False, soft_wrap=True)
     addresses = [host_port(text) for text in hosts]
     ports = {port for _, port in addresses}
     if len(ports) > 1:
@@ -91,6 +96,32 @@ def create(
     for path in bundles:
         console.print(f"  {path}", markup=False, soft_wrap=True)
     console.print(f"then: focoop federation start {folder}", markup=False, soft_wrap=True)
+
+
+def study_notes(config: "RunConfig") -> list[str]:
+    """Say what somebody who makes a study may not expect of its settings.
+
+    Args:
+        config: The study's settings.
+
+    Returns:
+        A sentence each.
+    """
+    from focoop.methods import lookup
+
+    notes, rounds, name = [], config.federation.rounds, config.method.name
+    if lookup(name).closed_form and rounds > 1:
+        notes.append(
+            f"{name} adds up what sites measure and trains nothing: one round is enough, and "
+            f"{rounds} rounds tell the same {rounds} times (--set federation.rounds=1)"
+        )
+    # Without a number, images that `shots` leaves over are taken; sites train on all of theirs.
+    if config.data.calibration == 0 or (config.data.calibration < 0 and not config.partition.shots):
+        notes.append(
+            "no images are set aside for thresholds: models will not answer unknown until a site "
+            "calibrates its own (--set data.calibration=0.2 takes a fifth of each class)"
+        )
+    return notes
 
 
 @app.command()

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -17,16 +17,12 @@ from focoop.cli.screen import (
     Weights,
     load_config,
     messages,
-    out,
     print_json,
     with_weights,
 )
 from focoop.cli.site_status import LogJson, site_status, speaker
+from focoop.cli.site_trial import tried
 from focoop.errors import ConfigError
-
-if TYPE_CHECKING:
-    from focoop.config import RunConfig
-
 
 STATE, BUNDLE = Path("focoop-site"), ".focoop"
 
@@ -123,7 +119,7 @@ def check(
         check_keys(keys)
     if state is not None:
         check_state(state)
-    report = _tried(config, data, classes, keys, policy, show=not as_json)
+    report = tried(config, data, classes, keys, policy, show=not as_json)
     if as_json:
         print_json(report)
 
@@ -136,65 +132,6 @@ def _unpacked(bundle: Path, state: Path) -> tuple[Path, Path, str]:
     if bundle.exists() or not (keys / JOIN).is_file():  # it may be deleted once it was used
         keys = settle(bundle, state)
     return keys, keys / RUN, class_names(str(keys / CLASSES)) or ""
-
-
-def _tried(
-    config: "RunConfig",
-    data: str,
-    classes: str,
-    keys: Path | None,
-    policy: Path | None,
-    *,
-    show: bool,
-) -> dict[str, Any]:
-    """What a site would do in this run, tried out; nothing is sent."""
-    from focoop.flower import (
-        Policy,
-        listed,
-        own_scenario,
-        policy_file,
-        policy_sentences,
-        read_site,
-        try_one_step,
-    )
-
-    _note_held_out(config, data)
-    allowed = Policy.read(policy_file(policy, keys))
-    for sentence in policy_sentences(allowed) if show else ():
-        out().print(f"policy: {sentence}", markup=False, soft_wrap=True)
-    allowed.agree(config)
-    client = read_site(keys).client if keys is not None else 0
-    scenario = own_scenario(config, data, tuple(listed(classes)), client, client + 1)
-    counts = scenario.split.counts()[client]
-    report: dict[str, Any] = {
-        "train": int(counts.sum()),
-        "test": len(scenario.split.test_index[client]),
-        "classes": {
-            name: int(count)
-            for name, count in zip(scenario.task.classes, counts, strict=True)
-            if count
-        },
-        "backbone": scenario.backbone.fingerprint,
-        "policy": policy_sentences(allowed),
-        **try_one_step(config, scenario, client).record(),
-    }
-    if show:
-        _show_tried(report)
-    return report
-
-
-def _show_tried(report: dict[str, Any]) -> None:
-    console = out()
-    console.print(f"{report['train']} training and {report['test']} test images", markup=False)
-    for name, count in report["classes"].items():
-        console.print(f"  {count:6d}  {name}", markup=False)
-    for name, form in report["sent"].items():
-        sentence = f"{name} ({form}) would be sent each round, with class counts and the mean loss"
-        console.print(sentence, markup=False, soft_wrap=True)
-    for name, form in report["kept"].items():
-        console.print(f"{name} ({form}) stays here", markup=False, soft_wrap=True)
-    steps = f"{report['steps_a_round']} steps a round of about {report['seconds_a_step']:.2g} s"
-    console.print(f"{steps}; nothing was sent", markup=False)
 
 
 @app.command()
@@ -349,18 +286,6 @@ def _look(data: str) -> None:
         messages().print(summary, markup=False, soft_wrap=True)
         for doubt in advice(source.kind, source.target):
             messages().print(f"warning: {doubt}", markup=False, soft_wrap=True)
-
-
-def _note_held_out(config: "RunConfig", data: str) -> None:
-    """Say which images are held out as test where there are none, and what is taken as domains."""
-    from focoop.data import Source, domains_note, held_out_note
-
-    source = Source.parse(data)
-    if doubt := domains_note(source.kind, source.target):
-        messages().print(f"warning: {doubt}", markup=False, soft_wrap=True)
-    note = held_out_note(source.kind, source.target, config.data.test_share)
-    if note:
-        messages().print(f"note: {note}", markup=False, soft_wrap=True)
 
 
 def _absolute(data: str) -> str:

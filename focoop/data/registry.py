@@ -101,10 +101,24 @@ def lookup(name: str) -> Dataset:
     plugin = plugged("dataset", name)
     if plugin is not None:
         return _dataset_of(plugin, name)
+    if meant := _path_meant(name):
+        raise DataError(f"no dataset is called {name!r}, but there is such a path: write {meant}")
     raise DataError(
         f"no dataset is called {name!r}{nearest(name, available())}: focoop data list shows all; "
         "your own are folder:PATH, clients:PATH, csv:FILE, hf:NAME, file:PATH.safetensors"
     )
+
+
+def _path_meant(name: str) -> str:
+    """A user's own images as settings name them, where a name is a path to some."""
+    path = Path(name).expanduser()
+    try:
+        if path.is_dir():
+            return f"folder:{name}"
+        kinds = {".csv": "csv", ".safetensors": "file"}
+        return f"{kinds[path.suffix]}:{name}" if path.suffix in kinds and path.is_file() else ""
+    except OSError:  # a name that no path can have
+        return ""
 
 
 def read(name: str, split: str, root: str | Path | None = None) -> ImageSet:

@@ -181,3 +181,16 @@ def test_the_commands_list_check_and_refuse(
     assert code == 3 and "focoop data fetch cifar10" in text and "Traceback" not in text
     code, text = call("features", f"folder:{root}", "--strict")
     assert code == 3 and "a/dark/0.png" in text
+
+
+def test_a_path_without_its_kind_is_told_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scans").mkdir()
+    (tmp_path / "labels.csv").touch()
+    for given, meant in (("scans", "folder:scans"), ("labels.csv", "csv:labels.csv")):
+        with pytest.raises(DataError, match=f"write {meant}"):
+            registry.lookup(given)
+    with pytest.raises(DataError, match="your own are folder:PATH"):
+        registry.lookup("x" * 5000)

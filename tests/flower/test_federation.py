@@ -108,7 +108,10 @@ def test_the_commands_make_it_and_a_site_checks_its_bundle(
     arguments += ["--data", f"file:{tmp_path}/setting/id.safetensors"]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
-    assert "32 training and 20 test images" in done.stdout and "nothing was sent" in done.stdout
+    assert (
+        "32 training, 20 test and 0 calibration images" in done.stdout
+        and "nothing was sent" in done.stdout
+    )
     assert "policy: Takes part in the run of run.toml alone" in done.stdout
     assert check_keys(Path("lille/keys")) == "lille"
     # A study that the sites' first policy does not allow is pointed out when it is made.

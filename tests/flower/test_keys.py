@@ -137,9 +137,10 @@ def test_a_site_checks_its_images_and_sends_nothing(
     arguments[arguments.index("--json")] = "--set=method.name=focoop"
     done = CliRunner().invoke(app, [*arguments, *places, "--classes", str(names)])
     assert done.exit_code == 0, done.output
-    assert "32 training and 20 test images" in done.stdout and "nothing was sent" in done.stdout
+    assert "32 training, 20 test and 0 calibration images" in done.stdout
+    assert "never answers unknown" in done.stdout and "nothing was sent" in done.stdout
     assert "policy: Trains any method of focoop" in done.stdout
-    assert "stays here" in done.stdout and "would be sent each round" in done.stdout
+    assert "stays here: local" in done.stdout and "each round would send:" in done.stdout
     done = CliRunner().invoke(app, [*arguments, "--classes", "apple; boat; drum"])
     assert done.exit_code == 3 and "'cat'" in done.stderr
 

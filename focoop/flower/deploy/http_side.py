@@ -1,14 +1,24 @@
 """One end of an HTTP connection: events of h11 over asyncio streams, with limits on time."""
 
 import asyncio
+import errno
+import os
+import socket
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
 import h11
 
+from focoop.errors import FederationError
+
 FAREWELL = 2.0  # seconds a peer has to take the end of an answer
 PIECE = 2**16  # bytes read at a time
+REMEDIES = {
+    errno.EADDRINUSE: "end the program that has it (ss -ltnp 'sport = :{port}' shows it), or use "
+    "--port",
+    errno.EACCES: "ports below 1024 are for root: use --port with a higher one",
+}
 
 
 @dataclass
@@ -71,3 +81,28 @@ async def close(sides: list[Side]) -> None:
     finally:
         for side in sides:
             side.writer.transport.abort()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Listen on an address.
+
+    Args:
+        host: The address.
+        port: The port.
+
+    Returns:
+        The socket.
+
+    Raises:
+        FederationError: It cannot be had; the message says what to do.
+    """
+    plain = host.strip("[]")
+    family = socket.AF_INET6 if ":" in plain else socket.AF_INET
+    try:
+        return socket.create_server((plain, port), family=family, backlog=256)
+    except OSError as error:
+        known = error.errno or 0
+        said = os.strerror(known) if known > 0 else str(error)
+        what = REMEDIES.get(known, "name an address of this machine, or 0.0.0.0 for all of them")
+        text = f"cannot listen on {host}:{port} ({said}): {what.format(port=port)}"
+        raise FederationError(text) from error

@@ -21,9 +21,8 @@ from typing import Any
 
 import h11
 
-from focoop.errors import FederationError
 from focoop.flower.deploy.gate import ENROL, FLEET, HEALTH, Names, Refused, site_of
-from focoop.flower.deploy.http_side import PIECE, Side, close
+from focoop.flower.deploy.http_side import PIECE, Side, close, listen
 from focoop.flower.deploy.processes import KEEP_ALIVE, LOOPBACK
 
 PASSED = (b"content-type", b"content-length", b"content-encoding", b"accept", b"accept-encoding")
@@ -368,9 +367,6 @@ def open_front(
 
     Returns:
         The front.
-
-    Raises:
-        FederationError: The address cannot be had.
     """
     authority, chain, key = certificate
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -378,15 +374,7 @@ def open_front(
     tls.load_cert_chain(chain, key)
     tls.set_alpn_protocols(["http/1.1"])
     inner = ssl.create_default_context(cafile=authority)
-    plain = host.strip("[]")
-    family = socket.AF_INET6 if ":" in plain else socket.AF_INET
-    try:
-        listener = socket.create_server((plain, port), family=family, backlog=256)
-    except OSError as error:
-        raise FederationError(
-            f"cannot listen on {host}:{port} ({error.strerror or error}): is another program there?"
-        ) from error
-    return Front(listener, tls, (link, inner), names, enrol, say)
+    return Front(listen(host, port), tls, (link, inner), names, enrol, say)
 
 
 def _unless_stopping(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
