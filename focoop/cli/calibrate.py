@@ -17,7 +17,9 @@ OneClient = Annotated[
 
 
 def calibrate(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="RUN|MODEL", help="Run folder or exported model.")
+    ],
     client: OneClient = None,
     keep: Annotated[
         float, typer.Option(help="Share of images of known classes that are kept.")
@@ -79,10 +81,13 @@ def calibrate(
         )
     console = out()
     console.print(_table(found, names))
-    console.print(
-        f"\nan image is unknown above the threshold; kept, covered, set size: on test images, "
-        f"{found.keep:.0%} was asked for"
-    )
+    console.print("\nan image is unknown where its score is above the threshold")
+    if any(one.measured for one in found.sites.values()):
+        console.print(
+            f"on test images, where {found.keep:.0%} was asked for: kept, images of known classes "
+            "that are not unknown; covered, images whose class is in their class set; set size, "
+            "classes in it"
+        )
     console.print(f"ask it: focoop predict {folder} IMAGES...", soft_wrap=True)
     return None
 
