@@ -81,6 +81,9 @@ def calibrate(
         )
     console = out()
     console.print(_table(found, names))
+    for site in found.sites:
+        if why := found.never_unknown(int(site) if site.isdecimal() else None):
+            messages().print(f"warning: {_name(site, names)}: {why}", markup=False, soft_wrap=True)
     console.print("\nan image is unknown where its score is above the threshold")
     if any(one.measured for one in found.sites.values()):
         console.print(

@@ -145,6 +145,8 @@ def serve(
         ):
             served = replace(served, again=again)
             follow(served, served.control.submit(settings), path, watch, tail)
+    say(f"all rounds are done: {path}; every site that is connected has its model (site status)")
+    say(f"ask the global model: focoop calibrate {path}, then focoop predict {path} IMAGES...")
 
 
 def run_status(path: Path) -> str:

@@ -126,6 +126,8 @@ class Watch:
                 print(json.dumps(event), file=self.console.file, flush=True)
             elif event["event"] == "committed":
                 self._line(self._committed(event))
+            elif event["event"] == "began" and event.get("after"):
+                self._line(f"going on after round {event['after']}")
             elif event["event"] not in QUIET and (self._live is None or event["event"] in TROUBLE):
                 self._line(sentence(event))
         if self._live is not None:

@@ -157,15 +157,17 @@ def write_maps(answers: "Predictions", pictures: Sequence["Picture"], folder: Pa
 
 
 def _warn_uncalibrated(model: "Model", path: Path) -> None:
-    if model.calibration is None or model.calibration.at(model.client) is None:
-        from focoop.runs import CONFIG
+    from focoop.runs import CONFIG
 
-        # A run has images set aside; an exported model has none.
-        images = "" if (path / CONFIG).is_file() else " --images folder:PATH --client K"
+    # A run has images set aside; an exported model has none.
+    images = "" if (path / CONFIG).is_file() else " --images folder:PATH --client K"
+    command = f"focoop calibrate {path}{images}"
+    if model.calibration is None or model.calibration.at(model.client) is None:
         messages().print(
-            "note: this model is not calibrated, so that no image is unknown to it: "
-            f"focoop calibrate {path}{images}"
+            f"note: this model is not calibrated, so that no image is unknown to it: {command}"
         )
+    elif why := model.calibration.never_unknown(model.client):
+        messages().print(f"note: {why}: {command}, with a lower --keep or more images")
 
 
 def _show(

@@ -11,7 +11,7 @@ from typing import Any
 
 from focoop.caching import SUM, is_intact, parse_json, sealed
 from focoop.errors import RunError, newer_format
-from focoop.predict.conformal import Sketch
+from focoop.predict.conformal import Sketch, least_images
 
 GLOBAL = "global"  # the name of the model without a client
 FORMAT = 2  # 1 had no checksum
@@ -89,6 +89,26 @@ class Calibration:
             The calibration; None where there is none.
         """
         return self.sites.get(GLOBAL if client is None else str(client))
+
+    def never_unknown(self, client: int | None) -> str:
+        """Say why a client's model never answers unknown although it is calibrated.
+
+        Args:
+            client: Its number; None: the global model.
+
+        Returns:
+            A sentence; empty where it can answer unknown, or is not calibrated.
+        """
+        site = self.at(client)
+        if site is None or site.threshold is not None:
+            return ""
+        count = site.scores.count
+        most = math.floor(100 * count / (count + 1)) / 100
+        return (
+            f"{count} calibration images are too few to keep {self.keep:g} of known images "
+            f"({least_images(self.keep)} are needed; {count} can keep {most:g}), so that no image "
+            "is unknown"
+        )
 
     def to_json(self) -> str:
         """Return the text of `calibration.json`, which holds a checksum of itself."""

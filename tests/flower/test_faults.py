@@ -23,6 +23,7 @@ from flwr.app import (
 from focoop.config.writing import to_flat
 from focoop.errors import FederationError
 from focoop.flower import in_process
+from focoop.flower.journal import events, sentence
 from focoop.flower.records import METRICS, STATS, UPDATE
 from focoop.flower.server import server_app
 from focoop.flower.site import client_app
@@ -205,7 +206,8 @@ def test_late_and_repeated_replies_are_ignored(
 
 def test_a_client_that_is_away_is_left_out_until_it_is_back(tmp_path: Path) -> None:
     wanted = toy_config(tmp_path, "method.name=promptfl", "federation.evaluate_every=0")
-    flat = {**to_flat(wanted), "wait": 0.0, "out": str(tmp_path / "run")}
+    journal = tmp_path / "journal.jsonl"
+    flat = {**to_flat(wanted), "wait": 0.0, "out": str(tmp_path / "run"), "journal": str(journal)}
     grid = in_process.InProcessGrid([client_app.app] * CLIENTS, flat)
 
     class Comes:
@@ -222,6 +224,8 @@ def test_a_client_that_is_away_is_left_out_until_it_is_back(tmp_path: Path) -> N
     rounds = RunFolder.open(tmp_path / "run").manifest["rounds"]
     assert [entry.get("accepted") for entry in rounds] == [None, [0, 1], [0, 1, 2]]
     assert rounds[1]["refused"] == {"client 2": "it is not connected"}
+    (waiting,) = [event for event in events(journal) if event["event"] == "waiting"]
+    assert sentence(waiting) == "waiting: for client 2 (2 of 3 are here)"
 
 
 def test_an_impostor_and_a_stranger_take_no_part(tmp_path: Path) -> None:

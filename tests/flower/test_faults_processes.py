@@ -246,8 +246,9 @@ def test_the_last_rounds_line_is_shown_however_late_it_comes(tmp_path: Path) -> 
             return super().status(number)
 
     with Watch(Console(file=file, width=200), 3, ["ghent"]) as watch:
+        watch.show([{"event": "began", "after": 2}])
         link: Any = Process(None)
         control: Any = Ends(("finished:completed", ""))
         served = Served(control, link, link, link, tmp_path)
         coordinator.follow(served, 7, tmp_path / "run", watch, Tail(path), looks)
-    assert "round 3/3, 1 updates, accuracy 0.750" in file.getvalue()
+    assert "going on after round 2\nround 3/3, 1 updates, accuracy 0.750" in file.getvalue()

@@ -148,6 +148,7 @@ def test_a_run_as_its_site_sees_it(tmp_path: Path) -> None:
     assert found["updates_sent"] == found["updates_counted"] == 2
     assert found["bytes_sent"] > 2 * 16 * 192 * 4 and found["last_sent"]["step"] == "query.sketch"
     assert f"this site's model: {found['model']}" in sentences(found)
+    assert "its model: why" in sentences({**found, "model_note": "why"})
     assert not found["refused"] and not found["left_out"] and not found["errors"]
     # A command that starts again knows the history, and says none of it again.
     again = Said()

@@ -155,3 +155,16 @@ def test_a_calibration_goes_through_its_file_and_damage_is_named() -> None:
     for text in ("", "{}", json.dumps(plain), unsaid, *changed):
         with pytest.raises(RunError, match="calibrate again"):
             Calibration.from_json(text)
+
+
+def test_too_few_images_for_a_threshold_are_told_with_what_they_can_keep() -> None:
+    few, some = (Sketch.of(np.arange(count, dtype=np.float64)) for count in (15, 19))
+    sites = {
+        "0": SiteCalibration.of(4, "pool", few, few, 0.95),
+        "global": SiteCalibration.of(19, "own", some, some, 0.95),
+    }
+    found = Calibration(0.95, 1, sites)
+    assert "15 calibration images are too few to keep 0.95" in found.never_unknown(0)
+    assert "(19 are needed; 15 can keep 0.93)" in found.never_unknown(0)
+    assert least_images(0.93) <= 15 < least_images(0.94)
+    assert found.never_unknown(None) == "" == found.never_unknown(7)

@@ -12,19 +12,12 @@ from focoop.errors import FederationError
 from focoop.flower.journal import Journal
 from focoop.flower.parcel import push_parcels
 from focoop.flower.patience import Pause
+from focoop.flower.server.error_words import why
 from focoop.flower.server.pull import pull_each
 from focoop.flower.server.roster import Roster
 from focoop.flower.settings import ServerSettings
 
-# Flower's error codes. Those of PASSING may not come again: the order was lost, not refused.
-EXPIRED = 3
-REASONS = {
-    EXPIRED: "it did not answer in time",
-    4: "its answer was lost on the way",
-    5: "its node is gone",
-    8: "its process died",
-}
-PASSING = (4, 5, 8)
+PASSING = (4, 5, 8)  # Flower's errors that may not come again: the order was lost, not refused
 MALFORMED = 900  # our own, beyond those of Flower: a reply that Flower could not decode
 Enough = Callable[[dict[int, Message]], bool]
 
@@ -216,18 +209,6 @@ class Collection:
 
     def _time(self) -> bool:
         return self.until - time.monotonic() > self.pauses.least_time
-
-
-def why(error: Error) -> str:
-    """Describe an error reply: Flower's own codes, or what the client said.
-
-    Args:
-        error: The error.
-
-    Returns:
-        Words.
-    """
-    return REASONS.get(error.code) or error.reason or f"error {error.code}"
 
 
 def stamp(text: str) -> float:

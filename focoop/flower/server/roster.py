@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from focoop import __version__
 from focoop.errors import FederationError
 from focoop.flower.identity import Registry, Site, proves
 from focoop.flower.journal import Journal, printable
 from focoop.flower.parcel import push_parcels
 from focoop.flower.records import ABOUT, CONFIG, reading
+from focoop.flower.server.error_words import why
+from focoop.flower.server.facts import Facts, difference
 from focoop.flower.server.pull import pull_each
 
 POLICY = "policy: "  # how a site's refusal by its own policy begins
@@ -24,16 +25,6 @@ LEAST_PATIENCE = 60.0  # seconds: a node starts a process and opens its images b
 ASK_AGAIN = 30.0  # seconds after which a node that gave no usable answer is asked once more
 ASK_DECLINED = 120.0  # the same for one whose policy refuses the run
 ASK_SILENT = 600.0  # the same for one that gave none
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What all parties must agree on."""
-
-    clients: int
-    backbone: str
-    classes: tuple[str, ...]
-    version: str
 
 
 @dataclass(frozen=True)
@@ -81,6 +72,7 @@ class Roster:
         self.given_up: set[int] = set()
         self.greeted: set[int] = set()  # nodes that were asked who they are
         self.declined: set[int] = set()  # nodes whose site's policy refuses this run
+        self.missing: list[str] = []  # sites that were last told to be waited for
 
     def name(self, client: int) -> str:
         """Return a client's name: the one its key was made for, or else its own.
@@ -179,7 +171,10 @@ class Roster:
 
         def complete() -> bool:
             answered = len(self.present()) + len(self.declined & self.online)
-            return 0 < self._announced() <= answered
+            whole = 0 < self._announced() <= answered
+            if not whole:
+                self._tell_missing()
+            return whole
 
         self.gather(grid, complete)
         votes = Counter(member.facts for _, member in sorted(self.members.items()))
@@ -198,6 +193,17 @@ class Roster:
         counts = f"{len(self.members)} of {self.facts.clients} clients"
         self.journal.note("assembled", reason=counts)
         return self.facts
+
+    def _tell_missing(self) -> None:
+        """Note who is waited for, whenever that changes; nothing before the first site is here."""
+        here, clients = self.present(), self._announced()
+        declined = {self.labels.get(node) for node in self.declined}
+        names = [self.name(k) for k in range(clients) if k not in here]
+        missing = [name for name in names if name not in declined]
+        if missing and missing != self.missing:
+            self.missing = missing
+            counts = f"{len(here)} of {clients} are here"
+            self.journal.note("waiting", reason=f"for {', '.join(missing)} ({counts})")
 
     def look(self, grid: Grid) -> None:
         """Ask nodes that are new who they are, and hear those that have answered since.
@@ -357,7 +363,7 @@ def read_member(reply: Message) -> Member:
         FederationError: The answer cannot be used.
     """
     if reply.has_error():
-        raise FederationError(reply.error.reason or f"error {reply.error.code}")
+        raise FederationError(why(reply.error))
     about = reply.content.get(ABOUT)
     if not isinstance(about, ConfigRecord):
         raise FederationError("its answer holds no description")
@@ -378,23 +384,3 @@ def read_member(reply: Message) -> Member:
     if images is not None and (type(images) is not int or images < 0):
         raise FederationError("its answer cannot be read")
     return Member(reply.metadata.src_node_id, client, str(name), facts, images)
-
-
-def difference(facts: Facts, wanted: Facts) -> str:
-    """Describe the first thing two parties do not agree on.
-
-    Args:
-        facts: The facts of the one.
-        wanted: The facts of the other.
-
-    Returns:
-        A sentence.
-    """
-    if facts.version != wanted.version:
-        return f"focoop's version ({facts.version}, not {wanted.version}; here {__version__})"
-    if facts.backbone != wanted.backbone:
-        return "the backbone's weights"
-    if facts.classes != wanted.classes:
-        odd = sorted(set(facts.classes) ^ set(wanted.classes))
-        return f"its classes ({', '.join(odd[:3]) or 'their order'})"
-    return f"the number of clients ({facts.clients}, not {wanted.clients})"

@@ -17,8 +17,9 @@ from focoop.federation import start as first_state
 from focoop.flower.identity import Registry, Site
 from focoop.flower.journal import Journal
 from focoop.flower.server import farewell
+from focoop.flower.server.facts import Facts
 from focoop.flower.server.replies import PAUSES, Pauses
-from focoop.flower.server.roster import Facts, Roster
+from focoop.flower.server.roster import Roster
 from focoop.flower.server.secure_rounds import SecureStrategy
 from focoop.flower.server.strategy import PromptStrategy
 from focoop.flower.settings import TRACK, ServerSettings, listed, run_config, server_settings

@@ -17,14 +17,16 @@ from focoop.errors import FederationError
 from focoop.federation import Payload, round_bytes, server_round
 from focoop.flower.journal import printable
 from focoop.flower.records import CONFIG, GLOBAL, Order, sent_down
-from focoop.flower.server.replies import EXPIRED, PAUSES, REASONS, Collection, Enough, Pauses, why
+from focoop.flower.server.error_words import EXPIRED, REASONS, why
+from focoop.flower.server.facts import Facts
+from focoop.flower.server.replies import PAUSES, Collection, Enough, Pauses
 from focoop.flower.server.reply_checks import (
     check_counts,
     read_rows,
     read_update,
     suspects,
 )
-from focoop.flower.server.roster import POLICY, Facts, Roster
+from focoop.flower.server.roster import POLICY, Roster
 from focoop.flower.server.sketches import collected, no_sketches
 from focoop.flower.server.spares import Draw, chosen, secret_seed, suffice
 from focoop.flower.server.summary import committed_facts, summarise

@@ -27,7 +27,7 @@ from focoop.flower.site.policy import Refusal
 from focoop.flower.site.releases import question
 from focoop.flower.sketch_records import read_pool, sketch_content
 from focoop.methods import Params, lookup
-from focoop.predict import SiteSketches, sketched
+from focoop.predict import Model, SiteSketches, sketched
 from focoop.runs import write
 from focoop.scenario import Scenario
 
@@ -77,8 +77,16 @@ def keep(message: Message, context: Context) -> Message:
         model.calibration = thresholds(model, site.client, images, pool)
         folder = model.save(model_folder(site.state, order.key, site.client))
         journal = Journal(site.state / "journal.jsonl")
-        journal.note("model kept", round=order.round_index, path=str(folder))
+        reason = _never_unknown(model, site.client)
+        journal.note("model kept", round=order.round_index, path=str(folder), reason=reason)
     return Message(RecordDict(), reply_to=message)
+
+
+def _never_unknown(model: Model, client: int) -> str:
+    """Why the model never answers unknown; empty where it can."""
+    if model.calibration is None:
+        return "no images were set aside to calibrate it, so that no image is unknown"
+    return model.calibration.never_unknown(client)
 
 
 def _asked(message: Message, context: Context) -> tuple[SiteClient, Order]:

@@ -73,6 +73,7 @@ class SiteStatus:
     doing: str = ""
     finished: bool = False
     model: str = ""
+    model_note: str = ""
     run_failed: str = ""
     updates_sent: int = 0
     updates_counted: int = 0
@@ -111,6 +112,7 @@ class SiteStatus:
             self.finished = True
         elif kind == "model kept":
             self.model = str(event.get("path", ""))
+            self.model_note = str(event.get("reason", ""))
         lists = {"refused": self.refused, "left out": self.left_out, "failed": self.errors}
         if kind in lists:
             self.doing = "" if kind != "left out" else self.doing
@@ -144,7 +146,8 @@ def line_of(event: dict[str, Any]) -> str:
         "refused": f"{place}refused: {reason}",
         "failed": f"{place}failed: {reason}",
         "finished": "finished: the last round is done",
-        "model kept": f"this site's model: {event.get('path')} (focoop predict, focoop serve)",
+        "model kept": f"this site's model: {event.get('path')} (focoop predict, focoop serve)"
+        + (f"; {reason}" if reason else ""),
         "run failed": f"the run failed at the coordinator: {reason}; this site waits for it to "
         "start again",
     }
@@ -262,7 +265,9 @@ class SiteWatch:
             text = f"the run {how} and the coordinator has left ({ended})"
             self._left = True
             self._set("waiting", text)
-            self.say(f"{text}; waiting for it to start again")
+            waits = "waiting for it to start again"
+            over = "Ctrl-C ends this command, and nothing is lost; until then it waits for more"
+            self.say(f"{text}; {waits if self.status.run_failed else over}")
         else:
             self._set("cut off", text)
             self.say(f"cut off: {text}; trying again")
@@ -381,6 +386,8 @@ def sentences(status: dict[str, Any]) -> list[str]:
         lines.append(f"round {status['round']}{of}: {done}")
     if status.get("model"):
         lines.append(f"this site's model: {status['model']}")
+    if status.get("model_note"):
+        lines.append(f"its model: {status['model_note']}")
     if status.get("run_failed"):
         lines.append(f"the run failed at the coordinator: {status['run_failed']}")
     lines.append(

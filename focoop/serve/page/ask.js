@@ -207,7 +207,9 @@ function showAnswer(item, answer) {
   scoreAxis($("axis"), answer.score, answer.threshold, side().histogram);
   const site = side();
   $("axis-text").textContent = answer.threshold === null
-    ? "This model is not calibrated, so it never says “I do not know this”. Calibrate it: focoop calibrate RUN"
+    ? (answer.p_value === null
+      ? "This model is not calibrated, so it never says “I do not know this”. Calibrate it: focoop calibrate RUN"
+      : `${site.calibrated_on} calibration images are too few for a threshold, so it never says “I do not know this”. Calibrate it with more of them, or with a lower --keep.`)
     : `Bars: ${site.calibrated_on} images that took no part in training. ${answer.p_value === null ? "" : `${percent(answer.p_value)} of such images look at least as foreign.`}`;
   const facts = [["Closest class", answer.nearest_id]];
   if (answer.nearest_ood) facts.push(["Closest foreign word", answer.nearest_ood]);
