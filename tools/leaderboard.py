@@ -2,15 +2,18 @@
 
     python tools/leaderboard.py [docs]
 
-Reads docs/results/cells.json, which `tools/results_tables.py` makes from grids of `focoop compare`.
-A method stands in a group only with all settings of it and all seeds. Rows that show what a method
-is worth must be there: training alone, closed-form statistics, training off.
+Reads docs/results/cells.json, which `tools/results_tables.py` makes from grids of `focoop compare`,
+and docs/results/origins.json, which says at what commit and where each method's runs were made. A
+method stands in a group only with all settings of it and all seeds. Rows that show what a method is
+worth must be there: training alone, closed-form statistics, training off.
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -24,6 +27,15 @@ GROUPS = {
     "No class in common": (
         "CIFAR-100, TinyImageNet, Caltech101, Pets and DTD, ten clients, 8 shots.",
         ("cifar100", "tinyimagenet", "caltech101", "oxford_pets", "dtd"),
+    ),
+    "No class in common, images with patch features": (
+        "The same five datasets, but only images that have patch features, which FedOTP, FedLoCoOp "
+        "and FedGalLoP read: per class 16 training and 20 test images of CIFAR-100, fewer of the "
+        "others.",
+        tuple(
+            f"{name}-patches"
+            for name in ("cifar100", "tinyimagenet", "caltech101", "oxford_pets", "dtd")
+        ),
     ),
     "Shared classes": (
         "CIFAR-100 by Dirichlet 0.1, 0.5 and 5, ten clients, and a hundred clients of 20 classes.",
@@ -48,10 +60,16 @@ PAGE = """# Leaderboard
 Methods by groups of settings, made by `python tools/leaderboard.py` from [every run's numbers](results/cells.json).
 Percent, last round, means over the settings of a group and {seeds} seeds ± deviation over seeds; `mini`, {runs} runs. auroc, fpr95
 and fpr95_oodpos are means over all OOD sets. fpr95: OOD images accepted when 95% of ID images are kept; fpr95_oodpos: ID images flagged when 95%
-of OOD images are. Methods are in the order of *{order}*; bold: best of a column. Commits and commands: [lab
-notebook](notebook/results.md#commands).
+of OOD images are. Methods are in the order of *{order}*; bold: best of a column. A method that lacks a run of a
+group is not in it: the three that read patch features are in the second.
 
 {groups}
+## Where the rows come from
+
+Seeds {seed_names} everywhere. Commands: [lab notebook](notebook/results.md#commands).
+
+{origins}
+
 ## Add a method
 
 1. Write `focoop/methods/NAME.py` ([how](guides/add-a-method.md)). It must pass the contract's tests: `make test`.
@@ -60,7 +78,8 @@ notebook](notebook/results.md#commands).
 3. Run it on all settings: `focoop compare configs/settings/*.toml --methods NAME --seeds 0,1,2 --out runs/compare`. On subsets of ready
    features the numbers compare with the rows here ([data](notebook/results.md#data)).
 4. `python tools/results_tables.py docs/results runs/compare/results.json && python tools/leaderboard.py`.
-5. Open a pull request with the method, its preset, `docs/results/` and `docs/leaderboard.md`. Say in it what machine the runs were made on.
+5. Open a pull request with the method, its preset, `docs/results/` and `docs/leaderboard.md`. A line in `docs/results/origins.json` says at
+   which commit and on what machine your runs were made; it comes into the table above.
 
 Training alone (`local_only`), closed-form statistics (`fedlda`) and training off (`zeroshot`) are always there: a method
 that is not above them is not worth its rounds.
@@ -72,17 +91,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("docs", nargs="?", type=Path, default=Path("docs"))
     docs = parser.parse_args().docs
-    text = page(read_cells(docs / "results" / "cells.json"))
+    results = docs / "results"
+    text = page(read_cells(results / "cells.json"), read_origins(results / "origins.json"))
     (docs / "leaderboard.md").write_text(text, encoding="utf-8")
     print(f"wrote {docs / 'leaderboard.md'}")
     return 0
 
 
-def page(cells: Cells) -> str:
+def read_origins(path: Path) -> list[dict[str, Any]]:
+    """Return where runs were made: methods, commit, machine."""
+    origins: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    return origins
+
+
+def page(cells: Cells, origins: Sequence[Mapping[str, Any]] = ()) -> str:
     """Return the whole page.
 
     Args:
         cells: All runs.
+        origins: Where they were made.
 
     Returns:
         Markdown.
@@ -97,8 +124,24 @@ def page(cells: Cells) -> str:
         if lacking := [name for name in REQUIRED if name not in rows]:
             raise SystemExit(f"{title}: {', '.join(lacking)} must be run on {', '.join(settings)}")
         parts.append(f"## {title}\n\n{what}\n\n{COMPACT}\n\n{table(rows)}\n\n</div>\n")
-    order = "area under own against other classes (ausuc), else own"
-    return PAGE.format(seeds=len(seeds), runs=len(cells), order=order, groups="\n".join(parts))
+    return PAGE.format(
+        seeds=len(seeds),
+        seed_names=", ".join(map(str, seeds)),
+        runs=len(cells),
+        order="area under own against other classes (ausuc), else own",
+        groups="\n".join(parts),
+        origins=origin_table(origins),
+    )
+
+
+def origin_table(origins: Sequence[Mapping[str, Any]]) -> str:
+    """Return methods, commit and machine, a line each."""
+    lines = ["| methods | commit | machine |", "|---|---|---|"]
+    for one in origins:
+        named = one["methods"]
+        methods = named if isinstance(named, str) else ", ".join(f"`{name}`" for name in named)
+        lines.append(f"| {methods} | {one['commit']} | {one['machine']} |")
+    return "\n".join(lines)
 
 
 def group(

@@ -14,7 +14,20 @@ import results_cells  # noqa: E402
 def test_the_page_is_that_of_the_committed_runs() -> None:
     cells = results_cells.read_cells(ROOT / "docs" / "results" / "cells.json")
     page = (ROOT / "docs" / "leaderboard.md").read_text(encoding="utf-8")
-    assert page == leaderboard.page(cells), "run: python tools/leaderboard.py"
+    origins = leaderboard.read_origins(ROOT / "docs" / "results" / "origins.json")
+    assert page == leaderboard.page(cells, origins), "run: python tools/leaderboard.py"
+
+
+def test_patch_methods_have_a_group_and_every_origin_is_of_a_method_with_runs() -> None:
+    cells = results_cells.read_cells(ROOT / "docs" / "results" / "cells.json")
+    with_patches = [
+        leaderboard.group(cells, settings, (0, 1, 2)) for _, settings in leaderboard.GROUPS.values()
+    ][1]
+    methods = {method for _, method, _ in cells}
+    assert {"fedotp", "fedlocoop", "fedgallop", *leaderboard.REQUIRED} <= set(with_patches)
+    for one in leaderboard.read_origins(ROOT / "docs" / "results" / "origins.json"):
+        assert one["commit"] and one["machine"]
+        assert isinstance(one["methods"], str) or set(one["methods"]) <= methods
 
 
 def test_means_are_over_settings_and_incomplete_methods_are_left_out() -> None:
