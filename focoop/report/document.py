@@ -111,14 +111,15 @@ def _setting(
     }
     failed = {label: reason for label, reason in found.items() if isinstance(reason, str)}
     plans = {label: sections.transport_plan(records[0]) for label, records in rows.items()}
+    links = f"{anchor}-runs"
     parts = [
-        ("Results", sections.results_tables(rows, f"{anchor}-runs") + NOTE),
+        ("Results", sections.results_tables(rows, links) + NOTE),
         ("Learning curves", _charts(anchor, "curves", drawn)),
         ("Every client", _charts(anchor, "clients", drawn)),
         ("Fairness between clients", sections.fairness(rows)),
         ("Own against other classes", _charts(anchor, "frontier", drawn)),
-        ("OOD sets", sections.bars_table(rows, "ood")),
-        ("Corrupted images", sections.bars_table(rows, "corrupted_by_type")),
+        ("OOD sets", sections.bars_table(rows, "ood", links)),
+        ("Corrupted images", sections.bars_table(rows, "corrupted_by_type", links)),
         ("Scores", _charts(anchor, "histograms", drawn) + _unanswered(failed)),
         ("ROC and precision-recall, mean of clients", _charts(anchor, "detection", drawn)),
         ("Names near to learned prompts", sections.nearest(found)),
@@ -127,9 +128,9 @@ def _setting(
             "Transport plan of the last round",
             "".join(f"<h4>{escape(label)}</h4>{plan}" for label, plan in plans.items() if plan),
         ),
-        ("Bytes and seconds", sections.traffic(rows)),
+        ("Bytes and seconds", sections.traffic(rows, links)),
         ("Partition", sections.partition(any_run)),
-        ("Runs", sections.run_index(rows, f"{anchor}-runs", out)),
+        ("Runs", sections.run_index(rows, links, out)),
     ]
     inner = "".join(f"<section><h3>{title}</h3>{html}</section>" for title, html in parts if html)
     return f'<article id="{anchor}"><h2>{escape(name)}</h2>{inner}</article>', drawn

@@ -136,12 +136,13 @@ def _told(gap: paired.Difference, best: str) -> str:
     return text if gap.p is None else f"{text} (± {gap.half_width:.2f}, p = {gap.p:.3f})"
 
 
-def bars_table(rows: Rows, key: str) -> str:
+def bars_table(rows: Rows, key: str, anchor: str) -> str:
     """Write accuracies by corruption, or AUROC and FPR95 by OOD set, as bars.
 
     Args:
         rows: Runs by method.
         key: `corrupted_by_type` or `ood`.
+        anchor: What links to the methods' runs begin with.
 
     Returns:
         A table, or nothing where there are no such images.
@@ -162,13 +163,20 @@ def bars_table(rows: Rows, key: str) -> str:
     if not columns:
         return ""
     body = {}
-    for label in rows:
+    for place, label in enumerate(rows):
         cells = [column.get(label) for column in columns.values()]
         body[label] = [
-            "<td>–</td>" if value is None else f"<td>{bar(value)}{value:.1f}</td>"
+            _bar_cell(None if value is None else f"{value:.1f}", bar(value or 0.0), anchor, place)
             for value in cells
         ]
     return _table("bars", [escape(name) for name in columns], body)
+
+
+def _bar_cell(shown: str | None, drawn: str, anchor: str, place: int) -> str:
+    """A number before its bar, with a link to the runs it is of."""
+    if shown is None:
+        return "<td>–</td>"
+    return f'<td>{drawn}<a href="#{anchor}-{place}">{shown}</a></td>'
 
 
 def fairness(rows: Rows) -> str:
@@ -187,11 +195,12 @@ def fairness(rows: Rows) -> str:
     return strip(groups, "accuracy on own classes of every client, by method; the worst has a ring")
 
 
-def traffic(rows: Rows) -> str:
+def traffic(rows: Rows, anchor: str) -> str:
     """Write bytes and seconds of a round, method by method.
 
     Args:
         rows: Runs by method.
+        anchor: What links to the methods' runs begin with.
 
     Returns:
         A table of means over rounds and seeds.
@@ -212,12 +221,13 @@ def traffic(rows: Rows) -> str:
         )
     tops = [max((v[i] or 0.0 for _, v in found), default=0.0) for i in range(4)]
     body = {}
-    for label, values in found:
+    for row, (label, values) in enumerate(found):
         cells = []
         for place, value in enumerate(values):
             number = 0.0 if value is None else value / MEGABYTE if place < 2 else value
             drawn = "" if place == 3 or value is None else bar(value, tops[place])
-            cells.append("<td>–</td>" if value is None else f"<td>{drawn}{number:.3g}</td>")
+            shown = None if value is None else f"{number:.3g}"
+            cells.append(_bar_cell(shown, drawn, anchor, row))
         body[label] = cells
     return _table("bars", ROUND, body)
 

@@ -193,7 +193,8 @@ def _card(anchor: str, name: str, rows: Rows, found: Sequence[Winner]) -> str:
         f"{config.federation.rounds} rounds",
         _counted(len(rows), "method"),
     ]
-    lines = "".join(f"<li>{_line(one)}</li>" for one in found)
+    places = {label: f"#{anchor}-runs-{place}" for place, label in enumerate(rows)}
+    lines = "".join(f"<li>{_line(one, places[one.label])}</li>" for one in found)
     body = f"<ul>{lines}</ul>" if lines else "<p>One method alone: nothing to compare.</p>"
     return (
         f'<div class="card"><h2><a href="#{anchor}">{escape(name)}</a></h2>'
@@ -201,12 +202,12 @@ def _card(anchor: str, name: str, rows: Rows, found: Sequence[Winner]) -> str:
     )
 
 
-def _line(one: Winner) -> str:
-    """One winner: by how much, and what the test says."""
+def _line(one: Winner, link: str) -> str:
+    """One winner, linked to its runs: by how much, and what the test says."""
     arrow = "↓" if tables.lower_is_better(one.metric) else "↑"
     told = (
         f"<span class='metric'>{HEADLINES[one.metric]} {arrow}</span> "
-        f"<b>{escape(one.label)} {one.mean:.1f}</b>, "
+        f'<b><a href="{link}">{escape(one.label)} {one.mean:.1f}</a></b>, '
     )
     if one.lead is None:
         return f"{told}no seed in common with {escape(one.second)}"

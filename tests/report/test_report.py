@@ -102,6 +102,22 @@ def test_every_run_is_linked(grid: Path, page: str) -> None:
         assert f'id="{anchor}"' in page
 
 
+def test_every_number_of_a_table_leads_to_the_runs_of_its_method(page: str) -> None:
+    body = page.split("<main>")[1].split("</main>")[0]
+    index = body.split('class="runs"')[1]
+    anchors = dict(re.findall(r'<tr id="(s0-runs-\d)"><th scope="row">(\w+)</th>', index))
+    assert set(anchors.values()) == {"focoop", "promptfl"}
+    tables_of_page = re.findall(r'class="(?:results|bars)">.*?</table>', body, re.DOTALL)
+    assert len(tables_of_page) >= 4, "results, OOD sets, corrupted images, bytes"
+    for table in tables_of_page:
+        for label, cells in re.findall(r'<tr><th scope="row">(\w+)</th>(.*?)</tr>', table):
+            numbers = [cell for cell in re.findall(r"<td.*?</td>", cells) if "–" not in cell]
+            if 'class="results"' in table:
+                numbers = numbers[:-1]  # the last column counts seeds
+            targets = [re.findall(r'<a href="#([^"]+)"', cell) for cell in numbers]
+            assert targets and all(anchors[target] == label for (target,) in targets)
+
+
 def test_unfinished_runs_stand_apart_and_empty_ones_are_named(grid: Path, tmp_path: Path) -> None:
     shutil.copytree(grid / "toy", tmp_path / "toy")
     (tmp_path / "toy/promptfl/seed1/metrics.jsonl").unlink()

@@ -48,7 +48,8 @@ def test_what_the_first_screen_says() -> None:
     text = summary(Collection([*records, open_one], {}), {"toy & co": rows})
     assert "7 runs: 3 methods on 1 setting, seeds 0, 1, 2; backbone mini." in text
     assert "1 is not finished" in text
-    assert "<b>best 82.3</b>, 30.7 ± " in text and "(p = 0.00" in text, "the unfinished is no rival"
+    assert '<b><a href="#s0-runs-1">best 82.3</a></b>, 30.7 ± ' in text, "it leads to its runs"
+    assert "(p = 0.00" in text, "the unfinished is no rival"
     assert "(1 clearly)" in text and "toy &amp; co" in text
     assert "the same in every seed: no test" in text
     alone = summary(Collection(ROWS["far"], {}), {"toy": {"far": ROWS["far"]}})
