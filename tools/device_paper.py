@@ -12,13 +12,14 @@ them, while focoop/assets/demo/*.gz is moved away here (these runs do not read i
         --runs /dev/shm/paper --done docs/results/paper/cells.json.xz
 
 This makes the damaged images of Tables 1, 13 and 14 (43 s on an H200), then the runs that
-`--done` lacks, what matters most first, and stops by itself after `--minutes`. With the 522 runs
-that are committed 471 are left, about 500 s. Given again while the machine is warm, it goes on.
+`--done` lacks, what matters most first, and stops by itself after `--minutes`. Given again while
+the machine is warm, it goes on. `--only runs/cifar100-texture/` makes some runs alone, by how the
+names of their folders begin.
 Without `--done` all 993 runs are made, by the same command given twice or three times: then the
 packed runs and the reports are of all of them. It writes within 8 files of 16 MiB:
 
     paper.json          the numbers of all items
-    cells.json.xz       the last evaluation of every finished run, for `--done`
+    cells.json.xz       the last evaluation of every finished run, those of `--done` too
     runs-1.tar.xz ...   finished runs of this machine without their models: 6 KB each with 10
                         clients, 30 KB with 100, about 10 MiB for all
     report-T1.html      the report of Table 1's runs with histograms and curves of their scores
@@ -247,13 +248,16 @@ def run(given: argparse.Namespace) -> int:
     )
     plans = {item.name: plan_item(item, choices, ask=False) for item in items}
     cells = in_order(plans)
-    outcomes = earlier(cells, given)
+    kept = read_done(given.done)
+    outcomes = earlier(cells, kept, given.runs)
     left = [cell for cell in cells if str(cell.folder) not in outcomes]
     say(f"{len(cells)} runs, {len(cells) - len(left)} of them in --done")
+    left = [cell for cell in left if name_of(cell, given.runs).startswith(given.only)]
     watch = Watch(outcomes, len(left), begun)
     with limited(given.minutes - (time.monotonic() - begun) / 60):
         comparison.run(left, watch, jobs=given.jobs)
-    write_results(items, plans, outcomes, choices, given.out, time.monotonic() - begun)
+    write_results(items, plans, outcomes, choices, given.out)
+    write_cells(kept, outcomes, given.runs, given.out)
     packed = [Path(name) for name in outcomes if (Path(name) / CONFIG).is_file()]
     files = pack(packed, given.runs, given.out)
     sizes = ", ".join(f"{path.stat().st_size / 2**20:.1f}" for path in files)
@@ -295,17 +299,27 @@ class Watch:
             say(f"{self.done} of {self.count} after {time.monotonic() - self.begun:.0f} s")
 
 
-def earlier(cells: Sequence[Cell], given: argparse.Namespace) -> dict[str, Outcome]:
-    """What earlier calls finished, by folder."""
+def read_done(paths: Sequence[Path]) -> dict[str, Any]:
+    """Runs that earlier calls finished, by folder; files that are not there have none."""
     kept: dict[str, Any] = {}
-    for path in given.done:
+    for path in paths:
         kept |= read_cells(path) if path.is_file() else {}
-    names = {cell.folder.relative_to(given.runs).as_posix(): cell for cell in cells}
+    return kept
+
+
+def earlier(cells: Sequence[Cell], kept: dict[str, Any], runs: Path) -> dict[str, Outcome]:
+    """What earlier calls finished of these runs, by folder."""
+    names = {name_of(cell, runs): cell for cell in cells}
     return {
         str(cell.folder): Outcome(cell, "finished", cell.rounds, kept[name])
         for name, cell in names.items()
         if name in kept
     }
+
+
+def name_of(cell: Cell, runs: Path) -> str:
+    """A run's folder below the folder of all runs."""
+    return cell.folder.relative_to(runs).as_posix()
 
 
 def read_cells(path: Path) -> dict[str, Any]:
@@ -331,23 +345,25 @@ def write_results(
     outcomes: dict[str, Outcome],
     choices: Choices,
     out: Path,
-    seconds: float,
 ) -> None:
-    """The numbers of all items, and every finished run."""
+    """The numbers of all items."""
     documents = [
         collect_numbers(item, plans[item.name], outcomes, choices).document() for item in items
     ]
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "paper.json").write_text(json.dumps({"items": documents}, allow_nan=False), "utf-8")
+
+
+def write_cells(kept: dict[str, Any], outcomes: dict[str, Outcome], runs: Path, out: Path) -> None:
+    """Every finished run: those of this call, and those of `--done`, asked for or not."""
     finished = {
-        outcome.cell.folder.relative_to(choices.out).as_posix(): outcome.summary
+        name_of(outcome.cell, runs): outcome.summary
         for outcome in outcomes.values()
         if outcome.status == "finished"
     }
-    out.mkdir(parents=True, exist_ok=True)
-    made = {"runs": len(finished), "seconds": round(seconds)}
-    tree = {"made": made, "items": documents}
-    (out / "paper.json").write_text(json.dumps(tree, allow_nan=False), encoding="utf-8")
-    cells = json.dumps({"runs": rounded(dict(sorted(finished.items())))}, allow_nan=False)
-    (out / "cells.json.xz").write_bytes(lzma.compress(cells.encode(), preset=9))
+    tree = {"runs": rounded(dict(sorted({**kept, **finished}.items())))}
+    text = json.dumps(tree, allow_nan=False)
+    (out / "cells.json.xz").write_bytes(lzma.compress(text.encode(), preset=9))
 
 
 def write_reports(
@@ -407,6 +423,7 @@ def parser() -> argparse.ArgumentParser:
     runs.add_argument("--methods", default="", help="in place of the items' own")
     runs.add_argument("--seeds", default="3")
     runs.add_argument("--set", action="append", default=[])
+    runs.add_argument("--only", default="", help="runs whose folder begins so, below --runs")
     runs.add_argument("--done", type=Path, action="append", default=[])
     return top
 

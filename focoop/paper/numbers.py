@@ -119,6 +119,51 @@ def blocks(item: Item, found: Sequence[Entry]) -> dict[str, list[Entry]]:
     return {name: [replace(one, part=name, column=one.part) for one in found]}
 
 
+def seeds_told(members: Sequence[Entry]) -> str:
+    """Say over how many seeds the numbers of a block are means, row by row where they differ.
+
+    Args:
+        members: The block's numbers.
+
+    Returns:
+        Such as `Seeds: 3.` or `Seeds: 3 (FOCoOp), 1 (PromptFL, FedPGP).`; empty: there is no
+        number.
+    """
+    rows: dict[str, set[int]] = {}
+    for one in members:
+        if one.ours is not None and one.runs:  # means over parts have no runs of their own
+            rows.setdefault(one.method, set()).add(int(one.runs.split(" ")[0]))
+    groups: dict[tuple[int, int], list[str]] = {}
+    for method, counts in rows.items():
+        groups.setdefault((min(counts), max(counts)), []).append(method)
+    if not groups:
+        return ""
+    spans = {span: _span(*span) for span in sorted(groups, reverse=True)}
+    if len(groups) == 1:
+        return f"Seeds: {', '.join(spans.values())}."
+    told = [f"{text} ({', '.join(groups[span])})" for span, text in spans.items()]
+    return f"Seeds: {', '.join(told)}."
+
+
+def seeds_span(members: Sequence[Entry]) -> str:
+    """Say in two or three words over how many seeds the numbers of a block are means.
+
+    Args:
+        members: The block's numbers.
+
+    Returns:
+        Such as `3 seeds` or `1 to 3 seeds`; empty: there is no number.
+    """
+    counts = [int(m.runs.split(" ")[0]) for m in members if m.ours is not None and m.runs]
+    if not counts:
+        return ""
+    return f"{_span(min(counts), max(counts))} seed{'s'[: max(counts) > 1]}"
+
+
+def _span(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"
+
+
 def _over_seeds(outcomes: Sequence[Outcome]) -> tuple[dict[str, tables.Stat], str]:
     done = [measured(o.summary or {}) for o in outcomes if o.status == "finished"]
     names = dict.fromkeys(name for values in done for name in values)

@@ -12,7 +12,7 @@ from focoop.experiments import Outcome
 from focoop.paper.documents import Numbers
 from focoop.paper.figures import draw, draw_map, similarity
 from focoop.paper.items import Item, paper_name
-from focoop.paper.numbers import blocks, entries
+from focoop.paper.numbers import Entry, blocks, entries, seeds_span
 from focoop.paper.planning import Choices, Planned
 from focoop.paper.writing import Remarks, csv_text, latex, markdown
 from focoop.runs import plain, write
@@ -48,7 +48,7 @@ def collect_numbers(
         if one.left_out
     ]
     remarks = Remarks(
-        " ".join([_made_with(item, choices), *_patches(known, choices)]),
+        " ".join([_made_with(item, choices, known), *_patches(known, choices)]),
         [*item.notes, *_unfinished(plans, known)],
         lacking,
         [_failure(outcome, choices.out) for outcome in known if outcome.status == "failed"],
@@ -105,7 +105,7 @@ def draw_numbers(numbers: Numbers, choices: Choices) -> list[Path]:
     parts = blocks(item, numbers.entries)
     for part, members in parts.items():
         stem = choices.out / (item.name if len(parts) == 1 else f"{item.name}-{_slug(part)}")
-        files += draw(item, _title(item, part, choices), members, stem, choices.formats)
+        files += draw(item, _title(item, part, choices, members), members, stem, choices.formats)
     return files
 
 
@@ -119,20 +119,23 @@ def _maps(item: Item, folders: Mapping[str, Path], choices: Choices) -> Iterator
         yield path
 
 
-def _title(item: Item, part: str, choices: Choices) -> str:
-    packaged = ["packaged images"] if choices.packaged else []
-    return f"{item.name}: {part} ({', '.join([item.backbone or choices.backbone, *packaged])})"
+def _title(item: Item, part: str, choices: Choices, members: Sequence[Entry] = ()) -> str:
+    told = [item.backbone or choices.backbone, "packaged images" if choices.packaged else ""]
+    told.append(seeds_span(members))
+    return f"{item.name}: {part} ({', '.join(filter(None, told))})"
 
 
 def _slug(name: str) -> str:
     return "-".join("".join(c if c.isalnum() or c in "=." else " " for c in name).split())
 
 
-def _made_with(item: Item, choices: Choices) -> str:
-    """Backbone, seeds, data and what the user changed, in one or two sentences."""
+def _made_with(item: Item, choices: Choices, known: Sequence[Outcome]) -> str:
+    """Backbone, finished seeds, data and what the user changed, in one or two sentences."""
     data = ", packaged images" if choices.packaged else ""
-    seeds = ", ".join(map(str, choices.seeds))
-    told = f"Backbone {item.backbone or choices.backbone}, seeds {seeds}{data}."
+    done = {one.cell.config.seed for one in known if one.status == "finished"}
+    seeds = [seed for seed in choices.seeds if seed in done] or choices.seeds
+    told = f"Backbone {item.backbone or choices.backbone}, seed{'s'[: len(seeds) > 1]} "
+    told += f"{', '.join(map(str, seeds))}{data}."
     changed = [text for over in choices.overrides for text in _told(override_tree(over))]
     return f"{told} Changed: {', '.join(changed)}." if changed else told
 

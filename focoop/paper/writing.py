@@ -9,7 +9,7 @@ from functools import partial
 
 from focoop.experiments import BOOKTABS, latex_table, markdown_table, tables
 from focoop.paper.items import Item
-from focoop.paper.numbers import Entry, blocks
+from focoop.paper.numbers import Entry, blocks, seeds_told
 
 WIDE = 8  # columns; with more, methods and columns change places
 LOWER = ("fpr95", "fpr95_oodpos", "alarm")
@@ -71,6 +71,7 @@ def markdown(item: Item, found: Sequence[Entry], remarks: Remarks) -> str:
     for part, members in blocks(item, found).items():
         heads, rows, left = _grid(members, partial(_cell, best=_best(item, members)))
         text += [f"## {part}", markdown_table(heads, rows, left)]
+        text += [told] if (told := seeds_told(members)) else []
     text.append(
         "Percent: ours, mean ± sample deviation over seeds, and in brackets the paper's value; "
         "bold: best of ours; -: no run or no value."
@@ -99,7 +100,8 @@ def latex(item: Item, found: Sequence[Entry], remarks: Remarks) -> str:
     texts = [BOOKTABS]
     for part, members in blocks(item, found).items():
         heads, rows, left = _grid(members, partial(_latex_cell, best=_best(item, members)))
-        caption = f"{item.title}: {part}. Ours, and in brackets the paper's. {remarks.made_with}"
+        told = [f"{item.title}: {part}.", "Ours, and in brackets the paper's.", remarks.made_with]
+        caption = " ".join([*told, seeds_told(members)]).strip()
         texts.append(latex_table(heads, rows, left, caption=caption, fitted=True))
     return "\n\n".join(texts) + "\n"
 

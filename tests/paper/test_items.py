@@ -7,9 +7,17 @@ import pytest
 
 from focoop.errors import ConfigError
 from focoop.experiments import Outcome
-from focoop.paper import Choices, Item, choose_items, plan_item, read_item, read_items
+from focoop.paper import (
+    Choices,
+    Item,
+    choose_items,
+    collect_numbers,
+    plan_item,
+    read_item,
+    read_items,
+)
 from focoop.paper.items import paper_name
-from focoop.paper.numbers import entries, measured
+from focoop.paper.numbers import entries, measured, seeds_span
 from focoop.paper.writing import Remarks, latex, markdown
 
 ITEMS = read_items()
@@ -144,6 +152,27 @@ def test_parts_of_a_single_column_are_one_table() -> None:
     assert "| DomainNet real | **50.0** (96.77) |" in text
     assert text.count("| Office average |") == 1 and "(98.16) |" in text
     assert latex(item, found, Remarks("Made.")).count(r"\toprule") == 1
+
+
+def test_every_table_says_over_how_many_seeds_its_numbers_are_means() -> None:
+    item = next(one for one in ITEMS if one.name == "ablation")
+    choices = Choices(Path("out"), seeds=(0, 1, 2))
+    plans = plan_item(item, choices, ask=False)
+    outcomes = {}
+    for at, plan in enumerate(plans):
+        for cell in plan.cells:
+            more = cell.label == "focoop" if at == 0 else at == 1
+            if at < 3 and (more or cell.config.seed == 1):
+                outcomes[str(cell.folder)] = Outcome(cell, "finished", summary=SUMMARY)
+    made = collect_numbers(item, plans, outcomes, choices)
+    text = markdown(item, made.entries, made.remarks)
+    told = [line for line in text.splitlines() if line.startswith("Seeds")]
+    assert told == ["Seeds: 3 (FOCoOp), 1 (w/o BOS, w/o GOC).", "Seeds: 3.", "Seeds: 1."]
+    assert latex(item, made.entries, made.remarks).count("Seeds: 3 (FOCoOp), 1 (w/o") == 1
+    by_part = {part.name: [e for e in made.entries if e.part == part.name] for part in item.parts}
+    assert [*map(seeds_span, by_part.values())] == ["1 to 3 seeds", "3 seeds", "1 seed", ""]
+    only = {name: one for name, one in outcomes.items() if one.cell.config.seed == 1}
+    assert collect_numbers(item, plans, only, choices).remarks.made_with == "Backbone mini, seed 1."
 
 
 def test_items_are_chosen_by_any_of_their_names() -> None:

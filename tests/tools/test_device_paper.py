@@ -78,6 +78,18 @@ def test_what_comes_back_makes_the_page_and_the_report(
     assert device_paper.main(again) == 0, "nothing is left to run"
     assert not list((tmp_path / "fresh").rglob("config.toml"))
 
+    kept = device_paper.read_cells(back / "cells.json.xz")
+    (gone,) = [name for name in kept if name.startswith("runs/toy/") and "fedncm/seed1" in name]
+    fewer, last = tmp_path / "fewer.json", tmp_path / "last"
+    fewer.write_text(json.dumps({"runs": {n: kept[n] for n in kept if "fedncm/seed1" not in n}}))
+    some = [*command[:-1], str(last), "--runs", str(tmp_path / "some"), "--done", str(fewer)]
+    assert device_paper.main([*some, "--only", "runs/toy/"]) == 3, "others are left"
+    (made_now,) = (tmp_path / "some").rglob("config.toml")
+    assert made_now.parent == tmp_path / "some" / gone
+    found = device_paper.read_cells(last / "cells.json.xz")
+    assert found.keys() == {n for n in kept if "fedncm/seed1" not in n} | {gone}
+    assert found[gone]["accuracy_own"] == pytest.approx(kept[gone]["accuracy_own"])
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["T1", "F7"])
