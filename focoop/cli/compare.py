@@ -128,13 +128,15 @@ def _note_presets(cells: "list[Cell]", presets: Path | None) -> None:
 
 
 def _note_data(cells: "list[Cell]") -> None:
-    """Say once for each setting what its runs do with their data; runs tell what fails."""
-    from focoop.scenario import remarks
+    """Say once what runs of a setting do with their data; runs tell what fails."""
+    from focoop.scenario import note_on_shots, remarks
 
+    notes = [note_on_shots(cell.config) for cell in cells]
     for config in {cell.setting: cell.config for cell in cells}.values():
         with suppress(FocoopError):
-            for note in remarks(config):
-                say(note)
+            notes += remarks(config)
+    for note in dict.fromkeys(filter(None, notes)):
+        say(note)
 
 
 def tune(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from focoop.scenario.assignment import client_split, make_split, remarks
+    from focoop.scenario.assignment import client_split, make_split, note_on_shots, remarks
     from focoop.scenario.assignment_of_tests import tested_split, training_is_gone
     from focoop.scenario.data_needed import datasets_of, require_data
     from focoop.scenario.scenario import Divide, Scenario, build_scenario
@@ -28,6 +28,7 @@ __all__ = [
     "make_split",
     "make_task",
     "mine_negatives",
+    "note_on_shots",
     "open_backbone",
     "remarks",
     "require_data",
