@@ -28,6 +28,7 @@ from focoop.cli.screen import (
     print_json,
     with_weights,
 )
+from focoop.cli.sweep_table import listed, print_sweep
 from focoop.errors import ConfigError, FocoopError
 
 if TYPE_CHECKING:
@@ -107,8 +108,9 @@ def compare(
     if as_json:
         print_json({"cells": table.runs})
     else:
-        _print_tables(table.outcomes)
-        messages().print(f"written: {', '.join(map(str, paths))}")
+        if not print_sweep(table.outcomes):
+            _print_tables(table.outcomes)
+        messages().print(f"written: {listed(paths)}")
     _leave(table.outcomes)
 
 

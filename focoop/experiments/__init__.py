@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from focoop.experiments import comparison, tables
     from focoop.experiments.comparison import Outcome, grouped, line, row
     from focoop.experiments.evaluation import OpenedRun, evaluate_state, open_state
+    from focoop.experiments.figures import (
+        COLOURS,
+        FORMATS,
+        draw_lines,
+        new_figure,
+        parse_formats,
+        save_figure,
+    )
     from focoop.experiments.grid import Cell, Point, parse_seeds, plan
     from focoop.experiments.naming import (
         PartitionView,
@@ -23,16 +31,12 @@ if TYPE_CHECKING:
     from focoop.experiments.rescoring import ScoreFunction, with_score
     from focoop.experiments.running import run_experiment, run_to_end
     from focoop.experiments.sweeps import (
-        COLOURS,
-        FORMATS,
         Sweep,
-        draw_lines,
+        SweepTable,
         long_rows,
-        new_figure,
-        parse_formats,
         parse_sweep,
-        save_figure,
         sweep_points,
+        sweep_table,
         write_sweep,
     )
     from focoop.experiments.tables import DETECTION, Row, best
@@ -67,6 +71,7 @@ __all__ = [
     "ScoreFunction",
     "Study",
     "Sweep",
+    "SweepTable",
     "best",
     "choose",
     "comparison",
@@ -96,6 +101,7 @@ __all__ = [
     "save_figure",
     "studies",
     "sweep_points",
+    "sweep_table",
     "tables",
     "tune",
     "tuned",

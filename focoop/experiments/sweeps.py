@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from focoop.errors import ConfigError, MissingExtra, nearest
+from focoop.errors import ConfigError, MissingExtra
 from focoop.experiments import tables
 from focoop.experiments.comparison import Outcome, row
+from focoop.experiments.figures import draw_lines, new_figure, save_figure
 from focoop.experiments.grid import Point, safe
 from focoop.experiments.typeset import BOOKTABS, latex_table, markdown_table
 from focoop.experiments.variants import split_list
@@ -23,26 +24,6 @@ from focoop.runs import write
 
 COLUMNS = ("own", "all", "corrupted", "ausuc")  # what is drawn, beside the OOD sets
 MOST_POINTS = 1000
-# Okabe and Ito's colours, which the colour-blind tell apart, and a dark magenta.
-COLOURS: tuple[str, ...] = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#946c00",
-    "#56b4e9",
-    "#000000",
-    "#7a0177",
-)
-DASHES, MARKERS = ("-", "--", ":"), ("o", "s", "^", "D", "v", "P", "X", "*")
-# Kinds of figures; without a date and a version equal figures give equal files.
-UNDATED: dict[str, dict[str, Any]] = {
-    "svg": {"Date": None},
-    "png": {"Software": None},
-    "pdf": {"CreationDate": None},
-}
-FORMATS: tuple[str, ...] = ("svg", "png", "pdf")
-DOTS = 150  # per inch of a PNG
 
 
 @dataclass(frozen=True)
@@ -149,13 +130,12 @@ def write_sweep(out: Path, outcomes: Sequence[Outcome]) -> list[Path]:
     Returns:
         The files written; none where nothing was swept or nothing is finished.
     """
-    rows = long_rows(outcomes)
-    keys = list(dict.fromkeys(key for outcome in outcomes for key, _ in outcome.cell.point))
-    if not rows or not keys:
+    rows, keys, table = long_rows(outcomes), _swept(outcomes), sweep_table(outcomes)
+    if table is None:
         return []
     files = {
         "sweep.csv": csv_text(rows),
-        "sweep.md": markdown(rows, keys),
+        "sweep.md": table.markdown(),
         "sweep.tex": latex(rows, keys),
     }
     for name, text in files.items():
@@ -183,18 +163,57 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return stream.getvalue()
 
 
-def markdown(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
-    """Return a table with a line per point and method.
+@dataclass(frozen=True)
+class SweepTable:
+    """All points of a sweep in one table, a line per point and method.
+
+    Attributes:
+        heads: Names of the columns: setting, swept settings, method, then those of numbers.
+        cells: The lines, as Markdown.
+        left: How many columns are no numbers.
+    """
+
+    heads: list[str]
+    cells: list[list[str]]
+    left: int
+
+    @property
+    def note(self) -> str:
+        """Return what its columns mean."""
+        return tables.NOTE.replace("best of a column", "best of a point")
+
+    def markdown(self) -> str:
+        """Return the table and its note as Markdown."""
+        return f"{markdown_table(self.heads, self.cells, self.left)}\n\n{self.note}\n"
+
+
+def sweep_table(outcomes: Sequence[Outcome]) -> SweepTable | None:
+    """Put the points of a sweep into one table.
 
     Args:
-        rows: The rows of `long_rows`.
-        keys: The swept settings.
+        outcomes: The runs.
 
     Returns:
-        Markdown.
+        The table; None where nothing was swept or nothing is finished.
     """
-    heads, lines = _wide(rows, keys, lambda stat: "-" if stat is None else str(stat))
-    return markdown_table(heads, lines, len(keys) + 2) + f"\n\n{tables.NOTE}\n"
+    rows, keys = long_rows(outcomes), _swept(outcomes)
+    if not rows or not keys:
+        return None
+    heads, cells = _wide(rows, keys, _plain)
+    return SweepTable(heads, cells, len(keys) + 2)
+
+
+def _plain(stat: tables.Stat | None, bold: bool) -> str:
+    shown = "-" if stat is None else str(stat)
+    return f"**{shown}**" if bold else shown
+
+
+def _in_latex(stat: tables.Stat | None, bold: bool) -> str:
+    return "--" if stat is None else tables.latex_number(stat, bold=bold)
+
+
+def _swept(outcomes: Iterable[Outcome]) -> list[str]:
+    return list(dict.fromkeys(key for outcome in outcomes for key, _ in outcome.cell.point))
 
 
 def latex(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
@@ -207,10 +226,11 @@ def latex(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
     Returns:
         LaTeX.
     """
-    heads, lines = _wide(
-        rows, keys, lambda stat: "--" if stat is None else tables.latex_number(stat)
+    heads, lines = _wide(rows, keys, _in_latex)
+    caption = (
+        f"Sweep over {', '.join(keys)}: percent, mean and sample deviation over seeds; "
+        "bold: best of a point"
     )
-    caption = f"Sweep over {', '.join(keys)}: percent, mean and sample deviation over seeds"
     table = latex_table(heads, lines, len(keys) + 2, caption=caption, fitted=True)
     return f"{BOOKTABS}\n\n{table}\n"
 
@@ -218,18 +238,29 @@ def latex(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
 def _wide(
     rows: Sequence[Mapping[str, Any]],
     keys: Sequence[str],
-    shown: Callable[[tables.Stat | None], str],
+    shown: Callable[[tables.Stat | None, bool], str],
 ) -> tuple[list[str], list[list[str]]]:
-    """Heads and cells of a table with a line per point and method, a column per metric."""
+    """Heads and cells of a table with a line per point and method, a column per metric.
+
+    Where a point has several methods, the best of each column is bold.
+    """
     columns = list(dict.fromkeys(entry["column"] for entry in rows))
-    lines: dict[tuple[str, ...], dict[str, tables.Stat]] = {}
+    points: dict[tuple[str, ...], dict[str, dict[str, tables.Stat]]] = {}
     for entry in rows:
-        place = (entry["setting"], *(entry.get(key, "") for key in keys), entry["method"])
+        place = (entry["setting"], *(entry.get(key, "") for key in keys))
         stat = tables.Stat(entry["mean"], entry["std"], entry["runs"])
-        lines.setdefault(place, {})[entry["column"]] = stat
-    cells = [
-        [*place, *(shown(stats.get(name)) for name in columns)] for place, stats in lines.items()
-    ]
+        methods = points.setdefault(place, {})
+        methods.setdefault(entry["method"], {})[entry["column"]] = stat
+    cells = []
+    for place, methods in points.items():
+        top = {name: tables.best(name, methods.values()) for name in columns}
+        for method, stats in methods.items():
+            numbers = []
+            for name in columns:
+                stat = stats.get(name)
+                bold = stat is not None and f"{stat.mean:.1f}" == top[name]
+                numbers.append(shown(stat, bold))
+            cells.append([*place, method, *numbers])
     return ["setting", *keys, "method", *columns], cells
 
 
@@ -258,73 +289,6 @@ def plots(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], out: Path) -> 
     return paths
 
 
-def new_figure(width: float, height: float) -> Any:
-    """Return an empty figure of matplotlib.
-
-    Args:
-        width: Inches.
-        height: Inches.
-
-    Returns:
-        The figure.
-
-    Raises:
-        MissingExtra: matplotlib is not installed.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra("plots need matplotlib: pip install 'focoop[plot]'") from error
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def save_figure(figure: Any, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write a figure; equal figures give equal files.
-
-    Args:
-        figure: A figure of matplotlib.
-        stem: The files' path without the ending.
-        formats: `svg`, `png`, `pdf`.
-
-    Returns:
-        The files, one per format.
-    """
-    from matplotlib import rc_context
-
-    paths = []
-    for kind in formats:
-        paths.append(stem.with_name(f"{stem.name}.{kind}"))
-        stream = io.BytesIO()
-        # Fixed identifiers, too, make equal files.
-        with rc_context({"svg.hashsalt": "focoop", "text.parse_math": False}):
-            figure.savefig(stream, format=kind, metadata=UNDATED[kind], dpi=DOTS)
-        write(paths[-1], stream.getvalue())
-    return paths
-
-
-def parse_formats(text: str) -> tuple[str, ...]:
-    """Read kinds of figures such as `svg,png`.
-
-    Args:
-        text: Names with commas between them.
-
-    Returns:
-        The names, each once.
-
-    Raises:
-        ConfigError: There is none, or one is not known.
-    """
-    names = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
-    for name in names:
-        if name not in FORMATS:
-            raise ConfigError(
-                f"there is no format {name!r}{nearest(name, FORMATS)}: write {','.join(FORMATS)}"
-            )
-    if not names:
-        raise ConfigError(f"--formats names none: write some of {','.join(FORMATS)}")
-    return names
-
-
 def _panels(
     rows: Sequence[Mapping[str, Any]], keys: Sequence[str]
 ) -> dict[str, list[Mapping[str, Any]]]:
@@ -335,53 +299,3 @@ def _panels(
             others = [f"{key}={entry[key]}" for key in keys[1:] if key in entry]
             panels.setdefault(", ".join([entry["setting"], *others]), []).append(entry)
     return panels
-
-
-def draw_lines(axes: Any, rows: Sequence[Mapping[str, Any]], key: str) -> dict[str, float]:
-    """Draw a line per method over the values of one setting, with the deviation as a band.
-
-    Args:
-        axes: Axes of matplotlib.
-        rows: Rows of one column, as `long_rows` has them.
-        key: The setting.
-
-    Returns:
-        Where each value of the setting stands on the axis.
-    """
-    values = list(dict.fromkeys(entry[key] for entry in rows))
-    numbers = [_number(value) for value in values]
-    numeric = all(number is not None for number in numbers)
-    place = {value: numbers[i] if numeric else float(i) for i, value in enumerate(values)}
-    for number, label in enumerate(dict.fromkeys(entry["method"] for entry in rows)):
-        points = sorted(
-            (place[e[key]], e["mean"], e["std"] or 0.0) for e in rows if e["method"] == label
-        )
-        x, mean, spread = (list(part) for part in zip(*points, strict=True))
-        colour, dash = COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
-        axes.plot(
-            x,
-            mean,
-            color=colour,
-            linestyle=dash,
-            marker=MARKERS[number % len(MARKERS)],
-            label=label,
-        )
-        low, high = ([m + sign * s for m, s in zip(mean, spread, strict=True)] for sign in (-1, 1))
-        axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
-    positive = [number for number in numbers if number is not None and number > 0]
-    if numeric and len(positive) == len(numbers) and max(positive) / min(positive) >= 8:
-        axes.set_xscale("log", base=2 if all(n == int(n) for n in positive) else 10)
-    axes.set_xticks([place[value] for value in values], values)
-    axes.minorticks_off()
-    axes.set_xlabel(key)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    return {value: float(place[value] or 0.0) for value in values}
-
-
-def _number(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None

@@ -10,6 +10,7 @@ import pytest
 import focoop
 from focoop.errors import ConfigError
 from focoop.experiments import parse_sweep, sweep_points
+from tests.toy_command import call
 from tests.toy_setting import write_setting
 
 SWEEPS = ["partition.shots=1,2", "method.open_share=0.1,0.5"]
@@ -81,3 +82,23 @@ def test_files_of_a_sweep(table: tuple[focoop.Table, Path]) -> None:
     found.save(out)
     assert figure.read_bytes() == first, "equal results give equal files"
     assert all(math.isfinite(entry["mean"]) for entry in found.sweep)
+
+
+@pytest.mark.slow
+def test_the_command_ends_with_one_table_of_all_points(tmp_path: Path) -> None:
+    setting = write_setting(tmp_path / "data")
+    arguments = ["compare", str(setting), "--methods", "fedncm,zeroshot", "--seeds", "0,1"]
+    arguments += ["--sweep", "partition.shots=6,7", "--out", str(tmp_path / "out"), "--jobs", "0"]
+    done = call(*arguments)
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.strip() == (tmp_path / "out" / "sweep.md").read_text().strip()
+    lines = [line for line in done.stdout.splitlines() if line.startswith("| toy |")]
+    assert [line.split(" | ")[1:3] for line in lines] == [
+        [shots, method] for shots in "67" for method in ("fedncm", "zeroshot")
+    ]
+    for of_point in (lines[:2], lines[2:]):
+        own = [line.split(" | ")[3] for line in of_point]
+        values = [float(cell.strip("*").split(" ")[0]) for cell in own]
+        assert [cell.startswith("**") for cell in own] == [v == max(values) for v in values]
+    assert "pictures beside them (svg, png, pdf)" in done.stderr
+    assert ".svg" not in done.stderr, "dozens of names help nobody"
