@@ -257,9 +257,9 @@ def _wide(
         for method, stats in methods.items():
             numbers = []
             for name in columns:
-                stat = stats.get(name)
-                bold = stat is not None and f"{stat.mean:.1f}" == top[name]
-                numbers.append(shown(stat, bold))
+                found = stats.get(name)
+                bold = found is not None and f"{found.mean:.1f}" == top[name]
+                numbers.append(shown(found, bold))
             cells.append([*place, method, *numbers])
     return ["setting", *keys, "method", *columns], cells
 
