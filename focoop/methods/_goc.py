@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import torch
-from torch.nn.functional import one_hot
 
 from focoop.functional import transport
 from focoop.methods._averages import weighted_mean
@@ -267,7 +266,7 @@ def plan_by_word(plan: Plan, words: Tensor) -> Tensor:
     """
     whole = plan.plan if isinstance(plan, transport.Plan) else plan.columns(slice(None))
     by_slot = whole.view(len(whole), -1, len(words)).sum(dim=1)
-    return by_slot @ one_hot(words, len(words)).to(by_slot)
+    return by_slot @ torch.nn.functional.one_hot(words, len(words)).to(by_slot)
 
 
 def spread(prompts: Tensor) -> float:
