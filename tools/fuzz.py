@@ -37,6 +37,7 @@ from focoop.config import merge as merged
 from focoop.errors import FocoopError
 from focoop.scenario import cost
 from tools.fuzz_cases import CLASSES, DIM, KINDS, STRATEGIES, Case, whole_files
+from tools.fuzz_runs import read_run
 from tools.promises import Promise, write_promise
 
 PATIENCE = 20.0  # seconds of a processor that a case may take
@@ -135,6 +136,8 @@ class Ground:
         folder = self.folder / "files"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
+        if case.file == "run folder":
+            return read_run(folder, case.name, case.text)
         path = folder / "case"
         if case.file not in ("image", "class names"):
             path.write_bytes(case.text)
@@ -158,6 +161,7 @@ class Ground:
             with contextlib.suppress(OSError):  # a name that this file system does not allow
                 (folder / "images" / odd).write_bytes(case.text)
             inspect("folder", str(folder / "images"))
+        return None
 
     @staticmethod
     def _images(folder: Path) -> None:
@@ -309,7 +313,7 @@ ROWS = {
     "files": (
         "No file ends in a traceback or hangs",
         "damaged settings, policies, word lists, class names, tables, images with odd names, "
-        "features, archives",
+        "features, archives, files of run folders",
     ),
     "commands": ("No command line ends in a traceback or hangs", "options and values at random"),
     "train": (

@@ -5,6 +5,7 @@ Cases are valid, at the edge, absurd and of wrong types. Files are right ones th
 """
 
 import io
+import json
 import tarfile
 import typing
 import zipfile
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from focoop.config import RunConfig, from_dict, to_toml
 from focoop.fields import Bounds, bounds_of, fields_of, toml_value
 from focoop.methods import available, lookup
+from tools.fuzz_runs import run_files
 
 KINDS = ("settings", "files", "commands")
 CLASSES = ("apple", "boat", "cat", "drum")
@@ -35,6 +37,8 @@ NUMBERS: tuple[Any, ...] = (
 )
 OTHERS: tuple[Any, ...] = (None, [], {}, [[]], {"a": 1}, [0] * 20_000, [None], [1, "a"], True)
 FILES = ("settings", "policy", "words", "class names", "table", "image", "features", "archive")
+FILES += ("run folder",)
+OPENINGS = (b"[", b"{a=", b"a.", b"[[a]]\n", b'{"a":', b"seed=1" + b"0" * 10)
 # Names of files that users have; those with a zero byte or a slash cannot be.
 FILE_NAMES: tuple[str, ...] = (
     *("0.png", " .png", "-x.png", "a\nb.png", "\udc80.png", "é" * 100 + ".png", "a" * 240 + ".png"),
@@ -238,8 +242,13 @@ def _archives() -> tuple[bytes, ...]:
 def files(draw: st.DrawFn) -> Case:
     """Draw a file: a right one that is damaged, deep brackets, or anything, often oddly named."""
     kind = draw(st.sampled_from(FILES))
-    raw = bytearray(draw(st.sampled_from(whole_files(kind))))
-    how = draw(st.integers(0, 4))
+    name = "case"
+    if kind == "run folder":
+        name = draw(st.sampled_from(sorted(run_files())))
+        raw = bytearray(run_files()[name])
+    else:
+        raw = bytearray(draw(st.sampled_from(whole_files(kind))))
+    how = draw(st.integers(0, 5 if ".json" in name else 4))
     if how == 0:
         for _ in range(draw(st.integers(1, 5))):
             raw[draw(st.integers(0, len(raw) - 1))] = draw(st.integers(0, 255))
@@ -248,12 +257,32 @@ def files(draw: st.DrawFn) -> Case:
         del raw[start:end]
     elif how == 2:
         depth = draw(st.sampled_from((1, 50, 5000, 200_000)))
-        opening = draw(st.sampled_from((b"[", b"{a=", b"a.", b"[[a]]\n", b"seed=1" + b"0" * 10)))
+        opening = draw(st.sampled_from(OPENINGS))
         raw[:0] = b"x = " * draw(st.integers(0, 1)) + opening * depth
     elif how == 3:
         raw = bytearray(draw(st.binary(max_size=60)))
-    name = draw(st.sampled_from(FILE_NAMES)) if kind == "image" else "case"
+    elif how == 5:
+        lines = bytes(raw).split(b"\n", 1 if name.endswith("l") else 0)
+        tree = json.loads(lines[0])
+        changed = json.dumps(_with_another_value(draw, tree), default=str).encode()
+        raw = bytearray(b"\n".join([changed, *lines[1:]]))
+    if kind == "image":
+        name = draw(st.sampled_from(FILE_NAMES))
     return Case("files", file=kind, name=name, text=bytes(raw))
+
+
+def _with_another_value(draw: st.DrawFn, tree: Any) -> Any:
+    """A JSON document in which one value is another one, or lacks."""
+    if isinstance(tree, dict) and tree and draw(st.integers(0, 3)):
+        name = draw(st.sampled_from(sorted(tree)))
+        if not draw(st.integers(0, 5)):
+            return {key: value for key, value in tree.items() if key != name}
+        return {**tree, name: _with_another_value(draw, tree[name])}
+    if isinstance(tree, list) and tree and draw(st.integers(0, 3)):
+        place = draw(st.integers(0, len(tree) - 1))
+        return [*tree[:place], _with_another_value(draw, tree[place]), *tree[place + 1 :]]
+    short = [one for one in (*OTHERS, *NUMBERS, *NASTY) if not isinstance(one, int) or one < 2**64]
+    return draw(st.sampled_from(short))
 
 
 @st.composite
