@@ -211,6 +211,6 @@ def _row(answer: "Prediction") -> list[str]:
         answer.label or "",
         f"{100 * best.probability:.1f}%" if named else "",
         "" if answer.p_value is None else f"{answer.p_value:.3f}",
-        ", ".join(best.holders[:3]) if named else "",
+        ", ".join([*best.holders[:3], *["..."] * (len(best.holders) > 3)]) if named else "",
         ", ".join(f"{one.label} {100 * one.probability:.0f}%" for one in rest) if named else "",
     ]

@@ -216,19 +216,20 @@ def _tell_small(
         return
     names = ", ".join(f"{model.clients[k]} ({sites[str(k)].images})" for k in small[:8])
     more = ", ..." if len(small) > 8 else ""
-    pool = sites[str(small[0])]
+    pool, one = sites[str(small[0])], len(small) == 1
     if pool.threshold is None:
         outcome = (
-            f"all clients together have {pool.scores.count}, which is too few as well: these "
-            "clients never answer unknown"
+            f"all clients together have {pool.scores.count}, which is too few as well: "
+            f"{'it never answers' if one else 'these clients never answer'} unknown"
         )
     else:
         outcome = (
-            f"they use the threshold of all {pool.scores.count} images of the federation, which "
-            "keeps its promise on average over clients, not for each"
+            f"{'it uses' if one else 'they use'} the threshold of all {pool.scores.count} images "
+            "of the federation, which keeps its promise on average over clients, not for each"
         )
+    fewer = "1 client has" if one else f"{len(small)} clients have"
     warnings.warn(
-        f"keeping {keep:g} needs {least} calibration images, and {len(small)} clients have fewer: "
+        f"keeping {keep:g} needs {least} calibration images, and {fewer} fewer: "
         f"{names}{more}; {outcome}",
         stacklevel=3,
     )

@@ -63,9 +63,10 @@ def _models(model: Model, keys: Sequence[int | None]) -> list[str]:
     if calibration is None:
         lines.append("Not calibrated: it never answers unknown. See `focoop calibrate`.\n")
     else:
+        share = f"{100 * calibration.keep:g}%"
         lines.append(
-            f"Calibrated to keep {calibration.keep:.0%} of images of known classes, and to have "
-            f"the right class in {calibration.keep:.0%} of class sets (split conformal). An "
+            f"Calibrated to keep {share} of images of known classes, and to have "
+            f"the right class in {share} of class sets (split conformal). An "
             "image is unknown where its score is above the threshold.\n"
         )
     lines.append("| client | own classes | calibration images | threshold | kept | covered | set |")
