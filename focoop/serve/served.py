@@ -232,7 +232,7 @@ def flagged_share(scores: Any, threshold: float) -> float:
         The share.
     """
     above = np.asarray(scores.weights)[np.asarray(scores.values) > threshold].sum()
-    return (float(above) + 1.0) / (scores.count + 1.0)
+    return (float(above) + 1.0) / (float(scores.count) + 1.0)
 
 
 def histogram(scores: Any, threshold: float | None) -> dict[str, Any] | None:
