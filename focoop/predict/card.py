@@ -34,6 +34,7 @@ def card(model: Model, keys: Sequence[int | None]) -> str:
         "import focoop",
         "",
         'model = focoop.load_model("this folder")',
+        '# from the hub: focoop.predict.HubModel.from_pretrained("me/this-model")',
         'model.predict(["image.jpg"])[0].verdict',
         "```",
         "",
