@@ -15,8 +15,9 @@ from tests.toy_command import FAST, ROOT, call
 
 CONFIGS = ROOT / "configs"
 PRESETS = CONFIGS / "methods"
-WHOLE = sorted(path for path in CONFIGS.glob("*.toml") if path.stem != "base")
-SETTINGS = sorted((CONFIGS / "settings").glob("*.toml"))
+PACKAGED = CONFIGS / "packaged.toml"  # a setting without a method, as those of configs/settings
+WHOLE = sorted({*CONFIGS.glob("*.toml")} - {CONFIGS / "base.toml", PACKAGED})
+SETTINGS = [PACKAGED, *sorted((CONFIGS / "settings").glob("*.toml"))]
 
 
 @pytest.fixture(autouse=True)
