@@ -2,7 +2,7 @@
 
 One file of `datasets/` is one public dataset. Nothing here knows of backbones or features.
 
-May import: errors, caching, progress, seeds, threads.
+May import: errors, caching, progress, seeds, threads, plugins.
 """
 
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from focoop.data.completeness import on_disk, refuse_incomplete, refuse_incomplete_of
     from focoop.data.content_hash import data_hash
     from focoop.data.corruptions.apply import CORRUPTIONS, SEVERITIES, check
-    from focoop.data.dataset import Dataset
+    from focoop.data.dataset import Dataset, Download
     from focoop.data.dataset_spec import NAMED, Source, expand
     from focoop.data.decoding import UnreadableImageError, as_rgb, read_rgb
     from focoop.data.download import fetch
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from focoop.data.image_set import ImageSet
     from focoop.data.image_versions import rendered
     from focoop.data.labels import code_warnings
-    from focoop.data.listing import Listing
+    from focoop.data.listing import Listing, read_lines, spaced
     from focoop.data.prefetch import read_ahead
     from focoop.data.ready_features import use
     from focoop.data.registry import available, data_root, lookup, read_corrupted
@@ -42,6 +42,7 @@ __all__ = [
     "RECIPE",
     "SEVERITIES",
     "Dataset",
+    "Download",
     "ImageSet",
     "Listing",
     "RefusedImage",
@@ -73,6 +74,7 @@ __all__ = [
     "read_ahead",
     "read_corrupted",
     "read_folder",
+    "read_lines",
     "read_rgb",
     "ready_features",
     "refuse_incomplete",
@@ -81,6 +83,7 @@ __all__ = [
     "rendered",
     "rgb_from_bytes",
     "sources",
+    "spaced",
     "use",
 ]
 

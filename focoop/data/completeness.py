@@ -8,8 +8,9 @@ from pathlib import Path
 from focoop.data.dataset import Dataset
 from focoop.data.listing import Listing
 from focoop.data.ready_features import from_images
-from focoop.data.registry import data_root, lookup
+from focoop.data.registry import data_root, listed, lookup
 from focoop.errors import DataError
+from focoop.plugins import origin
 
 HERE, INCOMPLETE, OTHER, MISSING = "here", "incomplete", "other", "missing"
 ALLOW = (
@@ -61,36 +62,36 @@ def on_disk(name: str, root: str | Path | None = None) -> OnDisk:
     if dataset.read is None:
         return _corrupted(dataset, base, official)
     try:
-        listing = dataset.read(base)
+        listing = listed(name, dataset.read, base)
     except DataError as error:
         if dataset.official is None:
             return OnDisk(INCOMPLETE, 0, official, str(error))
         return _authors_split(dataset, base, str(error))
-    images = present(listing)
+    images, absent = present(listing)
     official = official or sum(map(len, listing.splits.values()))
     classes = len(listing.classes)
     if dataset.classes and classes != dataset.classes:
         why = f"{classes} of {dataset.classes} classes"
         return OnDisk(OTHER if classes > dataset.classes else INCOMPLETE, images, official, why)
     if not images or images < official:
-        return OnDisk(INCOMPLETE, images, official)
+        return OnDisk(INCOMPLETE, images, official, f"without {absent}" if absent else "")
     return OnDisk(OTHER if official and images > official else HERE, images, official)
 
 
-def present(listing: Listing) -> int:
+def present(listing: Listing) -> tuple[int, str]:
     """Count the images of a listing that are on disk.
 
     Args:
         listing: All splits of a dataset.
 
     Returns:
-        Their number.
+        Their number, and the first file that is not there; empty where all are.
     """
     files = [file for rows in listing.splits.values() for file, _ in rows]
     if listing.stores:
-        return len(files)
+        return len(files), ""
     folders: dict[str, set[str]] = {}
-    found = 0
+    found, absent = 0, ""
     for file in files:
         folder, _, name = file.rpartition("/")
         if folder not in folders:
@@ -98,8 +99,10 @@ def present(listing: Listing) -> int:
                 folders[folder] = set(os.listdir(listing.base / folder))
             except OSError:
                 folders[folder] = set()
-        found += name in folders[folder]
-    return found
+        here = name in folders[folder]
+        found += here
+        absent = absent or ("" if here else file)
+    return found, absent
 
 
 def refuse_incomplete(name: str, root: str | Path | None = None) -> None:
@@ -117,9 +120,11 @@ def refuse_incomplete(name: str, root: str | Path | None = None) -> None:
         return
     dataset = lookup(name)
     again = f"focoop data fetch {name}" if dataset.fetched else dataset.by_hand
+    mend = f"remove it and get it again ({again})" if again else "get all of it"
+    if origin("dataset", name) is not None:
+        mend = f"mend read, classes and counts of {name}, or {mend}"
     raise DataError(
-        f"{dataset.title} in {dataset.find(data_root(root))} is {found}: remove it and get it "
-        f"again ({again}); {ALLOW}"
+        f"{dataset.title} in {dataset.find(data_root(root))} is {found}: {mend}; {ALLOW}"
     )
 
 
@@ -158,6 +163,6 @@ def _authors_split(dataset: Dataset, base: Path, why: str) -> OnDisk:
     official = sum(dataset.counts.values())
     try:
         assert dataset.official is not None
-        return OnDisk(INCOMPLETE, present(dataset.official(base)), official, why)
+        return OnDisk(INCOMPLETE, present(dataset.official(base))[0], official, why)
     except DataError:
         return OnDisk(INCOMPLETE, 0, official, why)

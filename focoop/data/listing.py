@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +57,11 @@ class Listing:
         rows = [row for name in wanted for row in self.splits[name]]
         if not rows:
             raise DataError(f"no images for split {split!r} in {self.base}")
-        bad = next((row for row in rows if not 0 <= row[1] < len(self.classes)), None)
+        bad = next((row for row in rows if not self._is_label(row[1])), None)
         if bad is not None:
             raise DataError(
-                f"{self.base}: {bad[0]} has label {bad[1]} of {len(self.classes)} classes"
+                f"{self.base}: {bad[0]} has label {bad[1]!r} of {len(self.classes)} classes: "
+                f"labels are whole numbers from 0 to {len(self.classes) - 1}"
             )
         return ImageSet(
             root=self.base,
@@ -72,6 +74,9 @@ class Listing:
             store=Joined(tuple(self.stores[name] for name in wanted)) if self.stores else None,
             turned=False,
         )
+
+    def _is_label(self, label: object) -> bool:
+        return isinstance(label, Integral) and 0 <= int(label) < len(self.classes)
 
 
 def spaced(name: str) -> str:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from focoop.caching import cache_folder
-from focoop.data.dataset import Dataset
+from focoop.data.dataset import Dataset, Reader
 from focoop.data.image_set import ImageSet
-from focoop.errors import DataError, nearest
+from focoop.data.listing import Listing
+from focoop.errors import DataError, FocoopError, nearest
+from focoop.plugins import line_of, plugged
 from focoop.plugins import names as plugin_names
-from focoop.plugins import plugged
 
 FOLDER = Path(__file__).parent / "datasets"
 
@@ -68,6 +69,8 @@ def _dataset_of(thing: Any, name: str) -> Dataset:
     dataset = getattr(thing, "DATASET", None) if inspect.ismodule(thing) else thing
     if not isinstance(dataset, Dataset):
         raise DataError(f"{name} must declare DATASET = focoop.Dataset(...)")
+    if dataset.read is None and dataset.role != "corrupted":
+        raise DataError(f"{name} has no reader: give DATASET read=..., a function of its folder")
     return dataset
 
 
@@ -147,12 +150,45 @@ def read(name: str, split: str, root: str | Path | None = None) -> ImageSet:
         raise DataError(f"{plain} holds corrupted images only: write {clean}#brightness@3")
     base = find(plain, root)
     try:
-        return reader(base).pick(split)
+        return listed(plain, reader, base).pick(split)
     except DataError as error:
         also = ", or ask for the authors' split: " + f"{plain}/official" if dataset.official else ""
         if variant or "split_zhou" not in str(error):
             raise
         raise DataError(f"{error} (focoop data fetch {plain}){also}") from error
+
+
+def listed(name: str, reader: Reader, base: Path) -> Listing:
+    """Read all that a dataset holds; what its reader does wrong becomes an error that says where.
+
+    Args:
+        name: The dataset's name.
+        reader: Its reader.
+        base: Its folder.
+
+    Returns:
+        The listing.
+
+    Raises:
+        DataError: The reader failed, or returned something else.
+        FocoopError: The reader refused the folder, with a message of its own.
+        OSError: A file cannot be read.
+    """
+    try:
+        listing: object = reader(base)
+    except (FocoopError, OSError):
+        raise
+    except Exception as error:  # a user's own code, or a file that no reader expects
+        place = line_of(error, reader.__module__)
+        raise DataError(
+            f"the reader of {name} failed{place}: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(listing, Listing):
+        raise DataError(
+            f"the reader of {name} must return focoop.Listing(base, classes, splits): it returned "
+            + ("None (is a return missing?)" if listing is None else f"a {type(listing).__name__}")
+        )
+    return listing
 
 
 def read_corrupted(

@@ -3,7 +3,7 @@
 `updates/` is what happens to a client's update on its way: noise, compression, screening, secure
 sums, edge servers.
 
-May import: errors, seeds, fields, threads, functional, clip, methods.
+May import: errors, seeds, fields, threads, plugins, functional, clip, methods.
 """
 
 from typing import TYPE_CHECKING

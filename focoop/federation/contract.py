@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,10 +29,8 @@ from focoop.methods import (
     Text,
     unread_text,
 )
+from focoop.plugins import line_of
 from focoop.seeds import torch_generator
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 SEED = 0
 
@@ -263,20 +261,9 @@ def called(method: Method, function: str, body: Callable[..., Any], *given: Any)
     except FocoopError:
         raise
     except Exception as error:  # a user's own code: whatever it raises
-        place = _line(error.__traceback__, getattr(type(method), function).__module__)
+        place = line_of(error, getattr(type(method), function).__module__)
         reason = f"{type(error).__name__}: {error}"
         raise MethodError(f"{_name(method, function)} failed{place}: {reason}") from error
-
-
-def _line(trace: TracebackType | None, module: str) -> str:
-    """Where in a method's own module an error arose."""
-    place = ""
-    while trace is not None:
-        frame = trace.tb_frame
-        if frame.f_globals.get("__name__") == module:
-            place = f" in {frame.f_code.co_filename}, line {trace.tb_lineno}"
-        trace = trace.tb_next
-    return place
 
 
 def _writes(method: Method, function: str) -> bool:

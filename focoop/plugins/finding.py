@@ -238,22 +238,31 @@ def _module(kind: str, path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:  # a user's own code: whatever it raises
         del sys.modules[spec.name]
-        line = _line(error, path)
+        place = line_of(error, spec.name) or f" in {path}"
         raise ConfigError(
-            f"the {kind} {path}{line} cannot be loaded: {type(error).__name__}: {error}"
+            f"the {kind} cannot be loaded: {type(error).__name__}: {error},{place}"
         ) from error
     _modules[path, digest] = module
     return module
 
 
-def _line(error: Exception, path: Path) -> str:
-    """Where in the file an error arose, such as `:12`."""
-    trace, line = error.__traceback__, ""
+def line_of(error: Exception, module: str) -> str:
+    """Say where in a module of a user's own an error arose.
+
+    Args:
+        error: The error, as it was caught.
+        module: The module's name.
+
+    Returns:
+        Such as ` in /home/me/mine.py, line 12`; nothing where the module had no part in it.
+    """
+    trace, place = error.__traceback__, ""
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(path):
-            line = f":{trace.tb_lineno}"
+        frame = trace.tb_frame
+        if frame.f_globals.get("__name__") == module:
+            place = f" in {frame.f_code.co_filename}, line {trace.tb_lineno}"
         trace = trace.tb_next
-    return line
+    return place
 
 
 def _entry_points(kind: str) -> list[metadata.EntryPoint]:

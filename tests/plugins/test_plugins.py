@@ -147,7 +147,9 @@ def test_files_that_hold_no_method_are_refused(here: Path) -> None:
     with pytest.raises(focoop.MethodError, match=r"exactly one focoop\.Method, it defines 0"):
         lookup("./empty.py")
     (here / "broken.py").write_text("import os\n1 / 0\n")
-    with pytest.raises(focoop.ConfigError, match=r"broken\.py:2 cannot be loaded: ZeroDivisionErr"):
+    with pytest.raises(
+        focoop.ConfigError, match=r"ZeroDivisionError: .*, in .*broken\.py, line 2$"
+    ):
         lookup("./broken.py")
     with pytest.raises(focoop.ConfigError, match=r"there is no file \./none\.py for the method in"):
         lookup("./none.py")
@@ -173,7 +175,7 @@ def test_a_method_that_breaks_the_contract_is_refused_before_its_first_round(
         ("    @dataclass(frozen=True)\n", "", "are no dataclass: write @dataclass"),
         ('focoop.setting(2, "length of the context", low=1)', "", "tokens of Mine has no default"),
         ("tokens: int", "name: int", "a setting called name"),
-        ("low=1", "minimum=1", "mine.py:14 cannot be loaded: TypeError: .* 'minimum'"),
+        ("low=1", "minimum=1", "TypeError: .* 'minimum', in .*mine.py, line 14"),
     ],
 )
 def test_settings_of_a_method_that_cannot_be_set_are_refused(
@@ -289,6 +291,43 @@ def test_a_dataset_in_a_file(here: Path, tmp_path: Path) -> None:
     with pytest.raises(focoop.DataError, match="must declare DATASET"):
         (here / "none.py").write_text("")
         Source.parse("./none.py")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "return focoop.Listing",
+            "focoop.Listing",
+            r"must return focoop\.Listing\(.*None",
+        ),
+        ("rows = [", "rows = {}['x'] or [", r"failed in .*colours\.py, line 6: KeyError: 'x'"),
+        (
+            "train/",
+            "trian/",
+            r"incomplete 2 of 4 \(without trian/red\.png\): mend read",
+        ),
+        (
+            '"train": rows',
+            '"train": [("train/red.png", "red")]',
+            "label 'red' of 2 classes: labels are",
+        ),
+        ("read=read,", "", r"\./colours\.py has no reader"),
+    ],
+)
+def test_a_wrong_reader_is_named(here: Path, old: str, new: str, message: str) -> None:
+    lines = DATASET.replace('f"{split}/', '"train/" + f"')
+    (here / "colours.py").write_text(lines.replace(old, new, 1))
+    for split in ("train", "test"):
+        for name in ("red", "blue"):
+            path = here / "root" / "colours" / split / f"{name}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (8, 8), name).save(path)
+    settings = {"data": {"id": "./colours.py", "root": "root"}, "partition": {"clients": 2}}
+    if "label" in message:  # counts are right without it
+        settings["data"]["incomplete"] = True
+    with pytest.raises(focoop.FocoopError, match=message):
+        focoop.run(settings, {"method.name": "zeroshot"}, out="run")
 
 
 class Point:
