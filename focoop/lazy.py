@@ -37,7 +37,9 @@ def lazy_names(package: str, file: str) -> Callable[[str], Any]:
             with open(file, encoding="utf-8") as source:
                 homes.update(imports_for_type_checkers(source.read()))
         if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            # With the module, Python itself adds the name that was probably meant.
+            text = f"module {package!r} has no attribute {name!r}"
+            raise AttributeError(text, name=name, obj=sys.modules.get(package))
         module, original = homes[name]
         if module == package:  # a module of the room itself
             return import_module(f"{package}.{original}")

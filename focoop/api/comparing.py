@@ -44,6 +44,15 @@ class Table:
 
     outcomes: Sequence[Outcome]
 
+    def __repr__(self) -> str:
+        done = sum(outcome.status == "finished" for outcome in self.outcomes)
+        methods = dict.fromkeys(outcome.cell.label for outcome in self.outcomes)
+        settings = dict.fromkeys(outcome.cell.setting for outcome in self.outcomes)
+        return (
+            f"Table({', '.join(methods)} on {', '.join(settings)}: {done} of "
+            f"{len(self.outcomes)} runs finished; print(table.to_markdown()) shows it)"
+        )
+
     @property
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per setting and method.

@@ -11,7 +11,7 @@ from focoop.features import FeatureSet, open_features
 
 
 def encode(
-    images: str,
+    images: str | Path,
     backbone: str | Backbone = "mini",
     *,
     split: str = "all",
@@ -26,7 +26,8 @@ def encode(
 
     Args:
         images: A dataset as the setting `data.id` takes it: `folder:PATH`, `clients:PATH`,
-            `csv:FILE`, `hf:NAME`, or the name of a public dataset (`focoop data list`).
+            `csv:FILE`, `hf:NAME`, or the name of a public dataset (`focoop data list`). A path
+            (`pathlib.Path`) means `folder:PATH`, or `csv:FILE` where it ends in `.csv`.
         backbone: `mini`, `openclip:MODEL:PRETRAINED`, or a loaded backbone.
         split: `train`, `test` or `all`.
         patches: Whether to keep patch features too, or of which kind (`lf_a`, `lf_b`, `lf_c`,
@@ -47,8 +48,11 @@ def encode(
     if not incomplete:
         refuse_incomplete_of([images], root)
     model = load_backbone(backbone, device=device) if isinstance(backbone, str) else backbone
+    name = images
+    if isinstance(images, Path):
+        name = f"{'csv' if images.suffix == '.csv' else 'folder'}:{images}"
     return open_features(
-        images,
+        str(name),
         split,
         model,
         with_patches=bool(patches),

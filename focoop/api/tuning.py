@@ -37,6 +37,14 @@ class Tuning:
     choices: Sequence[Choice]
     weights: dict[str, float]
 
+    def __repr__(self) -> str:
+        best = [
+            f"{choice.study.label} {choice.best.value:.4f}"
+            for choice in self.choices
+            if choice.best is not None and choice.best.value is not None
+        ]
+        return f"Tuning(best objective of {', '.join(best) or 'no trial'}; see rows, presets)"
+
     @property
     def presets(self) -> dict[str, str]:
         """Return each method's chosen settings as TOML.

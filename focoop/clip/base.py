@@ -140,10 +140,11 @@ class Backbone(ABC):
         """Encode plain texts, without gradient.
 
         Args:
-            texts: The texts.
+            texts: The texts; a single one is a list of one.
             batch_size: Texts at once.
 
         Returns:
             Unit features (N, D).
         """
+        texts = [texts] if isinstance(texts, str) else texts
         return self.text.encode_tokens(self.tokenize(texts), batch_size=batch_size)

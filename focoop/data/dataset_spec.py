@@ -80,7 +80,13 @@ class Source:
         if kind in ALTERABLE:
             target, split, side, shuffled = _version(spec, target)
         if kind == NAMED:
-            lookup(parted(target)[0])
+            try:
+                lookup(parted(target)[0])
+            except DataError:
+                if not Path(target).expanduser().is_dir():
+                    raise
+                told = f"no dataset is called {target!r}; a folder of images is folder:{target}"
+                raise DataError(told) from None
         if corruption is None:
             return cls(kind, target, None, 0, split, side, shuffled)
         if severity is None or not severity.isdecimal():

@@ -15,7 +15,15 @@ from focoop.scenario import Divide, Split, make_split
 
 @dataclass(frozen=True)
 class PartitionView:
-    """Class-by-client counts of a configuration: (K, C) train after shots, (K, C) test."""
+    """Which client holds how many images of which class.
+
+    Attributes:
+        train: (K, C) training images of each client and class, after shots were drawn.
+        test: (K, C) test images.
+        classes: The C class names.
+        repeated: Shots that repeat an image, because a client has fewer of a class.
+        names: Names of the K clients, where each is a domain or was given; else empty.
+    """
 
     train: np.ndarray
     test: np.ndarray

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from focoop.errors import MethodError
 from focoop.functional import scores
 from focoop.methods import Logits, Method, Task
 
@@ -31,8 +32,23 @@ def with_score(method: Method, score: str | ScoreFunction) -> Method:
         inputs = scores.Inputs(
             logits.id, task.logit_scale, ood_cos=logits.ood, patch_cos=logits.patches
         )
-        return compute(inputs)
+        return _checked(compute(inputs), len(logits.id))
 
     changed = copy.copy(method)
     changed.score = answer  # type: ignore[method-assign]
     return changed
+
+
+def _checked(values: object, images: int) -> Tensor:
+    """Refuse what a score of a user's own must not return."""
+    if not isinstance(values, Tensor):
+        raise MethodError(
+            f"the score must return a tensor, one number per image: it returned a "
+            f"{type(values).__name__}"
+        )
+    if values.shape != (images,):
+        raise MethodError(
+            f"the score returned the shape {tuple(values.shape)}: expected ({images},), one number "
+            "per image, higher for what is more foreign"
+        )
+    return values

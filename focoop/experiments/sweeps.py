@@ -57,7 +57,9 @@ def parse_sweep(text: str) -> Sweep:
     key, equals, raw = text.partition("=")
     values = tuple(part.strip() for part in split_list(raw))
     if not equals or not key.strip() or not values:
-        raise ConfigError(f"cannot read --sweep {text!r}: write KEY=VALUE,VALUE, as shots=1,2,4")
+        raise ConfigError(
+            f"cannot read --sweep {text!r}: write KEY=VALUE,VALUE, as partition.shots=1,2"
+        )
     if "." not in key:
         raise ConfigError(
             f"--sweep {text!r} names no section: write SECTION.NAME, as partition.shots=1,2,4"

@@ -35,6 +35,13 @@ class FeatureSet(LabelledFeatures):
     provenance: dict[str, str] = field(default_factory=dict)
     views: "tuple[FeatureSet, ...]" = ()
 
+    def __repr__(self) -> str:
+        patches = "" if self.patches is None else f", patches {tuple(self.patches.shape)}"
+        return (
+            f"FeatureSet({len(self):,} images, {len(self.classes)} classes, pooled "
+            f"{tuple(self.pooled.shape)}{patches})"
+        )
+
     @property
     def dim(self) -> int:
         """Return the width D of the joint space."""

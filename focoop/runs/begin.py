@@ -76,7 +76,8 @@ def start(
         raise RunError(
             f"{path} already holds this run ({existing.status}, round "
             f"{max(existing.last_round(), 0)}): continue it with --resume, or choose another "
-            "folder with --out"
+            "folder with --out (in Python resume=True, which returns a finished run as it is, or "
+            "out=...)"
         )
     if existing.status == "finished" and not longer:
         return existing

@@ -42,7 +42,9 @@ def read_config(path: Path) -> RunConfig:
         with looking_in(base(path, manifest)):
             return from_dict(tree)
     except FileNotFoundError as error:
-        raise RunError(f"{path} is not a run folder: it has no {CONFIG}") from error
+        below = next(path.glob(f"*/**/{CONFIG}"), None) if path.is_dir() else None
+        hint = f"; there are runs below it, such as {below.parent}" if below else ""
+        raise RunError(f"{path} is not a run folder: it has no {CONFIG}{hint}") from error
     except (OSError, ValueError, ConfigError, MethodError) as error:
         needed = _manifest_or_nothing(path).get("plugins", [])
         raise RunError(f"cannot read {path / CONFIG}: {error}{_needs(needed)}") from error

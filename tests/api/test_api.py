@@ -10,6 +10,7 @@ import pandas
 import pytest
 import scipy.stats
 import torch
+from PIL import Image
 
 import focoop
 from focoop.config import to_dict
@@ -196,6 +197,32 @@ def test_what_is_not_there_is_refused_by_name(made: focoop.Run, folder: Path) ->
         focoop.open_run(folder)
 
 
+def test_a_wrong_score_is_refused_with_what_it_returned(made: focoop.Run) -> None:
+    with pytest.raises(focoop.MethodError, match=r"returned the shape \(16, 4\): expected \(16,\)"):
+        made.scores("far", client=0, score=lambda inputs: inputs.id_cos)
+    with pytest.raises(focoop.MethodError, match="must return a tensor, .* returned a ndarray"):
+        made.evaluate(score=lambda inputs: inputs.id_cos[:, 0].numpy())
+
+
+def test_what_a_shell_shows_is_short(made: focoop.Run) -> None:
+    found = made.evaluate()
+    own, auroc = found.summary["accuracy_own"], found.summary["ood"]["far"]["auroc"]
+    assert f"Evaluation(2 clients: accuracy_own {own:.4f}" in repr(found)
+    assert f"auroc far {auroc:.4f}" in repr(found)
+    features = focoop.load_features("demo:cifar100", "test")
+    assert repr(features) == "FeatureSet(2,000 images, 100 classes, pooled (2000, 256))"
+    assert focoop.load_backbone("mini").encode_texts("a cat").shape == (1, 256)
+
+
+def test_a_path_of_images_is_a_folder(folder: Path) -> None:
+    for name in ("red", "blue"):
+        (folder / "colours" / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8), name).save(folder / "colours" / name / "1.png")
+    assert focoop.encode(folder / "colours").classes == ("blue", "red")
+    with pytest.raises(focoop.DataError, match=f"a folder of images is folder:{folder}/colours"):
+        focoop.encode(f"{folder}/colours")
+
+
 def test_features_and_arrays_may_be_asked_about(made: focoop.Run, setting: Path) -> None:
     run = focoop.open_run(made.path)
     far = focoop.load_features(setting.parent / "far.safetensors", "test")
@@ -241,6 +268,10 @@ def test_a_comparison_is_a_table(
     values = [one["summary"]["accuracy_own"] for one in table.runs if one["label"] == "zeroshot"]
     assert rows[0]["own"] == pytest.approx(100 * np.mean(values)) and rows[0]["runs"] == 2
     assert rows[0]["own_std"] == pytest.approx(100 * np.std(values, ddof=1))
+    assert repr(table).startswith("Table(zeroshot, promptfl:context_tokens=2 on toy: 4 of 4 runs")
+    below = folder / "grid" / "toy" / "zeroshot"
+    with pytest.raises(focoop.RunError, match=f"there are runs below it, such as {below}/seed"):
+        focoop.open_run(below)
     assert not table.failures and len(table.frame()) == 2 and len(table.frame("runs")) == 4
     assert f"| {rows[0]['own']:.1f}" in table.to_markdown().replace("**", "")
     latex = table.to_latex()

@@ -26,6 +26,11 @@ class Evaluation:
     summary: dict[str, Any]
     clients: list[dict[str, Any]]
 
+    def __repr__(self) -> str:
+        shown = [f"{name} {self.summary[name]:.4f}" for name in ("accuracy_own", "accuracy_all")]
+        shown += [f"auroc {name} {v['auroc']:.4f}" for name, v in self.summary["ood"].items()]
+        return f"Evaluation({len(self.clients)} clients: {', '.join(shown)}; see summary, clients)"
+
 
 def client_row(
     client: int, own: np.ndarray, outputs: Mapping[str, Outputs], sets: EvaluationSets, bias: float
