@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from focoop.flower.site.policy import Policy, Refusal, policy_file
     from focoop.flower.site.policy_words import policy_sentences
     from focoop.flower.site.privacy_summary import privacy_facts, privacy_sentences
-    from focoop.flower.site.status import SiteWatch, read_status, sentences
+    from focoop.flower.site.status import SiteWatch, read_status
+    from focoop.flower.site.status_words import sentences
 
 __all__ = [
     "CLASSES",

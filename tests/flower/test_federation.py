@@ -215,7 +215,7 @@ def test_an_invitation_is_good_for_one_key(tmp_path: Path) -> None:
     # The same again is the answer that was lost; another key is somebody else's.
     assert found(asked("ghent", token, own))[0] == 200
     code, told = found(asked("ghent", token, other))
-    assert code == 409 and "new invitation" in told["detail"] and "second key" in said[-1]
+    assert code == 409 and "new bundle" in told["detail"] and "second key" in said[-1]
     assert registered(keys)[0].public == own
     # A new invitation ends the old one, and what is too late is too late.
     again = invite(keys, "ghent")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -252,12 +253,13 @@ def test_a_certificate_whose_renewal_was_interrupted_is_named(tmp_path: Path) ->
 
 def test_a_certificate_says_when_it_ends(tmp_path: Path) -> None:
     keys, said, now = tmp_path / "keys", list[str](), datetime.now(UTC)
-    make_keys(keys, ["127.0.0.1"], ["ghent"], days=100)
+    make_keys(keys, ["fl.example.org", "10.0.0.7"], ["ghent"], days=100)
     check_server(keys, said.append, now + timedelta(days=60))
     assert said == []
     check_server(keys, said.append, now + timedelta(days=80))
     assert len(said) == 1 and "expires on" in said[0]
-    with pytest.raises(FederationError, match=r"expired on .* --renew"):
+    renewal = r"expired on .* --renew --host fl.example.org --host 10.0.0.7; sites need nothing"
+    with pytest.raises(FederationError, match=renewal):
         check_server(keys, said.append, now + timedelta(days=101))
     with pytest.raises(FederationError, match="not valid before .* set the clock right"):
         check_server(keys, said.append, now - timedelta(days=1))
@@ -273,3 +275,16 @@ def test_an_existing_key_is_never_overwritten(tmp_path: Path) -> None:
     make_site_key(tmp_path, "ghent")
     with pytest.raises(ConfigError, match="never overwritten"):
         make_site_key(tmp_path, "ghent")
+
+
+def test_a_full_disk_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_keys(tmp_path / "keys", ["127.0.0.1"], ["ghent"])
+    left = SimpleNamespace(free=300_000)
+    monkeypatch.setattr(processes.shutil, "disk_usage", lambda path: left)
+    with (
+        pytest.raises(FederationError, match=r"has 0\.3 MB left, and 20 are the least: make room"),
+        serving(tmp_path / "keys", "127.0.0.1", 0, tmp_path / "home", print),
+    ):
+        pass

@@ -1,5 +1,6 @@
 """A site's people see rounds, what left, what was refused, and why there is no connection."""
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from focoop.cli import app
 from focoop.errors import FederationError, RunError
 from focoop.flower import in_process
 from focoop.flower.journal import Journal, Tail
+from focoop.flower.site import status
 from focoop.flower.site.connection import Reach
-from focoop.flower.site.status import Pauses, SiteWatch, read_status, sentences
+from focoop.flower.site.status import Pauses, SiteWatch, read_status
+from focoop.flower.site.status_words import sentences
 from tests.flower.federations import CLIENTS, toy_config
 from tests.flower.test_policy import SAID, SETTINGS, site_nodes
 
@@ -210,3 +213,21 @@ def test_a_journal_is_read_as_it_grows(tmp_path: Path) -> None:
     with open(path, "ab") as file:
         file.write(b'ee"}\n')
     assert [one["event"] for one in tail.new()] == ["three"]
+
+
+def test_a_full_disk_is_told_once_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = Said()
+    watch = watched(tmp_path, said, Reach(""))
+
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(status, "write_whole", full)
+        watch._set("waiting", "a")
+        watch._set("waiting", "b")
+    assert said == ["no status file: [Errno 28] No space left on device"]
+    watch._set("waiting", "c")
+    assert read_status(tmp_path)["reason"] == "c"

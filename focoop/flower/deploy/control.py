@@ -206,6 +206,8 @@ def _told(what: str) -> Iterator[None]:
     except httpx.HTTPStatusError as error:
         failure = FlowerError.from_json(error.response.text)
         said = failure.message if failure is not None else error.response.text[:300]
-        raise FederationError(f"{what} failed ({error.response.status_code}): {said}") from error
+        status = error.response.status_code
+        also = "; superlink.log in the folder of Flower's files says why" if status >= 500 else ""
+        raise FederationError(f"{what} failed ({status}): {said}{also}") from error
     except httpx.HTTPError as error:
         raise FederationError(f"{what} failed: {error}") from error

@@ -112,7 +112,10 @@ class Enrolment:
             return 400, {"detail": str(error)}
         if not self._keep(place, public):
             self.say(f"refused a second key for {name}: its invitation has been used")
-            return 409, {"detail": f"another key is known for {name}: ask for a new invitation"}
+            again = (
+                "join with the --state of its first join, or ask the coordinator for a new bundle"
+            )
+            return 409, {"detail": f"another key is known for {name}: {again}"}
         try:
             self.admit(public, name)
         except FederationError as error:

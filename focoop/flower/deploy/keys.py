@@ -129,16 +129,18 @@ def check_server(
     Raises:
         FederationError: It cannot be used.
     """
-    now = now or datetime.datetime.now(datetime.UTC)
-    again = f"make it anew with focoop keys {folder} --renew --host NAME; sites need nothing new"
+    now, hosts = now or datetime.datetime.now(datetime.UTC), ["NAME"]
     try:
         certificate = x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
+        hosts = _hosts_of(certificate)
         key = serialization.load_pem_private_key((folder / "server.key").read_bytes(), None)
         fits = certificate.public_key() == key.public_key()
     except (OSError, ValueError) as error:
+        again = _renewal(folder, hosts)
         raise FederationError(
             f"the server's certificate in {folder} cannot be read ({error}): {again}"
         ) from error
+    again = _renewal(folder, hosts)
     if not fits:
         raise FederationError(f"server.pem and server.key in {folder} do not fit: {again}")
     first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
@@ -154,6 +156,18 @@ def check_server(
         )
     if (last - now).days < SOON:
         say(f"warning: the server's certificate expires on {last:%Y-%m-%d}: {again}")
+
+
+def _renewal(folder: Path, hosts: Sequence[str]) -> str:
+    names = " ".join(f"--host {host}" for host in hosts)
+    return f"make it anew with focoop keys {folder} --renew {names}; sites need nothing new"
+
+
+def _hosts_of(certificate: x509.Certificate) -> list[str]:
+    """The hosts that a certificate of ours was made for."""
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    hosts = [str(name.value) for name in names]
+    return hosts[:-1] if len(hosts) > 1 and hosts[-1] == "127.0.0.1" else hosts
 
 
 def add_sites(

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import secrets
+import shutil
 import signal
 import socket
 import ssl
@@ -29,6 +30,7 @@ QUIET = {
 CALM = {"OMP_WAIT_POLICY": "PASSIVE"}
 LOOPBACK = "127.0.0.1"
 SECRET = "secret"
+LEAST_MEGABYTES = 20  # free on the disk of Flower's files: its database, logs and orders
 KEEP_ALIVE = 120  # seconds the SuperLink keeps a connection that nobody uses
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
@@ -186,8 +188,17 @@ def own_folder(home: Path) -> None:
 
     Args:
         home: The folder.
+
+    Raises:
+        FederationError: Its disk is as good as full: Flower's programs would end without a word.
     """
     home.mkdir(parents=True, exist_ok=True)
+    left = shutil.disk_usage(home).free / 1e6
+    if left < LEAST_MEGABYTES:
+        raise FederationError(
+            f"the disk of {home} has {left:.1f} MB left, and {LEAST_MEGABYTES} are the least: make "
+            "room and start again"
+        )
     home.chmod(0o700)
     for path in home.glob("*.db*"):  # of a version that left them readable
         path.chmod(0o600)

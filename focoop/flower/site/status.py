@@ -16,7 +16,8 @@ from typing import Any
 from focoop.caching import SUM, is_intact, parse_json, sealed, write_whole
 from focoop.errors import FederationError, RunError
 from focoop.flower.journal import Tail
-from focoop.flower.site.connection import Reach, duration, look
+from focoop.flower.site.connection import Reach, look
+from focoop.flower.site.status_words import line_of
 from focoop.runs import now
 
 FILE, JOURNAL = "status.json", "journal.jsonl"
@@ -120,58 +121,6 @@ class SiteStatus:
             lists[kind][:] = [*lists[kind][1 - KEPT :], entry]
 
 
-def line_of(event: dict[str, Any]) -> str:
-    """Describe an event of the site's journal for people.
-
-    Args:
-        event: The event.
-
-    Returns:
-        A line; empty for events they need not read.
-    """
-    place = f"round {event['round']}: " if "round" in event else ""
-    kind, reason = event["event"], event.get("reason", "")
-    if kind == "sent" and event.get("step") == "query.hello":
-        return "told the coordinator its name, classes and version"
-    if kind == "sent" and event.get("step") == "query.keep":
-        return ""
-    if kind == "sent" and event.get("step") == "evaluate":
-        return f"{place}evaluated in {event.get('seconds')} s"
-    if kind == "sent":
-        what = ", ".join(event.get("tensors", ())) or "keys and shares"
-        return f"{place}sent {size_of(event.get('bytes', 0))} ({what}) in {event.get('seconds')} s"
-    lines = {
-        "accepted": f"{place}the update counted",
-        "left out": f"{place}left out by the coordinator: {reason}",
-        "refused": f"{place}refused: {reason}",
-        "failed": f"{place}failed: {reason}",
-        "finished": "finished: the last round is done",
-        "model kept": f"this site's model: {event.get('path')} (focoop predict, focoop serve)"
-        + (f"; {reason}" if reason else ""),
-        "run failed": f"the run failed at the coordinator: {reason}; this site waits for it to "
-        "start again",
-    }
-    return lines.get(kind, "")
-
-
-def size_of(count: float) -> str:
-    """Write bytes in a unit that people read.
-
-    Args:
-        count: Number of bytes.
-
-    Returns:
-        Words.
-
-    >>> size_of(12568), size_of(12), size_of(3.2e6)
-    ('12.6 kB', '12 bytes', '3.2 MB')
-    """
-    for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count:g} bytes"
-
-
 class SiteWatch:
     """Follows a site's node for the people of the site: says what happens, and keeps the status."""
 
@@ -195,6 +144,7 @@ class SiteWatch:
         self.known = False  # whether the server has answered before
         self._left = False  # whether it has gone since, after a run that is over
         self._written, self._looked, self._last = 0.0, 0.0, ""
+        self._unwritten = ""  # why the status could not be written last time
         self._write()
 
     def say(self, text: str) -> None:
@@ -322,8 +272,11 @@ class SiteWatch:
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_whole(self.folder / FILE, text.encode())
+            self._unwritten = ""
         except OSError as error:
-            self._say({"event": "message", "reason": str(error)}, f"no status file: {error}")
+            if str(error) != self._unwritten:  # a full disk is told once
+                self._unwritten = str(error)
+                self.say(f"no status file: {error}")
         self._written = time.monotonic()
 
 
@@ -361,46 +314,3 @@ def read_status(folder: Path, silent: float = SILENT) -> dict[str, Any]:
     age = time.time() - (folder / FILE).stat().st_mtime
     ended = status["state"] in ("stopped", "failed")
     return {**status, "running": not ended and age < silent, "age": round(age, 1)}
-
-
-def sentences(status: dict[str, Any]) -> list[str]:
-    """Describe a status in words.
-
-    Args:
-        status: The status.
-
-    Returns:
-        A line each.
-    """
-    state = status["state"] if status["running"] or status["state"] in ("stopped", "failed") else ""
-    head = f"{status['site']}: {state or 'not running'}"
-    if not state:
-        head += f" (last seen {duration(status['age'])} ago, then {status['state']})"
-    lines = [head + (f": {status['reason']}" if status["reason"] else "")]
-    if status["running"]:
-        lines[0] += f" (since {status['since']})"
-    of = f" of {status['rounds']}" if status.get("rounds") else ""
-    if status["round"] is not None:
-        doing = status["doing"] if status["running"] and status["doing"] else ""
-        done = "finished" if status["finished"] else doing or "waiting for the next order"
-        lines.append(f"round {status['round']}{of}: {done}")
-    if status.get("model"):
-        lines.append(f"this site's model: {status['model']}")
-    if status.get("model_note"):
-        lines.append(f"its model: {status['model_note']}")
-    if status.get("run_failed"):
-        lines.append(f"the run failed at the coordinator: {status['run_failed']}")
-    lines.append(
-        f"{status['updates_sent']} updates sent, {status['updates_counted']} of them known to "
-        f"count, {size_of(status['bytes_sent'])} in all"
-    )
-    last = status.get("last_sent")
-    if last:
-        what = ", ".join(last.get("tensors") or ()) or "no tensors"
-        place = f"round {last['round']}, " if last.get("round") is not None else ""
-        lines.append(f"last sent: {place}{last['step']}, {size_of(last['bytes'] or 0)} ({what})")
-    for name, title in (("refused", "refused"), ("left_out", "left out"), ("errors", "error")):
-        for entry in status[name][-3:]:
-            place = f"round {entry['round']}: " if "round" in entry else ""
-            lines.append(f"{title}: {place}{entry.get('reason', '')}")
-    return lines
