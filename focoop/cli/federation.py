@@ -140,15 +140,20 @@ def start(
     """Serve the sites and run the study to its end; a run that was stopped goes on."""
     need_flower()
     from focoop.cli.coordinator import serve, study_settings
-    from focoop.flower import CLASSES, RUN, read
+    from focoop.flower import CLASSES, RUN, aside, is_done, listed, numbered, read
 
     federation = read(folder)
     config = load_config(folder / RUN, None, None, own=True)
     path, keys = (folder / "run").resolve(), folder / "keys"
+    classes = class_names(str(folder / CLASSES)) or ""
+    if is_done(path, config, listed(classes), numbered(keys).values()):
+        text = f"{path} is finished. For another run, as with new images: {aside(path)}"
+        messages().print(text, markup=False, soft_wrap=True)
+        return
     settings = study_settings(
         config,
         keys,
-        class_names(str(folder / CLASSES)) or "",
+        classes,
         path,
         quorum=federation.quorum,
         spare=federation.spare,

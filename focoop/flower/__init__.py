@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from focoop.flower.deploy.join_bundle import CLASSES, JOIN, RUN, invitation_of, send_key, settle
     from focoop.flower.deploy.keys import add_sites, make_keys, make_site_key, renew_server
     from focoop.flower.deploy.serving import Served, serving
-    from focoop.flower.deploy.study import Federation, create, host_port, invite_site, read
+    from focoop.flower.deploy.study import (
+        Federation,
+        aside,
+        create,
+        host_port,
+        invite_site,
+        is_done,
+        read,
+    )
     from focoop.flower.deploy.supervise import keep
     from focoop.flower.identity import numbered, read_site
     from focoop.flower.journal import TROUBLE, Tail, committed, sentence
@@ -46,6 +54,7 @@ __all__ = [
     "SiteWatch",
     "Tail",
     "add_sites",
+    "aside",
     "check",
     "check_keys",
     "check_state",
@@ -54,6 +63,7 @@ __all__ = [
     "host_port",
     "invitation_of",
     "invite_site",
+    "is_done",
     "keep",
     "key_print",
     "listed",

@@ -5,9 +5,11 @@ import stat
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +31,7 @@ from focoop.flower.deploy.tls_front import Front, open_front
 from focoop.flower.identity import Registry, numbered, registered
 from focoop.flower.site.dry_run import check_keys
 from focoop.flower.site.policy import Policy
+from focoop.runs import Client, Names, RunFolder
 from tests.flower.federations import toy_config
 from tests.toy_setting import CLASSES
 
@@ -318,3 +321,32 @@ def test_a_server_that_is_another_or_away_is_told(
     with pytest.raises(FederationError, match="CERTIFICATE_VERIFY_FAILED"):
         join_bundle.send_key(keys)
     assert time.monotonic() - began < 10 and not registered(other / "keys")
+
+
+def test_a_finished_run_and_one_of_another_study_are_told_with_what_to_do(tmp_path: Path) -> None:
+    wanted = configuration.load(
+        None, ["method.name=promptfl", "federation.rounds=1", "federation.lr=0.5"], own=True
+    )
+    path, classes = tmp_path / "run", ["a", "b"]
+    assert not study.is_done(path, wanted, classes, SITES)
+    with RunFolder.create(path, wanted, {}) as run:
+        run.keep_names(Names(("a", "b"), (Client("ghent"), Client("1"))))
+        assert not study.is_done(path, wanted, ["c"], SITES)  # nothing is committed yet
+        run.commit(1, {"context": torch.zeros(2)})
+        assert not study.is_done(path, wanted, classes, SITES)
+        run.finish("finished")
+    assert study.is_done(path, wanted, ["b", "a"], SITES)
+    federation = wanted.federation
+    assert not study.is_done(  # more rounds go on
+        path, replace(wanted, federation=replace(federation, rounds=2)), classes, SITES
+    )
+    other = replace(wanted, federation=replace(federation, lr=0.1))
+    for changed, named, sites, problem in (
+        (other, classes, SITES, r"federation.lr: 0.5 -> 0.1"),
+        (wanted, ["a", "c"], SITES, "classes: b, c"),
+        (wanted, classes, [*SITES, "bonn"], r"2 -> 3 sites \(ghent, lille, bonn\)"),
+    ):
+        with pytest.raises(ConfigError, match=f"{problem}\nFor a run of the new one: mv .*run-1"):
+            study.is_done(path, changed, named, sites)
+    (tmp_path / "run-1").mkdir()
+    assert study.aside(path).endswith("run-2, and start again")

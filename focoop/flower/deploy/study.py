@@ -10,12 +10,12 @@ run, run-flower   the run folder, and Flower's files
 
 import shutil
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from focoop import __version__
-from focoop.config import RunConfig, to_toml
+from focoop.config import RunConfig, differences, to_toml
 from focoop.errors import ConfigError
 from focoop.fields import build, parse_toml, setting, toml_value
 from focoop.flower.deploy.enrolment import invite
@@ -24,6 +24,7 @@ from focoop.flower.deploy.keys import add_sites, make_keys
 from focoop.flower.identity import SITE, numbered
 from focoop.flower.site.policy import FILE as POLICY
 from focoop.flower.site.policy_words import default_policy_toml
+from focoop.runs import CONFIG, RunFolder
 
 FILE = "federation.toml"
 DEFAULT_PORT = 8000
@@ -190,3 +191,55 @@ def invite_site(folder: Path, name: str) -> Path:
     else:
         add_sites(keys, [name], keyed=False)
     return bundle(folder, name)
+
+
+def is_done(path: Path, config: RunConfig, classes: Sequence[str], sites: Collection[str]) -> bool:
+    """Say whether a study's run is finished; refuse one of other sites, classes or settings.
+
+    Args:
+        path: The run folder.
+        config: The study's settings now.
+        classes: Its classes now.
+        sites: Names of its sites now.
+
+    Returns:
+        Whether nothing is left to do.
+
+    Raises:
+        ConfigError: The run was begun with others.
+    """
+    if not (path / CONFIG).is_file():
+        return False
+    run = RunFolder.open(path, convert=False)
+    if run.last_round() < 0:  # it holds nothing yet
+        return False
+    rounds = config.federation.rounds
+    lengthened = replace(run.config, federation=replace(run.config.federation, rounds=rounds))
+    changes = differences(lengthened, config)
+    if run.names is not None and len(run.names.clients) != len(sites):
+        changes.append(f"{len(run.names.clients)} -> {len(sites)} sites ({', '.join(sites)})")
+    if run.names is not None and sorted(run.names.classes) != sorted(classes):
+        odd = sorted(set(run.names.classes) ^ set(classes))
+        changes.append(f"classes: {', '.join(odd)}")
+    if changes:
+        listing = "".join(f"\n  {change}" for change in changes)
+        raise ConfigError(
+            f"{path} was begun with another study (then -> now):{listing}\n"
+            f"For a run of the new one: {aside(path)}"
+        )
+    return run.status == "finished" and rounds <= run.config.federation.rounds
+
+
+def aside(path: Path) -> str:
+    """Return the command that makes place for another run of a federation.
+
+    Args:
+        path: The run folder.
+
+    Returns:
+        The command, and what to do next.
+    """
+    number = 1
+    while path.with_name(f"{path.name}-{number}").exists():
+        number += 1
+    return f"mv {path} {path}-{number}, and start again"
