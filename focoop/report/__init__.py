@@ -1,8 +1,9 @@
 """One self-contained HTML file about any number of runs: tables, tests, curves and pictures.
 
-`records.py` reads run folders, `detection.py` asks models again for histograms and curves, and
-`sections.py` writes the parts of the page. `page/` holds its style, its script and uPlot, the plot
-library (MIT licence, `page/uplot.LICENSE`), which are copied into the file.
+`records.py` reads run folders, `detection.py` asks models again for histograms and curves,
+`swept.py` finds sweeps, and `sections.py` writes the parts of the page. `page/` holds its style,
+its script and uPlot, the plot library (MIT licence, `page/uplot.LICENSE`), which are copied into
+the file.
 
 May import: errors, lazy, progress, functional, clip, methods, config, runs, experiments.
 """

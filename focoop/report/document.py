@@ -13,6 +13,7 @@ from focoop.report import drawings, sections
 from focoop.report.detection import Detection, detection
 from focoop.report.records import RunRecord, collect_runs
 from focoop.report.summary import summary
+from focoop.report.swept import Swept, find_sweeps, sweep_charts
 from focoop.runs import SLIM, write
 
 Told = Callable[[str], None]
@@ -53,6 +54,10 @@ def write_report(
     collection, out = collect_runs(paths), Path(out)
     settings = collection.by_setting()
     body, charts = [], {}
+    sweeps = {f"w{number}": swept for number, swept in enumerate(find_sweeps(settings))}
+    for anchor, swept in sweeps.items():
+        charts[anchor] = {"sweep": sweep_charts(swept, settings)}
+        body.append(_sweep(anchor, swept, charts[anchor]))
     for number, (name, rows) in enumerate(settings.items()):
         found: dict[str, Detection | str] = {}
         for label, records in rows.items() if details else ():
@@ -68,7 +73,11 @@ def write_report(
         {
             "STYLE": _asset("uplot.css") + _asset("report.css"),
             "MADE": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            "SUMMARY": summary(collection, settings),
+            "SUMMARY": summary(
+                collection,
+                settings,
+                {at: (one.title, list(one.points.values())) for at, one in sweeps.items()},
+            ),
             "ORIGIN": sections.origin(collection),
             "BODY": "\n".join(body),
             "DATA": json.dumps(charts, allow_nan=False).replace("</", "<\\/"),
@@ -89,6 +98,18 @@ def _detection(record: RunRecord) -> Detection | str:
         return detection(record.folder, thresholds)
     except FocoopError as error:
         return str(error)
+
+
+def _sweep(anchor: str, swept: Swept, drawn: Mapping[str, list[Any]]) -> str:
+    """The section of a sweep: lines over its values. Tables are those of its settings, below."""
+    note = (
+        '<p class="note">Means over seeds; the band is from the lowest seed to the highest. Every '
+        "point is a setting with a section of its own below.</p>"
+    )
+    return (
+        f'<article id="{anchor}"><h2>{escape(swept.title)}</h2>'
+        f"<section>{_charts(anchor, 'sweep', drawn)}{note}</section></article>"
+    )
 
 
 def _setting(

@@ -61,9 +61,9 @@ def _over_seeds(label: str, records: Sequence[RunRecord], read: Any) -> Chart:
     known = [{at: 100 * value for at, value in seed.items() if value is not None} for seed in seeds]
     rounds = sorted(set.intersection(*map(set, known))) if known else []
     stack = np.array([[seed[at] for at in rounds] for seed in known]).reshape(len(known), -1)
-    line: Chart = {"name": label, "x": rounds, "y": _short(stack.mean(axis=0))}
+    line: Chart = {"name": label, "x": rounds, "y": short_numbers(stack.mean(axis=0))}
     if len(known) > 1 and rounds:
-        line |= {"low": _short(stack.min(axis=0)), "high": _short(stack.max(axis=0))}
+        line |= {"low": short_numbers(stack.min(axis=0)), "high": short_numbers(stack.max(axis=0))}
     return line
 
 
@@ -95,11 +95,13 @@ def client_curves(rows: Rows) -> list[Chart]:
             quartiles = {"lower quartile": 25, "median": 50, "upper quartile": 75}
             others = {n: np.nanpercentile(values, q, axis=1) for n, q in quartiles.items()}
         lines = [
-            {"name": name, "x": rounds, "y": _short(column), "soft": True}
+            {"name": name, "x": rounds, "y": short_numbers(column), "soft": True}
             for name, column in others.items()
         ]
-        lines.append({"name": "mean", "x": rounds, "y": _short(np.nanmean(values, axis=1))})
-        lines.append({"name": f"worst: client {shown}", "x": rounds, "y": _short(values[:, worst])})
+        lines.append({"name": "mean", "x": rounds, "y": short_numbers(np.nanmean(values, axis=1))})
+        lines.append(
+            {"name": f"worst: client {shown}", "x": rounds, "y": short_numbers(values[:, worst])}
+        )
         charts.append(
             {"title": f"{label}: every client's own classes, %", "x": "round", "lines": lines}
         )
@@ -128,7 +130,11 @@ def frontier(rows: Rows) -> list[Chart]:
             heights = np.mean([[curve[x] for x in places] for curve in known], axis=0)
             reached = [(x, y) for x, y in zip(places, heights, strict=True) if y > 0]
             lines.append(
-                {"name": label, "x": [x for x, _ in reached], "y": _short([y for _, y in reached])}
+                {
+                    "name": label,
+                    "x": [x for x, _ in reached],
+                    "y": short_numbers([y for _, y in reached]),
+                }
             )
     if not lines:
         return []
@@ -148,7 +154,7 @@ def server_curves(rows: Rows) -> list[Chart]:
     charts = []
     for key, title in SERVER.items():
         lines = [
-            {"name": label, "x": [x for x, _ in told], "y": _short([y for _, y in told], 6)}
+            {"name": label, "x": [x for x, _ in told], "y": short_numbers([y for _, y in told], 6)}
             for label, records in rows.items()
             if len(told := _reported(records[0], key)) > 1 and not _is_steady(told)
         ]
@@ -206,14 +212,14 @@ def detection_curves(found: Mapping[str, Detection]) -> list[Chart]:
     """
     charts = []
     sets = dict.fromkeys(name for one in found.values() for name in one.roc)
-    grid = _short(100 * GRID)
+    grid = short_numbers(100 * GRID)
     for name in sets:
         for title, axis, kind in (
             ("ROC", "ID images flagged, %", "roc"),
             ("precision by recall", "OOD images found, %", "precision"),
         ):
             lines = [
-                {"name": label, "x": grid, "y": _short(100 * curves[name])}
+                {"name": label, "x": grid, "y": short_numbers(100 * curves[name])}
                 for label, one in found.items()
                 if name in (curves := getattr(one, kind))
             ]
@@ -230,8 +236,8 @@ def _histogram(label: str, found: Detection) -> Chart:
     lines = [
         {
             "name": "own test images" if name == "own" else name,
-            "x": _short(edges, 5),
-            "y": _short(100 * np.append(heights, heights[-1])),
+            "x": short_numbers(edges, 5),
+            "y": short_numbers(100 * np.append(heights, heights[-1])),
             "own": name == "own",
         }
         for name, heights in found.histograms.items()
@@ -245,6 +251,14 @@ def _histogram(label: str, found: Detection) -> Chart:
     }
 
 
-def _short(values: Any, digits: int = 4) -> list[float | None]:
-    """Numbers with few digits: a report of hundred runs must stay small."""
+def short_numbers(values: Any, digits: int = 4) -> list[float | None]:
+    """Return numbers with few digits: a report of hundred runs must stay small.
+
+    Args:
+        values: Numbers, some of them perhaps NaN.
+        digits: How many count.
+
+    Returns:
+        The numbers; None for NaN.
+    """
     return [None if np.isnan(value) else float(f"{value:.{digits}g}") for value in values]

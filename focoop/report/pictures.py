@@ -65,7 +65,7 @@ def strip(groups: Mapping[str, Sequence[float]], what: str) -> str:
     Returns:
         An `<svg>` element, 0 to 100 from left to right.
     """
-    step, left, width = 30, 190, 760
+    step, left, width = 46, 12, 760  # names stand above their points, where long ones have room
     height = step * len(groups) + 34
     scale = (width - left - 20) / 100
     parts = [
@@ -76,23 +76,21 @@ def strip(groups: Mapping[str, Sequence[float]], what: str) -> str:
         parts.append(f'<line class="grid" x1="{x:.0f}" x2="{x:.0f}" y1="4" y2="{height - 26}"/>')
         parts.append(f'<text class="tick" x="{x:.0f}" y="{height - 8}">{tick}</text>')
     for row, (name, values) in enumerate(groups.items()):
-        y = 4 + step * row + step / 2
-        parts.append(
-            f'<text class="name" x="{left - 10}" y="{y + 5:.0f}">{escape(_short(name))}</text>'
-        )
+        y = step * row + 33
+        parts.append(f'<text class="name" x="0" y="{y - 13}">{escape(_short(name))}</text>')
         for value in values:
-            parts.append(f'<circle cx="{left + value * scale:.1f}" cy="{y:.1f}" r="4"/>')
+            parts.append(f'<circle cx="{left + value * scale:.1f}" cy="{y:.1f}" r="5"/>')
         if values:
             x = left + min(values) * scale
             parts.append(
-                f'<circle class="worst" cx="{x:.1f}" cy="{y:.1f}" r="6">'
+                f'<circle class="worst" cx="{x:.1f}" cy="{y:.1f}" r="8">'
                 f"<title>{escape(name)}: worst {min(values):.1f}</title></circle>"
             )
     return "".join([*parts, "</svg>"])
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 24 else name[:23] + "…"
+    return name if len(name) <= 48 else name[:47] + "…"
 
 
 def bar(value: float, most: float = 100.0) -> str:

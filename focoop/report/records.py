@@ -132,9 +132,15 @@ def _folders(paths: Iterable[str | Path]) -> tuple[list[RunFolder], dict[str, st
         unused |= {str(run.path): run.reason for run in damaged}
         if not below and not damaged:
             raise RunError(f"no run is in {path} or below")
-        for folder in sorted(below, key=lambda folder: folder.path):
+        for folder in sorted(below, key=lambda folder: _natural(folder.path)):
             runs.setdefault(os.path.realpath(folder.path), folder)
     return list(runs.values()), unused
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """An order of paths in which `shots=2` stands before `shots=16`."""
+    parts = re.split(r"(\d+)", str(path))
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
 
 
 def _rounds(folder: RunFolder) -> list[Mapping[str, Any]]:

@@ -1,8 +1,10 @@
 """The first screen of a report: what was run, who is best in what, by how much, and how surely."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from types import MappingProxyType
 
 import numpy as np
 
@@ -114,22 +116,57 @@ def _lead(
     return paired.difference(*(reversed(sides) if lower else sides))
 
 
-def summary(collection: Collection, settings: Mapping[str, Rows]) -> str:
+def summary(
+    collection: Collection,
+    settings: Mapping[str, Rows],
+    sweeps: Mapping[str, tuple[str, Sequence[str]]] = MappingProxyType({}),
+) -> str:
     """Write the first screen.
 
     Args:
         collection: All runs.
         settings: Runs by setting and method, in the order of the page.
+        sweeps: Title and settings of every sweep, by the anchor of its section.
 
     Returns:
-        A sentence on what was run, one on who wins, and a card for each setting.
+        A sentence on what was run, one on who wins, and a card for each sweep and for each setting
+        that is in none; those of a sweep are folded.
     """
     found = {name: winners(rows) for name, rows in settings.items()}
-    cards = "".join(
-        _card(f"s{number}", name, rows, found[name])
+    cards = {
+        name: _card(f"s{number}", name, rows, found[name])
         for number, (name, rows) in enumerate(settings.items())
+    }
+    swept = {name for _, names in sweeps.values() for name in names}
+    first = [
+        _sweep_card(anchor, title, [found[name] for name in names])
+        for anchor, (title, names) in sweeps.items()
+    ]
+    first += [card for name, card in cards.items() if name not in swept]
+    folded = "".join(card for name, card in cards.items() if name in swept)
+    told = f"{_run(collection, settings)}{_verdict(found)}<div class='cards'>{''.join(first)}</div>"
+    if not folded:
+        return told
+    head = f"The {len(swept)} settings of {_counted(len(sweeps), 'sweep')}, one by one"
+    return f"{told}<details><summary>{head}</summary><div class='cards'>{folded}</div></details>"
+
+
+def _sweep_card(anchor: str, title: str, found: Sequence[Sequence[Winner]]) -> str:
+    """A sweep in a few words: who is best at how many of its points."""
+    lines = []
+    for metric, name in HEADLINES.items():
+        won = [one for of_point in found for one in of_point if one.metric == metric]
+        counts = Counter(one.label for one in won).most_common(SHOWN)
+        if counts:
+            arrow = "↓" if tables.lower_is_better(metric) else "↑"
+            told = ", ".join(f"<b>{escape(label)}</b> {count}" for label, count in counts)
+            lines.append(f"<li><span class='metric'>{name} {arrow}</span> {told}</li>")
+    points = _counted(len(found), "point")
+    told = f"Best at how many of {points}:" if lines else f"{points}: nothing to compare."
+    return (
+        f'<div class="card"><h2><a href="#{anchor}">{escape(title)}</a></h2>'
+        f"<p class='note'>{told}</p><ul>{''.join(lines)}</ul></div>"
     )
-    return f"{_run(collection, settings)}{_verdict(found)}<div class='cards'>{cards}</div>"
 
 
 def _run(collection: Collection, settings: Mapping[str, Rows]) -> str:
@@ -189,7 +226,7 @@ def _card(anchor: str, name: str, rows: Rows, found: Sequence[Winner]) -> str:
         config.data.id,
         partition.kind + (f" ({partition.alpha})" if partition.kind == "dirichlet" else ""),
         "" if partition.kind == "domain" else f"{partition.clients} clients",
-        f"{partition.shots} shots" if partition.shots > 0 else "",
+        _counted(partition.shots, "shot") if partition.shots > 0 else "",
         f"{config.federation.rounds} rounds",
         _counted(len(rows), "method"),
     ]

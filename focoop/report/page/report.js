@@ -62,7 +62,7 @@
       data.push(column(line, "y"));
       series.push({
         label: line.name, stroke: ink, width: line.soft ? 1 : 2, dash, class: line.soft ? "hidden" : undefined,
-        spanGaps: true, value: shown, points: { show: xs.length < 3 && !line.soft },
+        spanGaps: true, value: shown, points: { show: !line.soft && (chart.points || line.x.length < 3), size: 7 },
         paths: chart.kind === "steps" ? uPlot.paths.stepped({ align: 1 }) : undefined,
       });
       if (line.low) {
@@ -76,8 +76,13 @@
     const digits = (u, values) => values.map((value) => (value == null ? "" : String(Number(value.toPrecision(3)))));
     const whole = chart.x === "round" ? { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] } : {};
     const wide = Math.max(240, box.clientWidth);
+    const x = { time: false };
+    if (chart.mark !== undefined) {
+      const low = Math.min(xs[0], chart.mark), high = Math.max(xs.at(-1), chart.mark), rim = 0.02 * (high - low || 1);
+      x.range = () => [low - rim, high + rim]; // the threshold is seen, also where no score reaches it
+    }
     const plot = new uPlot({
-      width: wide, height: 230, series, bands, scales: { x: { time: false } },
+      width: wide, height: 230, series, bands, scales: { x },
       axes: [{ ...axis, label: chart.x, size: 30, labelSize: 20, ...whole }, { ...axis, size: 58, values: digits }],
       plugins: chart.mark === undefined ? [] : [markAt(chart.mark)],
       legend: { live: true, markers: { fill: (u, i) => (series[i].dash?.length ? "transparent" : series[i].stroke) } },
