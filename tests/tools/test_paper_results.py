@@ -1,8 +1,11 @@
 """The page of the paper's tables is what its tool makes of the committed numbers."""
 
 import re
+import shutil
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -30,3 +33,26 @@ def test_every_item_is_there_with_its_numbers_or_what_it_lacks() -> None:
     assert figures and all((RESULTS / name).is_file() for name in figures)
     kept = sum(path.stat().st_size for path in (RESULTS / "paper").iterdir())
     assert kept < 350_000, "committed outputs stay small"
+
+
+@pytest.mark.slow
+def test_the_figures_are_drawn_from_the_numbers(tmp_path: Path) -> None:
+    for path in (RESULTS / "paper").glob("*.csv"):
+        shutil.copy(path, tmp_path / path.name)
+    paper_results.draw_all(TREE, tmp_path)
+    drawn = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.glob("*.svg")}
+    kept = {path.name: path.read_text("utf-8") for path in (RESULTS / "paper").glob("*.svg")}
+    assert drawn.keys() == kept.keys()
+    for name, text in kept.items():
+        ours, theirs = (re.findall(r">([^<>\s][^<>]*)</text>", one) for one in (drawn[name], text))
+        assert ours == theirs, f"{name}: run python tools/paper_results.py docs/results"
+        places = [
+            [
+                float(x)
+                for path in re.findall(r' d="([^"]+)"', one)
+                for x in re.findall(r"-?[\d.]+", path)
+            ]
+            for one in (drawn[name], text)
+        ]
+        # In points: another version of matplotlib may set a label a little wider.
+        assert places[0] == pytest.approx(places[1], abs=2.0), name
