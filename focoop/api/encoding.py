@@ -45,14 +45,14 @@ def encode(
         DataError: The images are missing, not all there, or cannot be read.
         BackboneError: The backbone's weights are missing or damaged.
     """
-    if not incomplete:
-        refuse_incomplete_of([images], root)
-    model = load_backbone(backbone, device=device) if isinstance(backbone, str) else backbone
-    name = images
+    name = str(images)
     if isinstance(images, Path):
         name = f"{'csv' if images.suffix == '.csv' else 'folder'}:{images}"
+    if not incomplete:
+        refuse_incomplete_of([name], root)
+    model = load_backbone(backbone, device=device) if isinstance(backbone, str) else backbone
     return open_features(
-        str(name),
+        name,
         split,
         model,
         with_patches=bool(patches),

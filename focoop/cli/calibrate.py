@@ -87,9 +87,9 @@ def calibrate(
     console.print("\nan image is unknown where its score is above the threshold")
     if any(one.measured for one in found.sites.values()):
         console.print(
-            f"on test images, where {100 * found.keep:g}% was asked for: kept, images of known classes "
-            "that are not unknown; covered, images whose class is in their class set; set size, "
-            "classes in it"
+            f"on test images, where {100 * found.keep:g}% was asked for: kept, images of known "
+            "classes that are not unknown; covered, images whose class is in their class set; "
+            "set size, classes in it"
         )
     console.print(f"ask it: focoop predict {folder} IMAGES...", soft_wrap=True)
     return None
