@@ -27,6 +27,7 @@ from focoop.predict import (
     from_sketches,
     halves,
     model_of_run,
+    onnx_packages,
     read_model,
     sketches_of,
 )
@@ -224,7 +225,10 @@ def export(
 
     Raises:
         RunError: There is no such client, or the folder holds something else.
+        MissingExtra: ONNX is asked for, and its packages are not installed.
     """
+    if onnx:
+        onnx_packages()  # nothing is written where they are missing
     model = load_model(path, weights=weights)
     if client == "all" and "all" not in model.clients:
         folder = model.save(out)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from focoop.predict.images import Picture, dataset_of
     from focoop.predict.model import Model
     from focoop.predict.model_file import read_model
-    from focoop.predict.onnx_file import OPSET
+    from focoop.predict.onnx_file import OPSET, onnx_packages
     from focoop.predict.prediction import (
         COLUMNS,
         VERDICTS,
@@ -88,6 +88,7 @@ __all__ = [
     "halves",
     "least_images",
     "model_of_run",
+    "onnx_packages",
     "overlay",
     "own_calibration",
     "pooled",

@@ -177,7 +177,7 @@ def write_onnx(model: Model, path: Path, client: Client = None, *, pixels: bool 
         RunError: The model is not on the CPU, or the file's answers are not the model's; then there
             is no file.
     """
-    onnx, runtime = _packages()
+    onnx, runtime = onnx_packages()
     if model.task.device.type != "cpu":
         raise RunError("ONNX files are written on the CPU: load_model(path, device='cpu')")
     side = model.side(client)
@@ -199,7 +199,15 @@ def write_onnx(model: Model, path: Path, client: Client = None, *, pixels: bool 
     return path
 
 
-def _packages() -> tuple[ModuleType, ModuleType]:
+def onnx_packages() -> tuple[ModuleType, ModuleType]:
+    """Import what ONNX files need.
+
+    Returns:
+        The modules onnx and onnxruntime.
+
+    Raises:
+        MissingExtra: One of them, or onnxscript, is not installed.
+    """
     try:
         import onnx
         import onnxruntime

@@ -116,6 +116,10 @@ def test_without_the_packages_the_extra_is_named(
     with pytest.raises(MissingExtra, match=r"focoop\[export\]"):
         toy_model("zeroshot").to_onnx(tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
+    folder = model_of("promptfl").save(tmp_path / "model")
+    with pytest.raises(MissingExtra, match=r"focoop\[export\]"):
+        focoop.export(folder, tmp_path / "other", onnx=True)
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.slow
