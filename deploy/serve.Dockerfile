@@ -8,7 +8,7 @@ FROM python:3.11-slim
 # torch for processors alone is a fifth of the one with CUDA: give the extra index of your choice.
 ARG PIP_EXTRA_INDEX_URL=""
 RUN --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
-    pip install --no-cache-dir --compile "$(echo /wheel/*.whl)[serve]" \
+    pip install --no-cache-dir --compile "$(echo /wheel/*.whl)[serve,formats]" \
     && useradd --uid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin focoop
 
 # Nothing is written: images are answered from memory. Mount the model, and the file of keys.

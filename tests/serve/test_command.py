@@ -177,6 +177,7 @@ def test_the_container_asks_for_keys_and_can_write_nowhere() -> None:
     recipe = (ROOT / "deploy" / "serve.Dockerfile").read_text()
     assert service["build"]["dockerfile"] == "deploy/serve.Dockerfile"
     assert recipe.index("\nUSER 10001\n") < recipe.index("ENTRYPOINT")
+    assert "[serve,formats]" in recipe  # phones take HEIC
     words = json.loads(re.findall(r"^CMD (\[.*\])$", recipe, flags=re.M)[-1])
     assert words[1:3] == ["--host", "0.0.0.0"] and "--keys" in words
     told = call("serve", *words, "--port", "0")  # its folders are not here
