@@ -15,9 +15,9 @@ from focoop.experiments import (
     Outcome,
     comparison,
     long_rows,
-    parse_seeds,
     parse_sweep,
     plan,
+    seeds_of,
     sweep_points,
     tables,
     write_sweep,
@@ -293,7 +293,7 @@ def plan_comparison(
     return plan(
         given,
         joined(methods),
-        _seeds(seeds),
+        seeds_of(seeds),
         Path(out),
         presets=folder if use_tuned else None,
         overrides=on_device(overrides, device),
@@ -393,13 +393,3 @@ def joined(methods: str | Sequence[str] | None) -> str | None:
         The text.
     """
     return methods if methods is None or isinstance(methods, str) else ",".join(methods)
-
-
-def _seeds(given: int | str | Sequence[int]) -> tuple[int, ...]:
-    if isinstance(given, str):
-        return parse_seeds(given)
-    if isinstance(given, int):
-        if given < 1:
-            raise ConfigError(f"seeds = {given} is not allowed: the least is 1")
-        return tuple(range(given))
-    return parse_seeds(",".join(map(str, given)))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         parse_formats,
         save_figure,
     )
-    from focoop.experiments.grid import Cell, Point, parse_seeds, plan
+    from focoop.experiments.grid import Cell, Point, plan, seeds_of
     from focoop.experiments.naming import (
         PartitionView,
         describe_partition,
@@ -91,7 +91,6 @@ __all__ = [
     "parse_formats",
     "parse_methods",
     "parse_objective",
-    "parse_seeds",
     "parse_sweep",
     "plan",
     "refuse_other_data",
@@ -99,6 +98,7 @@ __all__ = [
     "run_experiment",
     "run_to_end",
     "save_figure",
+    "seeds_of",
     "studies",
     "sweep_points",
     "sweep_table",

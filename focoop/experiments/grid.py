@@ -92,6 +92,30 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return seeds
 
 
+def seeds_of(given: int | str | Sequence[int]) -> tuple[int, ...]:
+    """Return the seeds that a user asks for.
+
+    Args:
+        given: How many seeds, 0 to n - 1, or which ones: numbers, or text such as `0,1,2`.
+
+    Returns:
+        The seeds.
+
+    Raises:
+        ConfigError: It is less than one seed, names one twice or cannot be read.
+
+    >>> seeds_of(3), seeds_of([4, 7]), seeds_of("3")
+    ((0, 1, 2), (4, 7), (3,))
+    """
+    if isinstance(given, str):
+        return parse_seeds(given)
+    if isinstance(given, int):
+        if given < 1:
+            raise ConfigError(f"seeds = {given} is not allowed: the least is 1")
+        return tuple(range(given))
+    return parse_seeds(",".join(map(str, given)))
+
+
 def plan(
     files: Sequence[Settings],
     methods: str | None,

@@ -91,7 +91,7 @@ class ClosedForm(Method):
     @property
     @abstractmethod
     def scale(self) -> float:
-        """s, which makes log-odds of the entries of `Logits.id`."""
+        """The factor s that makes log-odds of the entries of `Logits.id`."""
 
     @abstractmethod
     def solve(self, totals: Totals, task: Task, extras: Params) -> tuple[Params, dict[str, float]]:

@@ -94,7 +94,7 @@ class TOFA(SpreadForm):
 
     @property
     def scale(self) -> float:
-        """The evidence is log-odds as it is."""
+        """The factor that makes log-odds of the evidence: 1, because it is log-odds already."""
         return 1.0
 
     @property

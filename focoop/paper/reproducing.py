@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from focoop.config import Override
-from focoop.errors import ConfigError
 from focoop.experiments import (
     FORMATS,
     Cell,
@@ -15,7 +14,7 @@ from focoop.experiments import (
     comparison,
     parse_formats,
     parse_methods,
-    parse_seeds,
+    seeds_of,
 )
 from focoop.methods import available
 from focoop.paper.items import Item, choose_items, read_items
@@ -241,15 +240,9 @@ def _labels(methods: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _seeds(given: int | str | Sequence[int]) -> tuple[int, ...]:
-    if isinstance(given, str):
-        if not given.strip().isdecimal():
-            return parse_seeds(given)
-        given = int(given)
-    if isinstance(given, int):
-        if given < 1:
-            raise ConfigError(f"seeds = {given} is not allowed: the least is 1")
-        return tuple(range(given))
-    return parse_seeds(",".join(map(str, given)))
+    """The seeds; a text of one number says how many."""
+    count = isinstance(given, str) and given.strip().isdecimal()
+    return seeds_of(int(str(given)) if count else given)
 
 
 def _ready(plans: Sequence[Planned]) -> list[Cell]:

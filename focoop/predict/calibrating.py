@@ -52,7 +52,7 @@ def scored(model: Model, client: int | None, images: LabelledFeatures) -> Scored
         images: The images with their classes.
 
     Returns:
-        Scores, on the client's machine in a real federation.
+        The scores; in a real federation they are made and stay at the client.
     """
     side = model.side(GLOBAL if client is None else client)
     scale = model.method.answer_scale(model.task)

@@ -137,7 +137,7 @@ def on_host(numbers: Tensor) -> tuple[int, ...] | None:
 
 
 def _transformed(tensor: Tensor) -> bool:
-    """Whether a tensor is no plain one, but a transform's (vmap, grad) or inference's."""
+    """Whether a tensor belongs to vmap, grad or inference mode, and must not be kept for later."""
     wrapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     return wrapped or tensor.is_inference()
 
