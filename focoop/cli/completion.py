@@ -44,7 +44,7 @@ def override(ctx: click.Context, incomplete: str) -> list[str]:
 
 
 def method(incomplete: str) -> list[str]:
-    """Offer names of methods.
+    """Offer names of methods, and files of one's own behind `./`.
 
     Args:
         incomplete: What is typed so far.
@@ -52,7 +52,7 @@ def method(incomplete: str) -> list[str]:
     Returns:
         Words to offer.
     """
-    return offered((name for name in methods() if name.startswith(incomplete)), incomplete)
+    return offered([*methods(), *_own_files(incomplete)], incomplete)
 
 
 def method_list(incomplete: str) -> list[str]:
@@ -65,7 +65,7 @@ def method_list(incomplete: str) -> list[str]:
         Words to offer.
     """
     before, comma, last = incomplete.rpartition(",")
-    names = [*methods(), *([] if comma else ["all"])]
+    names = [*methods(), *([] if comma else ["all"]), *_own_files(last)]
     return offered(
         (f"{before}{comma}{name}" for name in names if name.startswith(last)), incomplete
     )
@@ -152,7 +152,7 @@ def device(incomplete: str) -> list[str]:
 
 
 def score(incomplete: str) -> list[str]:
-    """Offer the scores that come with focoop.
+    """Offer the scores that come with focoop, and files of one's own behind `./`.
 
     Args:
         incomplete: What is typed so far.
@@ -161,7 +161,8 @@ def score(incomplete: str) -> list[str]:
         Words to offer.
     """
     source = (PACKAGE / "functional" / "scores.py").read_text(encoding="utf-8")
-    return offered(re.findall(r'"(\w+)": Score\(', source), incomplete)
+    names = re.findall(r'"(\w+)": Score\(', source)
+    return offered([*names, *_own_files(incomplete)], incomplete)
 
 
 def tracker(incomplete: str) -> list[str]:
@@ -274,9 +275,9 @@ def _method(ctx: click.Context) -> str:
 def _values(key: str, known: Mapping[str, Outline], start: str) -> list[str]:
     """Values of a setting that can be counted."""
     if key == "method.name":
-        return methods()
+        return [*methods(), *_own_files(start)]
     if key == "data.id":
-        return _datasets(start)
+        return [*_datasets(start), *_own_files(start)]
     if key not in known:
         return []
     # Texts that are empty by default are mostly paths, for which the shell offers files.
@@ -292,16 +293,24 @@ def _datasets(start: str) -> list[str]:
         if len(ways) != 1 or ways[0] not in PATHS:
             return names
         kind, start = ways[0], ways[0]
-    path = start.removeprefix(kind)
-    folder = Path(path.rpartition("/")[0] or ("/" if path.startswith("/") else "."))
-    lead = path[: path.rfind("/") + 1]
+    specs = [f"{kind}{path}" for path in _paths(start.removeprefix(kind), PATHS[kind])]
+    return [kind, *specs] if start == kind else specs
+
+
+def _own_files(start: str) -> list[str]:
+    """Python files of a user's own, once a path is begun."""
+    return _paths(start, (".py",)) if start.startswith((".", "/", "~")) or "/" in start else []
+
+
+def _paths(start: str, suffixes: Sequence[str]) -> list[str]:
+    """Folders, and files with one of these ends, in the folder that a path has reached."""
+    lead = start[: start.rfind("/") + 1]
     try:
-        entries = sorted(folder.iterdir())
+        entries = sorted(Path(lead or ".").expanduser().iterdir())
     except OSError:
         return []
-    useful = [entry for entry in entries if entry.is_dir() or entry.suffix in PATHS[kind]]
-    specs = [f"{kind}{lead}{entry.name}{'/' if entry.is_dir() else ''}" for entry in useful]
-    return [kind, *specs] if start == kind else specs
+    useful = [entry for entry in entries if entry.is_dir() or entry.suffix in suffixes]
+    return [f"{lead}{entry.name}{'/' if entry.is_dir() else ''}" for entry in useful]
 
 
 def _demo() -> list[str]:

@@ -102,10 +102,17 @@ def test_names_are_those_of_the_registries() -> None:
         ("focoop evaluate ", ["runs/one/focoop"]),
         ("focoop demo --device cu", ["cuda"]),
         ("focoop ev", ["evaluate"]),
+        ("focoop methods ./mi", ["./mine.py"]),
+        ("focoop run --set method.name=./mi", ["./mine.py"]),
+        ("focoop run --set data.id=./mi", ["./mine.py"]),
+        ("focoop compare --methods promptfl,./mi", ["promptfl,./mine.py"]),
+        ("focoop evaluate runs/one/focoop --score ./mi", ["./mine.py"]),
+        ("focoop methods mi", []),
     ],
 )
 def test_bash_is_offered(line: str, offered: list[str], bash: Offers) -> None:
     Path("mine.toml").touch()
+    Path("mine.py").touch()
     Path("images/cat").mkdir(parents=True)
     run = Path("runs/one/focoop")
     run.mkdir(parents=True)
