@@ -66,6 +66,13 @@ class Stride(focoop.Method):
 
 
 # %% [markdown]
+# Does it keep the contract? Every function is called on a few images, before anything is trained.
+
+# %%
+print([check.problem for check in focoop.check_method(Stride) if not check.kept])
+# > []
+
+# %% [markdown]
 # Three rounds on the packaged features, beside PromptFL from the same start.
 
 # %%

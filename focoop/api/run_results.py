@@ -265,7 +265,7 @@ class Run:
             client: Number or name of a client.
 
         Returns:
-            Row numbers.
+            Row numbers of `images("test")`, and so of `scores("test", ...)`.
         """
         return self._state().scenario.sets.test.index[self._client(client)]
 
@@ -336,12 +336,16 @@ class Run:
     def _features(self, source: ImageSource) -> LabelledFeatures:
         if isinstance(source, str):
             return self.images(source)
-        if isinstance(source, LabelledFeatures):
-            return source
-        pooled = torch.as_tensor(np.asarray(source), dtype=torch.float32)
+        given = isinstance(source, LabelledFeatures)
+        pooled = source.pooled if given else torch.as_tensor(np.asarray(source)).float()
         width = self._state().scenario.task.anchors.shape[1]
         if pooled.ndim != 2 or pooled.shape[1] != width:
-            raise DataError(f"features must be (N, {width}), these are {tuple(pooled.shape)}")
+            raise DataError(
+                f"features must be (N, {width}), these are {tuple(pooled.shape)}: encode the "
+                f"images with the run's backbone, {self.config.backbone.name}"
+            )
+        if isinstance(source, LabelledFeatures):
+            return source
         return LabelledFeatures(pooled, None, torch.zeros(len(pooled), dtype=torch.int64))
 
 
