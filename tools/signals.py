@@ -145,7 +145,9 @@ def stop(
         told = f"{command.words} {number.name} after {delay:.3f} s: {problem}\n{output}\n{errors}"
         return Ending("broken" if problem else "stopped", seconds, told if problem else "")
     except subprocess.TimeoutExpired:
-        return Ending("broken", 60.0, f"{command.words} {number.name} after {delay:.3f} s: hangs")
+        left = "\n".join(described(pid) for pid in processes(mark, patience=0.0))
+        hangs = f"{command.words} {number.name} after {delay:.3f} s: hangs\n{left}"
+        return Ending("broken", 60.0, hangs)
     finally:
         for pid in processes(mark, patience=0.0):
             with suppress(ProcessLookupError):
@@ -200,6 +202,18 @@ def processes(mark: str, patience: float = 2.0) -> list[int]:
         if not left or time.monotonic() >= end:
             return left
         time.sleep(0.05)
+
+
+def described(pid: int) -> str:
+    """Say what a process is, whose child, and where its threads wait."""
+    folder = Path("/proc") / str(pid)
+    try:
+        words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+        waits = [(task / "wchan").read_text() for task in (folder / "task").iterdir()]
+    except OSError:
+        return f"{pid} has ended"
+    return f"{pid}, child of {parent}, waits in {', '.join(waits)}: {words[:300]}"
 
 
 def commands(folder: Path) -> dict[str, Command]:
@@ -318,8 +332,9 @@ def main() -> int:
     parser.add_argument("--early", action="store_true", help="while the process begins")
     parser.add_argument("--docs", type=Path, help="write the counts into this page")
     given = parser.parse_args()
-    # In the background of a shell Ctrl-C is ignored, by all that is started there too.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in CODES:  # a shell ignores SIGINT for what it starts in the background
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     counts, longest = Counter[str](), 0.0
     with tempfile.TemporaryDirectory() as folder:
         endings = attack(Path(folder), given.cases, given.seed, given.only, early=given.early)
