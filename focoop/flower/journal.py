@@ -141,6 +141,11 @@ STEPS = {
     "query.sketch": "for sketches of calibration scores",
     "query.keep": "to keep their models",
 }
+# Events whose names say too little.
+WORDS = {
+    "no sketch": "adds no scores to the pool that thresholds come from",
+    "no model": "has not kept its model",
+}
 # Facts that are for programs, or part of a sentence of their own.
 UNSAID = (
     "event",
@@ -179,7 +184,8 @@ def sentence(event: dict[str, Any]) -> str:
         return place + committed(event)
     rest = ", ".join(f"{key} {value}" for key, value in event.items() if key not in UNSAID)
     parts = [str(event[key]) for key in ("reason",) if event.get(key)] + ([rest] if rest else [])
-    return f"{place}{site}{event['event']}" + "".join(f": {part}" for part in parts)
+    what = WORDS.get(str(event["event"]), event["event"])
+    return f"{place}{site}{what}" + "".join(f": {part}" for part in parts)
 
 
 def committed(event: dict[str, Any]) -> str:

@@ -338,7 +338,9 @@ def test_a_site_decides_what_it_tells_and_tells_it_once(tmp_path: Path) -> None:
     found = told(tmp_path / "fl")
     assert set(found.sites) == {0} and not found.held
     assert found.left_out["site 1"] == "policy: sketches of calibration scores stay at this site"
-    assert found.left_out["site 2"] == "policy: a sketch of 12 images, and 13 is the least"
+    assert found.left_out["site 2"] == (
+        "policy: it has 12 calibration images, and tells nothing of fewer than 13 (least_images)"
+    )
     assert sites.model(1).calibration is not None  # it has images enough of its own
     shared = RunFolder.open(tmp_path / "fl").resume_point().shared  # type: ignore[union-attr]
     again = ask(sites, grid, shared)

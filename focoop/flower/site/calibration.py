@@ -50,7 +50,10 @@ def sketch(message: Message, context: Context) -> Message:
     if told is None:
         images = calibration_images(scenario, site.client)
         if 0 < len(images) < site.least_images:
-            raise Refusal(f"a sketch of {len(images)} images, and {site.least_images} is the least")
+            raise Refusal(
+                f"it has {len(images)} calibration images, and tells nothing of fewer than "
+                f"{site.least_images} (least_images)"
+            )
         told = sketched(home_model(site, scenario, order, shared), site.client, images)
         if site.data:
             _keep_answer(site, order, shared, told)
