@@ -98,7 +98,7 @@ def found_images(given: Sequence[str], stdin: Callable[[], bytes] = lambda: b"")
         The images, not read yet; a name without a file stays, so that it is reported.
 
     Raises:
-        DataError: Nothing was found.
+        DataError: Nothing was found, or a folder is a model.
     """
     from focoop.predict import Picture
 
@@ -124,6 +124,8 @@ def _files(name: str) -> list["Picture"]:
     from focoop.predict import Picture
 
     place, names = Path(name).expanduser(), [name]
+    if (place / "model.safetensors").is_file():
+        raise DataError(f"{name} is a model, not images: ask one model at a time")
     if place.is_dir():
         names = [str(file) for file in image_files(place)]
     elif not place.exists() and glob.has_magic(name):

@@ -22,7 +22,7 @@ from focoop.config import files
 from focoop.config import loading as configuration
 from focoop.config.schema import RunConfig
 from focoop.config.writing import to_flat, to_toml
-from focoop.errors import ConfigError, FederationError
+from focoop.errors import ConfigError, FederationError, RunError
 from focoop.experiments.presets import tuned
 from focoop.flower.deploy import join_bundle, study
 from focoop.flower.deploy.enrolment import INVITATION, Enrolment, invite, key_print
@@ -348,5 +348,11 @@ def test_a_finished_run_and_one_of_another_study_are_told_with_what_to_do(tmp_pa
     ):
         with pytest.raises(ConfigError, match=f"{problem}\nFor a run of the new one: mv .*run-1"):
             study.is_done(path, changed, named, sites)
+    (path / "state.safetensors").write_bytes(b"damaged")
+    with pytest.raises(
+        RunError, match="is damaged .*: restore it .* or begin another run: mv"
+    ) as told:
+        study.is_done(path, wanted, classes, SITES)
+    assert "--" not in str(told.value)
     (tmp_path / "run-1").mkdir()
     assert study.aside(path).endswith("run-2, and start again")

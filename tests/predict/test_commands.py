@@ -182,7 +182,7 @@ def test_the_calibration_s_table_and_document(run: Path) -> None:
     assert RunFolder.open(run).status == "finished"  # the run itself is as it was
 
 
-def test_names_or_an_image_from_standard_input(files: Path) -> None:
+def test_names_or_an_image_from_standard_input(files: Path, tmp_path: Path) -> None:
     from focoop.cli.predict import found_images
 
     lines = f"{files}/a.png\n\n{files}/below\n".encode()
@@ -191,6 +191,10 @@ def test_names_or_an_image_from_standard_input(files: Path) -> None:
         "c.png",
     ]
     assert [one.source for one in found_images(["gone.png"])] == ["gone.png"]
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.safetensors").touch()  # a pattern that matches two models
+    with pytest.raises(DataError, match="is a model, not images: ask one model at a time"):
+        found_images([str(tmp_path / "model"), "gone.png"])
     with pytest.raises(DataError, match="no image"):
         found_images([str(files / "*.gif")])
     name = str(files / "below" / "c.png")

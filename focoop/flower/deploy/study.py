@@ -16,7 +16,7 @@ from pathlib import Path
 
 from focoop import __version__
 from focoop.config import RunConfig, differences, to_toml
-from focoop.errors import ConfigError
+from focoop.errors import ConfigError, RunError
 from focoop.fields import build, parse_toml, setting, toml_value
 from focoop.flower.deploy.enrolment import invite
 from focoop.flower.deploy.join_bundle import AUTHORITY, CLASSES, JOIN, RUN, SUFFIX, Invitation, pack
@@ -207,10 +207,20 @@ def is_done(path: Path, config: RunConfig, classes: Sequence[str], sites: Collec
 
     Raises:
         ConfigError: The run was begun with others.
+        RunError: It is damaged.
     """
     if not (path / CONFIG).is_file():
         return False
-    run = RunFolder.open(path, convert=False)
+    try:
+        run = RunFolder.open(path, convert=False)
+    except RunError as error:
+        reason, _, advice = str(error).partition("; ")
+        if "--" not in advice:
+            raise
+        # It names options of `focoop run`, which a federation's commands do not have.
+        raise RunError(
+            f"{reason}: restore it from a copy, or begin another run: {aside(path)}"
+        ) from error
     if run.last_round() < 0:  # it holds nothing yet
         return False
     rounds = config.federation.rounds
