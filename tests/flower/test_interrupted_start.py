@@ -32,6 +32,7 @@ from focoop.flower.deploy.study import Federation, create
 from focoop.flower.identity import numbered, read_site
 from focoop.flower.server.spares import secret_seed
 from focoop.flower.site.dry_run import check_keys
+from focoop.runs import start
 from tests.flower.federations import toy_config
 from tests.flower.processes import free_ports
 
@@ -288,3 +289,15 @@ def test_a_full_disk_is_told_before_anything_starts(
         serving(tmp_path / "keys", "127.0.0.1", 0, tmp_path / "home", print),
     ):
         pass
+
+
+def test_a_run_with_a_secret_draw_that_failed_before_its_first_round_starts_again(
+    tmp_path: Path,
+) -> None:
+    config, path = toy_config(tmp_path, "method.name=promptfl"), tmp_path / "run"
+    folder = start(path, config, {}, resume=False)
+    first = secret_seed(path)
+    folder.finish("failed")
+    again = start(path, config, {}, resume=True)
+    assert secret_seed(path) != first  # it is a new run
+    again.close()
