@@ -150,10 +150,13 @@ class FeatureSet(LabelledFeatures):
             name for i, name in enumerate(self.classes) if i in used and plain(name) not in place
         ]
         if strangers:
+            many = "1 class has" if len(strangers) == 1 else f"{len(strangers)} classes have"
+            among = "is not" if len(strangers) == 1 else "are not"
             raise DataError(
-                f"{len(strangers)} classes have images but are not among the {len(classes)} "
-                f"expected ones, first {strangers[0]!r}{nearest(strangers[0], classes)}: "
-                "compare the class names of the two sets, or drop the extra classes"
+                f"{many} images but {among} among the {len(classes)} expected ones, first "
+                f"{strangers[0]!r}{nearest(strangers[0], classes)}: give folders the expected "
+                "names in class_names.csv beside them (lines of folder,name), or drop the extra "
+                "classes"
             )
         table = torch.tensor([exact.get(name, place.get(plain(name), -1)) for name in self.classes])
         views = tuple(view.with_classes(classes) for view in self.views)
