@@ -18,7 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from focoop.experiments import new_figure
+from focoop.experiments import markdown_table, new_figure
 from focoop.paper import (
     Item,
     Numbers,
@@ -31,6 +31,7 @@ from focoop.paper import (
     read_items,
     read_numbers,
     read_similarity,
+    seeds_span,
 )
 
 FOLDER, PAGE, NUMBERS = "paper", "paper.md", "numbers.json"
@@ -43,9 +44,11 @@ the published numbers, which are of CLIP's ViT-B/16: compare the order of method
 the numbers. [Make the paper's tables and figures](../guides/paper.md) says how to make them
 yourself, and [what the results say](reading.md) what to think of them.
 
+{verdict}
+
 {made}
 
-{verdict}
+{overview}
 
 Our datasets are subsets where nothing else was at hand: CIFAR-100 with 200 training images per
 class, TinyImageNet with 32, Texture with 37 of DTD's 47 classes (1,480 test images). At full size
@@ -180,10 +183,30 @@ def page(tree: dict[str, Any], folder: Path) -> str:
         Markdown.
     """
     found = numbers_of(tree)
-    texts = [INTRO.format(made=tree["made"], verdict=verdict(found))]
+    texts = [INTRO.format(made=tree["made"], verdict=verdict(found), overview=overview(found))]
     for numbers in found:
         texts.append(section(numbers) + figures(numbers.item, folder))
     return "\n\n".join(texts) + "\n"
+
+
+def overview(found: Sequence[Numbers]) -> str:
+    """A line for each item: over how many seeds its numbers are means, and what it lacks."""
+    rows = []
+    for numbers in found:
+        lacking = [one for one in numbers.remarks.lacking if ": missing: " in one]
+        names = dict.fromkeys(one.partition(": missing: ")[2] for one in lacking)
+        without = dict.fromkeys(
+            name
+            for one in numbers.remarks.lacking
+            if "OOD sets that are missing: " in one
+            for name in one.partition("are missing: ")[2].split(", ")
+        )
+        told = [f"{len(lacking)} of {len(numbers.item.parts)} parts ({', '.join(names)})"]
+        told = told if lacking else []
+        told += [f"OOD sets {', '.join(without)}"] if without else []
+        seeds = seeds_span(numbers.entries) or "-"
+        rows.append([numbers.item.name, numbers.item.title, seeds, "; ".join(told) or "-"])
+    return markdown_table(["item", "what", "made", "data that we lack"], rows, 4)
 
 
 def verdict(found: Sequence[Numbers], name: str = "FOCoOp") -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from focoop.paper.documents import Numbers, read_numbers
     from focoop.paper.figures import draw_map, read_similarity
     from focoop.paper.items import Item, Part, choose_items, read_item, read_items
-    from focoop.paper.numbers import Entry
+    from focoop.paper.numbers import Entry, seeds_span
     from focoop.paper.outputs import collect_numbers, draw_numbers, write_numbers
     from focoop.paper.planning import Choices, Planned, plan_item, way_to
     from focoop.paper.reproducing import (
@@ -54,6 +54,7 @@ __all__ = [
     "read_numbers",
     "read_similarity",
     "reproduce",
+    "seeds_span",
     "survey",
     "way_to",
     "write_numbers",
