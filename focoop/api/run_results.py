@@ -336,8 +336,10 @@ class Run:
     def _features(self, source: ImageSource) -> LabelledFeatures:
         if isinstance(source, str):
             return self.images(source)
-        given = isinstance(source, LabelledFeatures)
-        pooled = source.pooled if given else torch.as_tensor(np.asarray(source)).float()
+        if isinstance(source, LabelledFeatures):
+            pooled = source.pooled
+        else:
+            pooled = torch.as_tensor(np.asarray(source)).float()
         width = self._state().scenario.task.anchors.shape[1]
         if pooled.ndim != 2 or pooled.shape[1] != width:
             raise DataError(
