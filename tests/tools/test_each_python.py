@@ -44,8 +44,9 @@ def test_an_interpreter_is_found_on_the_path_and_among_pyenvs(
 def test_make_uses_an_environment_of_the_python_that_it_is_given(tmp_path: Path) -> None:
     shutil.copy(ROOT / "Makefile", tmp_path)
     interpreter(tmp_path / ".venv/bin/python", "3.12")
-    # The make that runs this test may have been given a Python of its own.
-    clean = {k: v for k, v in os.environ.items() if k != "PYTHON" and not k.startswith("MAKE")}
+    # The make that runs this test may have been given a Python and an environment of its own.
+    given = ("PYTHON", "VENV", "MAKE")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(given)}
 
     def make(*given: str) -> subprocess.CompletedProcess[str]:
         command = ["make", "--dry-run", "--no-print-directory", "-o", ".venv/.installed"]
