@@ -159,10 +159,15 @@ def _spellings(images: ImageSet, source: str) -> list[str]:
         held = f" ({', '.join(where[:SHOWN])}{more})" if where else ""
         return f"{images.classes[label]!r}{held}"
 
+    def outcome(labels: list[int]) -> str:
+        read = {" ".join(images.classes[label].replace("_", " ").split()) for label in labels}
+        as_one = "are read as one name, which a run refuses"
+        return "are learned as different classes" if len(read) == len(labels) else as_one
+
     return [
         f"{source}: the classes {' and '.join(map(with_holders, labels))} differ in spelling only, "
-        "and are learned as different classes. Write them alike, or give them one name in "
-        f"{NAMES} (lines of label,name)"
+        f"and {outcome(labels)}. Write them alike, or give them one name in {NAMES} (lines of "
+        "label,name)"
         for key, labels in alike.items()
         if key and len(labels) > 1
     ]

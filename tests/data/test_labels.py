@@ -61,7 +61,7 @@ def test_a_check_tells_all_that_is_doubtful_beside_what_a_run_refuses(tmp_path: 
     done = CliRunner().invoke(app, ["data", "check", f"clients:{root}", "--json"])
     refused, code, spelling = json.loads(done.stdout)["warnings"]
     assert "the class 'nan' is no class" in refused and "number or code ('7')" in code
-    assert "'Mug' (a) and 'mug' (b) differ in spelling only" in spelling
+    assert "'Mug' (a) and 'mug' (b) differ in spelling only, and are learned as" in spelling
 
 
 def test_codes_are_told_from_words() -> None:
@@ -136,6 +136,9 @@ def test_two_spellings_of_a_class_are_pointed_out_with_their_sites(tmp_path: Pat
     assert "'Mug' (north) and 'mug' (south)" in one
     write(folders / "class_names.csv", "Mug,mug\n")
     assert advice("clients", str(folders)) == []
+    alike = plant(tmp_path / "g", "north/a_b/1.png", "south/a b/1.png", "south/cup/1.png")
+    (one,) = advice("clients", str(alike))  # prompts would be the same
+    assert "are read as one name, which a run refuses" in one
 
 
 def test_two_spellings_keep_their_own_test_images(tmp_path: Path) -> None:
