@@ -78,7 +78,7 @@ CURVES = (
     "spread", "row_entropy", "distinct_words", "seemly_overlap", "pull", "transport_gap",
     "transport_gained", "transport_steps",
 )  # fmt: skip
-SHOWN = (1, 2, 3, 5, 10, 15, 20, 25)  # rounds in the tables
+SHOWN = (1, 2, 3, 5, 10, 15, 20, 25)  # rounds in the tables, beside the last
 # CIFAR-100's 20 superclasses, five classes each.
 SUPERCLASSES = """
 beaver dolphin otter seal whale; aquarium_fish flatfish ray shark trout;
@@ -295,7 +295,8 @@ def difference(steps: Sequence[float]) -> str:
 
 def curve_table(curves: Mapping[str, Mapping[str, Sequence[float]]], name: str) -> str:
     """A curve of every variant at some rounds."""
-    rounds = [r for r in SHOWN if any(r <= len(c[name]) for c in curves.values() if name in c)]
+    last = max((len(c[name]) for c in curves.values() if name in c), default=0)
+    rounds = sorted({r for r in SHOWN if r <= last} | {last})
     lines = [f"| variant | {' | '.join(map(str, rounds))} |", "| --- |" + " ---: |" * len(rounds)]
     for variant, found in curves.items():
         if name in found:

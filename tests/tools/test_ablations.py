@@ -76,3 +76,12 @@ def test_differences_are_taken_in_pairs(tmp_path: Path) -> None:
     assert "| no GOC | 2 | -10.0 ± 0.0" in page
     assert json.loads((out / "curves.json").read_text())["apart"]["full"]["spread"] == [3.0, 4.0]
     assert len(json.loads((out / "ablations.json").read_text())) == 4
+
+
+def test_the_page_has_the_table_of_the_committed_runs() -> None:
+    folder = Path(__file__).resolve().parents[2] / "docs" / "results" / "focoop"
+    rows: dict[str, dict[int, dict[str, float]]] = {}
+    for run in json.loads((folder / "today.json").read_text(encoding="utf-8")):
+        assert run.pop("setting") == "apart"
+        rows.setdefault(run.pop("variant"), {})[run.pop("seed")] = run
+    assert ablations.table("apart", rows) in (folder / "parts.md").read_text(encoding="utf-8")
