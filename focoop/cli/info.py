@@ -56,7 +56,7 @@ def methods(
     rows = [
         {
             "name": name,
-            "what": (kind.__doc__ or "").strip().splitlines()[0],
+            "what": _summary(kind),
             "paper": kind.paper,
             "shared": kind.shares,
             "private": kind.keeps,
@@ -95,6 +95,11 @@ def _check_method(name: str | None, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
+def _summary(kind: type) -> str:
+    """The first line of a class's docstring; empty where a method of a user's own has none."""
+    return (kind.__doc__ or "").strip().partition("\n")[0]
+
+
 def _method_settings(name: str, as_json: bool) -> None:
     """Show the settings of one method by their group: defaults and meanings."""
     from focoop.cli.display import PROSE, Column, Sheet
@@ -115,7 +120,7 @@ def _method_settings(name: str, as_json: bool) -> None:
     if as_json:
         return print_json(rows)
     console = out()
-    summary = (kind.__doc__ or "").strip().splitlines()[0]
+    summary = _summary(kind) or "no description (write a docstring below the class)"
     console.print(f"{name}: {summary} ({kind.paper})" if kind.paper else f"{name}: {summary}")
     columns = [Column("setting"), Column("default"), Column("meaning", prose=PROSE)]
     for group in dict.fromkeys(row["group"] for row in rows):

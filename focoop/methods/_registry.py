@@ -2,6 +2,7 @@
 
 import inspect
 import pkgutil
+import warnings
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
@@ -60,12 +61,17 @@ def _built_in(name: str) -> type[Method]:
 
 
 def available() -> Mapping[str, type[Method]]:
-    """Return all methods by name: those of this folder, of installed packages, and registered."""
-    others = {
-        name: _method_of(thing, name)
-        for name, thing in plugin_names("method").items()
-        if name not in _names()
-    }
+    """Return all methods by name: those of this folder, of installed packages, and registered.
+
+    What is installed or registered and no method is left out with a warning.
+    """
+    others = {}
+    for name, thing in plugin_names("method").items():
+        if name not in _names():
+            try:
+                others[name] = _method_of(thing, name)
+            except MethodError as error:  # one package's mistake must not hide all other methods
+                warnings.warn(f"{name} is left out: {error}", stacklevel=2)
     return {**{name: _built_in(name) for name in _names()}, **dict(sorted(others.items()))}
 
 

@@ -359,6 +359,28 @@ def test_a_package_brings_a_method(here: Path, monkeypatch: pytest.MonkeyPatch) 
         lookup("theirs")
 
 
+def test_a_broken_method_hides_no_other(here: Path) -> None:
+    @focoop.register
+    class Unfinished(focoop.Method):
+        pass
+
+    with pytest.warns(UserWarning, match="unfinished is left out: .* lacks the functions"):
+        assert "unfinished" not in available() and "promptfl" in available()
+    with pytest.raises(focoop.MethodError, match="lacks the functions"):
+        lookup("unfinished")
+
+
+def test_a_method_without_a_docstring_is_listed(here: Path) -> None:
+    (here / "mine.py").write_text(METHOD.replace('"""One context, averaged plainly."""', ""))
+    assert "no description" in call("methods", "./mine.py").stdout
+
+    class Bare(PromptFL):
+        pass
+
+    focoop.register(Bare)
+    assert "bare" in call("methods").stdout
+
+
 def test_settings_from_a_network_choose_no_file(here: Path) -> None:
     (here / "mine.py").write_text("raise SystemExit('this must not run')\n")
     with pytest.raises(focoop.ConfigError, match="sites run installed code alone"):
