@@ -168,7 +168,9 @@ class Method(ABC):
 
     Class attributes:
         paper: short citation, shown by `focoop methods`.
-        shares, keeps, scores_by: one phrase each for the table of methods.
+        shares: what travels to the server, in a phrase for the table of methods.
+        keeps: what stays at the client, likewise.
+        scores_by: how images are scored, likewise.
         patch_kind: patch features it reads, `lf_a`, `lf_b` or `lf_c`; empty: none.
         needs_ood: whether the task must have negative words.
         trains: False for methods without rounds (zero-shot).
@@ -182,8 +184,8 @@ class Method(ABC):
         lr_grid: learning rates `focoop tune` tries; empty: those it tries for every method.
         by_class: shared tensors with a row per class, averaged class by class; robust rules and
             secure sums, which know no method, do the same with them.
-        untrained: shared floating tensors that training leaves alone: the server's own, and those
-            that `measure` fills.
+        untrained: floating tensors that training leaves alone: the server's own, and those that
+            `measure` or `remember` fills.
         identity_settings: settings under which the server step returns equal updates as they are;
             empty where it always does (an average), given where a server moves them on purpose.
     """
@@ -232,12 +234,13 @@ class Method(ABC):
             task: The task.
 
         Returns:
-            Prompts by name.
+            Prompts by name: `id` those of the classes and `ood` those of negative words, or other
+            names where the method writes `text` itself. Empty: nothing goes through the tower.
         """
 
     @abstractmethod
     def logits(self, text: Text, pooled: Tensor, patches: Tensor | None) -> Logits:
-        """Compare images with all prompts.
+        """Compare images with all prompts; each image for itself.
 
         Args:
             text: The text side of the model.
@@ -260,7 +263,7 @@ class Method(ABC):
             noise: What `noise` drew for this step.
 
         Returns:
-            A scalar.
+            One number (), such as the mean over the batch.
         """
 
     @abstractmethod
@@ -287,7 +290,7 @@ class Method(ABC):
             task: The task.
 
         Returns:
-            The server after the step.
+            The server after the step: the same shared tensors by name, shape and type.
         """
 
     def prepare(self, task: Task) -> Params:
