@@ -290,16 +290,24 @@ def _shaped(
         wanted in (None, size) for wanted, size in zip(shape, value.shape, strict=True)
     )
     if not fits:
-        sizes = str(tuple(0 if n is None else n for n in shape)).replace("0", "any")
         raise MethodError(
             f"{_name(method, function)} returned a tensor{where} of the shape "
-            f"{tuple(value.shape)}: expected {sizes}, {told}"
+            f"{tuple(value.shape)}: expected {_sizes(shape)}, {told}"
         )
     if not value.is_floating_point():
         raise MethodError(
             f"{_name(method, function)} returned a tensor{where} of {value.dtype}: expected "
             "floating point"
         )
+
+
+def _sizes(shape: tuple[int | None, ...]) -> str:
+    """Write a shape; None is any size.
+
+    >>> _sizes((5, 100)), _sizes((100, None)), _sizes((5,)), _sizes(())
+    ('(5, 100)', '(100, any)', '(5,)', '()')
+    """
+    return str(shape).replace("None", "any")
 
 
 def _finite(method: Method, function: str, part: str, value: Tensor) -> None:
