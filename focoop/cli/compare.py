@@ -1,7 +1,7 @@
 """Commands over many runs: compare methods, tune them."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,8 +14,8 @@ from focoop.cli import completion, interruption
 from focoop.cli.display import PROSE, Column, Sheet, dataset_of
 from focoop.cli.display.sheet import joined
 from focoop.cli.fetch import Features
+from focoop.cli.grid_notes import note_answers, note_data, note_presets
 from focoop.cli.grid_options import Jobs, Methods, NoRun, Presets, count_jobs
-from focoop.cli.run import say
 from focoop.cli.screen import (
     AsJson,
     Device,
@@ -29,7 +29,7 @@ from focoop.cli.screen import (
     with_weights,
 )
 from focoop.cli.sweep_table import listed, print_sweep
-from focoop.errors import ConfigError, FocoopError
+from focoop.errors import ConfigError
 
 if TYPE_CHECKING:
     from focoop.experiments import Cell, Choice, Outcome, Row, Study
@@ -96,11 +96,11 @@ def compare(
         device=device,
     )
     if methods and not untuned:
-        _note_presets(cells, presets)
+        note_presets(cells, presets)
     if no_run:
         table = run_comparison(cells, run=False)
     else:
-        _note_data([cell for cell in cells if grid_runs.outcome_of(cell).status != "finished"])
+        note_data([cell for cell in cells if grid_runs.outcome_of(cell).status != "finished"])
         with _board(cells, live_comparison) as watch:
             many = _jobs(jobs, cells)
             table = run_comparison(cells, jobs=many, on_change=watch, on_round=track)
@@ -112,33 +112,6 @@ def compare(
             _print_tables(table.outcomes)
         messages().print(f"written: {listed(paths)}")
     _leave(table.outcomes)
-
-
-def _note_presets(cells: "list[Cell]", presets: Path | None) -> None:
-    """Say which methods are not tuned beside others that are."""
-    from focoop.config import shipped
-    from focoop.experiments import without_preset
-
-    folder = presets or shipped("methods")
-    names = [cell.label.partition(":")[0] for cell in cells]
-    settings = list(dict.fromkeys(cell.base for cell in cells))
-    if lacking := without_preset(names, settings, folder):
-        say(
-            f"no tuned settings for {', '.join(lacking)} in {folder}: defaults are used. To choose "
-            f"some: focoop tune SETTING --methods {','.join(lacking)} --write DIR"
-        )
-
-
-def _note_data(cells: "list[Cell]") -> None:
-    """Say once what runs of a setting do with their data; runs tell what fails."""
-    from focoop.scenario import note_on_shots, remarks
-
-    notes = [note_on_shots(cell.config) for cell in cells]
-    for config in {cell.setting: cell.config for cell in cells}.values():
-        with suppress(FocoopError):
-            notes += remarks(config)
-    for note in dict.fromkeys(filter(None, notes)):
-        say(note)
 
 
 def tune(
@@ -214,7 +187,7 @@ def tune(
         device=device,
         seed=seed,
     )
-    _note_answers(studies)
+    note_answers(studies)
     cells = [cell for study in studies for cell in study.cells]
     with _board(cells, live_tuning(studies, parts)) as watch:
         many = _jobs(jobs, cells)
@@ -228,20 +201,6 @@ def tune(
         out().print(f"{objective_text(parts)}, in percent of validation images and sets")
         messages().print(f"written: {', '.join(map(str, paths))}")
     _leave([trial.outcome for choice in choices for trial in choice.trials])
-
-
-def _note_answers(studies: "Sequence[Study]") -> None:
-    """Say which methods of a user's own are not tried under the scores and priors of the others."""
-    from focoop.plugins import origin
-
-    for study in studies:
-        first = study.cells[0]
-        if not first.answers and origin("method", first.config.method.name) is not None:
-            say(
-                f"{study.label} is tried with its own score alone. focoop's methods are tried with "
-                "three scores and six priors after training; so is yours if it derives from "
-                "focoop.Answering"
-            )
 
 
 def _jobs(given: int | None, cells: "list[Cell]") -> int:

@@ -1,0 +1,66 @@
+"""What a person should know of many runs before they begin: untuned methods, odd data."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from focoop.cli.run import say
+from focoop.errors import FocoopError
+
+if TYPE_CHECKING:
+    from focoop.experiments import Cell, Study
+
+
+def note_presets(cells: "list[Cell]", presets: Path | None) -> None:
+    """Say which methods are not tuned beside others that are.
+
+    Args:
+        cells: The runs.
+        presets: The folder of tuned settings; None: the one that comes with focoop.
+    """
+    from focoop.config import shipped
+    from focoop.experiments import without_preset
+
+    folder = presets or shipped("methods")
+    names = [cell.label.partition(":")[0] for cell in cells]
+    settings = list(dict.fromkeys(cell.base for cell in cells))
+    if lacking := without_preset(names, settings, folder):
+        say(
+            f"no tuned settings for {', '.join(lacking)} in {folder}: defaults are used. To choose "
+            f"some: focoop tune SETTING --methods {','.join(lacking)} --write DIR"
+        )
+
+
+def note_data(cells: "list[Cell]") -> None:
+    """Say once what runs of a setting do with their data; runs tell what fails.
+
+    Args:
+        cells: The runs.
+    """
+    from focoop.scenario import note_on_shots, remarks
+
+    notes = [note_on_shots(cell.config) for cell in cells]
+    for config in {cell.setting: cell.config for cell in cells}.values():
+        with suppress(FocoopError):
+            notes += remarks(config)
+    for note in dict.fromkeys(filter(None, notes)):
+        say(note)
+
+
+def note_answers(studies: "Sequence[Study]") -> None:
+    """Say which methods of a user's own are not tried under the scores and priors of the others.
+
+    Args:
+        studies: What is tuned.
+    """
+    from focoop.plugins import origin
+
+    for study in studies:
+        first = study.cells[0]
+        if not first.answers and origin("method", first.config.method.name) is not None:
+            say(
+                f"{study.label} is tried with its own score alone. focoop's methods are tried with "
+                "three scores and six priors after training; so is yours if it derives from "
+                "focoop.Answering"
+            )
