@@ -110,7 +110,7 @@ def test_select_drop_and_reorder(tmp_path: Path) -> None:
 
 
 def test_classes_that_do_not_match_are_named() -> None:
-    with pytest.raises(DataError, match=r"1 classes .*'cat'; nearest is 'cats'"):
+    with pytest.raises(DataError, match=r"1 class has .*'cat'; nearest is 'cats'.*class_names"):
         toy_set().with_classes(["ant", "bee fly", "cats"])
     with pytest.raises(DataError, match="nearest is 'ant'"):
         toy_set().drop_classes(["aunt"])

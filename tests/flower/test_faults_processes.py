@@ -15,7 +15,7 @@ from rich.console import Console
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from focoop.cli import coordinator
+from focoop.cli import coordinator, interruption
 from focoop.cli.live_table import Watch
 from focoop.errors import FederationError
 from focoop.flower.deploy import supervise
@@ -24,12 +24,14 @@ from focoop.flower.journal import Journal, Tail
 
 # A node that counts its lives in a file and then does as its argument says.
 NODE = """
-import pathlib, sys, time
+import pathlib, signal, sys, time
 lives = pathlib.Path(sys.argv[1])
 count = len(lives.read_text()) if lives.exists() else 0
 lives.write_text("x" * (count + 1))
 words = sys.argv[2:]
 word = words[min(count, len(words) - 1)]
+if word == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print(word, flush=True)
 if count >= len(words) - 1 or "recognize" in word:
     time.sleep(60)
@@ -77,6 +79,16 @@ def test_a_node_that_gives_up_is_started_again_until_it_is_stopped(tmp_path: Pat
     assert "not registered there" in said[0] and "trying again in 0.05 s" in said[0]
     assert "the node ended (exit code 1, see" in said[1] and "trying again in 0.1 s" in said[1]
     assert said[2:] == ["connected", "stopped"]
+
+
+def test_a_node_that_does_not_end_is_killed_while_the_command_has_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert supervise.STOP_SECONDS < interruption.PATIENCE  # else nobody says that it was stopped
+    monkeypatch.setattr(supervise, "STOP_SECONDS", 0.5)
+    began = time.monotonic()
+    assert kept(tmp_path, "stubborn", lives=1) == ["stopped"]
+    assert time.monotonic() - began < 30  # it sleeps for 60 s
 
 
 def test_a_node_the_server_has_forgotten_is_replaced(tmp_path: Path) -> None:

@@ -16,6 +16,9 @@ from focoop.flower.site.status import SiteWatch
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0  # seconds between two starts
 STEADY = 120.0  # seconds: a node that ran as long is started again at once
 POLL = 0.5
+# A node that still starts on a busy machine takes long to end. It holds nothing that must be
+# closed, and a site's command that is told to stop has ten seconds.
+STOP_SECONDS = 4.0
 CONNECTED = "SuperNode ID:"
 FORGOTTEN = "does not recognize this SuperNode"  # its heartbeat has ended, it itself has not
 CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
@@ -112,7 +115,7 @@ def _once(
                 break
             time.sleep(poll)
     finally:
-        processes.stop([process])
+        processes.stop([process], STOP_SECONDS)
     return _since(log, start), processes.ended(process)
 
 
