@@ -39,7 +39,7 @@ sys.exit(1)
 """
 
 
-def kept(tmp_path: Path, *words: str, lives: int) -> list[str]:
+def kept(tmp_path: Path, *words: str, lives: int, patience: float = 20.0) -> list[str]:
     """What is said of a node with these last words, stopped in its `lives`-th life."""
     said: list[str] = []
     counter = tmp_path / "lives"
@@ -59,7 +59,8 @@ def kept(tmp_path: Path, *words: str, lives: int) -> list[str]:
     try:
         command = [sys.executable, "-c", NODE, str(counter), *words]
         log = tmp_path / "node.log"
-        supervise.keep(lambda: command, os.environ, log, said.append, first_pause=0.05, poll=0.02)
+        pauses = {"first_pause": 0.05, "poll": 0.02, "patience": patience}
+        supervise.keep(lambda: command, os.environ, log, said.append, **pauses)
     finally:
         thread.join()
         for name, handler in before.items():
@@ -81,13 +82,10 @@ def test_a_node_that_gives_up_is_started_again_until_it_is_stopped(tmp_path: Pat
     assert said[2:] == ["connected", "stopped"]
 
 
-def test_a_node_that_does_not_end_is_killed_while_the_command_has_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_does_not_end_is_killed_while_the_command_has_time(tmp_path: Path) -> None:
     assert supervise.STOP_SECONDS < interruption.PATIENCE  # else nobody says that it was stopped
-    monkeypatch.setattr(supervise, "STOP_SECONDS", 0.5)
     began = time.monotonic()
-    assert kept(tmp_path, "stubborn", lives=1) == ["stopped"]
+    assert kept(tmp_path, "stubborn", lives=1, patience=0.5) == ["stopped"]
     assert time.monotonic() - began < 30  # it sleeps for 60 s
 
 

@@ -47,6 +47,7 @@ def keep(
     watch: SiteWatch | None = None,
     first_pause: float = FIRST_PAUSE,
     poll: float = POLL,
+    patience: float = STOP_SECONDS,
 ) -> None:
     """Run the node and start it again whenever it ends; returns when a signal says stop.
 
@@ -58,6 +59,7 @@ def keep(
         watch: waits for the server before each start, and follows the node.
         first_pause: seconds before a node that has ended is started again; later pauses are longer.
         poll: seconds between two looks at the node.
+        patience: seconds that a node has to end before it is killed.
 
     Raises:
         FederationError: if the server's certificate was never right.
@@ -70,7 +72,7 @@ def keep(
             if watch is not None:
                 watch.await_server()
             began, start = time.monotonic(), log.stat().st_size if log.exists() else 0
-            text, how = _once(command(), environment, log, start, say, watch, poll)
+            text, how = _once(command(), environment, log, start, say, watch, poll, patience)
             known |= CONNECTED in text
             why = explain(text) or f"the node ended ({how}, see {log})"
             if watch is not None:
@@ -99,6 +101,7 @@ def _once(
     say: Callable[[str], None],
     watch: SiteWatch | None,
     poll: float,
+    patience: float,
 ) -> tuple[str, str]:
     """One life of the node: what it wrote, and how it ended."""
     process = processes.begin(command, environment, log)
@@ -115,7 +118,7 @@ def _once(
                 break
             time.sleep(poll)
     finally:
-        processes.stop([process], STOP_SECONDS)
+        processes.stop([process], patience)
     return _since(log, start), processes.ended(process)
 
 
