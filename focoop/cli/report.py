@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from focoop.cli.fetch import Features
 from focoop.cli.screen import Weights, messages, out
 
 
@@ -21,6 +22,7 @@ def report(
             help="Ask one model per method again, for histograms, ROC curves and near names."
         ),
     ] = True,
+    features: Features = None,
     weights: Weights = None,
 ) -> None:
     """Write one self-contained HTML file about runs: tables, tests, curves and pictures.

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ from sklearn import metrics as oracle
 import focoop
 from focoop.errors import RunError
 from focoop.experiments import tables
+from focoop.features.lookup import save_splits
 from focoop.report import collect_runs
 from focoop.report.detection import GRID, bin_edges, precision_curve, roc_curve
 from focoop.report.drawings import frontier, learning_curves
 from focoop.runs import RunFolder
-from tests.toy_setting import write_setting
+from tests.toy_command import call
+from tests.toy_setting import images, write_setting
 
 QUICK = {"federation.evaluate_every": 1, "negatives.count": 4, "method.context_tokens": 2}
 
@@ -189,3 +192,27 @@ def test_settings_of_the_same_name_in_two_grids_stay_apart(grid: Path, tmp_path:
     settings = collect_runs([tmp_path]).by_setting()
     assert set(settings) == {"toy-texture", "other/toy"}
     assert all(len(rows["promptfl"]) == 2 for rows in settings.values())
+
+
+@pytest.mark.slow
+def test_runs_of_ready_features_are_asked_again_with_the_same_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOCOOP_DATA", str(tmp_path / "no-images"))
+    ready, out = tmp_path / "ready", tmp_path / "out"
+    setting = write_setting(tmp_path / "data")
+    ready.mkdir()
+    textures = ("banded", "braided", "lined", "scaly")  # classes of DTD
+    splits = {name: replace(images(name, 8), classes=textures) for name in ("train", "test")}
+    save_splits(ready / "dtd.safetensors", splits)
+    run = ["compare", str(setting), "--methods", "zeroshot", "--seeds", "0", "--jobs", "0"]
+    run += ["--set", "data.id=dtd", "--out", str(out)]
+    made = call(*run, "--features", str(ready))
+    assert made.exit_code == 0, made.stderr
+    told = []
+    for name, more in (("without", ()), ("with", ("--features", str(ready)))):
+        monkeypatch.setenv("FOCOOP_FEATURES", "")
+        file = tmp_path / f"{name}.html"
+        assert call("report", str(out), "--out", str(file), *more).exit_code == 0
+        told.append("could not be asked again" in file.read_text("utf-8"))
+    assert told == [True, False]
