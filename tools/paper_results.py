@@ -115,7 +115,7 @@ def numbers_of(tree: dict[str, Any]) -> list[Numbers]:
 def draw_all(tree: dict[str, Any], folder: Path) -> None:
     """Figures of the chosen items; letters stay letters, which keeps the files small."""
     new_figure(1, 1)  # refuses where matplotlib is missing
-    from matplotlib import rc_context
+    from matplotlib import rc_context, rcdefaults, rcParams
 
     for old in folder.glob("*.svg"):
         old.unlink()
@@ -131,7 +131,9 @@ def draw_all(tree: dict[str, Any], folder: Path) -> None:
         device=None,
         formats="svg",
     )
-    with rc_context({"svg.fonttype": "none", "font.family": "sans-serif"}):
+    with rc_context():
+        rcdefaults()  # the page's figures do not depend on what was drawn before
+        rcParams.update({"svg.fonttype": "none", "font.family": "sans-serif"})
         for numbers in numbers_of(tree):
             drawn += draw_numbers(numbers, choices)
             drawn += draw_maps(numbers.item, folder)

@@ -322,7 +322,7 @@ def test_sites_keep_their_models_and_calibrate_with_own_images_and_the_pool(
     assert set(verdicts) <= {"own", "other", "unknown"} and "own" in verdicts
     (path,) = (tmp_path / "state-2").glob("*/model-*")
     before = small.calibration.at(2)  # type: ignore[union-attr]
-    with pytest.warns(UserWarning, match="they use the threshold of all 100 images"):
+    with pytest.warns(UserWarning, match="it uses the threshold of all 100 images"):
         more = focoop.calibrate(path, images=sites.images(2, 4), client=2).at(2)
     assert before is not None and more is not None
     assert (before.scores.count, more.scores.count) == (92, 100)
