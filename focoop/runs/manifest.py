@@ -38,7 +38,7 @@ def collect(config: RunConfig) -> dict[str, Any]:
         **({"plugins": used} if used else {}),
         "format": FORMAT,
         "status": "running",
-        "started": now(),
+        "started": now("microseconds"),  # trackers tell runs of equal settings apart by it
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "config_hash": config_hash(config),
         "code": code(),
@@ -65,9 +65,16 @@ def used_plugins(config: RunConfig) -> list[dict[str, str]]:
     return [plugin for kind, name in wanted if (plugin := origin(kind, name)) is not None]
 
 
-def now() -> str:
-    """Return the time as ISO 8601 in UTC."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+def now(timespec: str = "seconds") -> str:
+    """Return the time as ISO 8601 in UTC.
+
+    Args:
+        timespec: How finely, as in `datetime.isoformat`.
+
+    Returns:
+        The text.
+    """
+    return datetime.now(UTC).isoformat(timespec=timespec)
 
 
 def code() -> dict[str, Any]:
