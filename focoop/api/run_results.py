@@ -336,19 +336,18 @@ class Run:
     def _features(self, source: ImageSource) -> LabelledFeatures:
         if isinstance(source, str):
             return self.images(source)
-        if isinstance(source, LabelledFeatures):
-            pooled = source.pooled
-        else:
+        if not isinstance(source, LabelledFeatures):
             pooled = torch.as_tensor(np.asarray(source)).float()
+            labels = torch.zeros(pooled.shape[:1], dtype=torch.int64)
+            source = LabelledFeatures(pooled, None, labels)
+        shape = tuple(source.pooled.shape)
         width = self._state().scenario.task.anchors.shape[1]
-        if pooled.ndim != 2 or pooled.shape[1] != width:
+        if len(shape) != 2 or shape[1] != width:
             raise DataError(
-                f"features must be (N, {width}), these are {tuple(pooled.shape)}: encode the "
-                f"images with the run's backbone, {self.config.backbone.name}"
+                f"features must be (N, {width}), these are {shape}: encode the images with the "
+                f"run's backbone, {self.config.backbone.name}"
             )
-        if isinstance(source, LabelledFeatures):
-            return source
-        return LabelledFeatures(pooled, None, torch.zeros(len(pooled), dtype=torch.int64))
+        return source
 
 
 FRAMES = ("rounds", "clients", "traffic")
