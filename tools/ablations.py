@@ -101,7 +101,7 @@ def main() -> int:
     given = parser().parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     runs = given.runs or given.out.with_name(given.out.name + "-runs")
-    files = {name: setting_file(name, runs, given.rounds) for name in given.settings.split(",")}
+    files = {name: setting_file(name, runs, given) for name in given.settings.split(",")}
     began, each, code = time.monotonic(), 0.0, 0
     for group in given.seeds.split(";"):
         spent, count = time.monotonic() - began, len(group.split(","))
@@ -127,11 +127,14 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--rounds", type=int, default=25)
     one.add_argument("--minutes", type=float, default=0.0)
     one.add_argument("--device", default="cpu")
+    one.add_argument(
+        "--precision", default="auto", help="as backbone.precision; auto: a CPU's is float32"
+    )
     one.add_argument("--jobs", type=int, default=1)
     return one
 
 
-def setting_file(name: str, runs: Path, rounds: int) -> Path:
+def setting_file(name: str, runs: Path, given: argparse.Namespace) -> Path:
     """The setting as a file of the grid."""
     runs.mkdir(parents=True, exist_ok=True)
     data = 'id = "demo:cifar100"\ncorrupted = ["auto"]'
@@ -142,7 +145,8 @@ def setting_file(name: str, runs: Path, rounds: int) -> Path:
     file = runs / f"{name}.toml"
     text = f'extends = "{base}"\n\n[data]\n{data}\nood = {sets}\nvalidation_ood = []\n\n'
     text += f"{SPLITS[name]}\nclients = {CLIENTS}\nseed = {SEED}\n\n"
-    file.write_text(text + f"[federation]\nrounds = {rounds}\n", encoding="utf-8")
+    text += f'[backbone]\nprecision = "{given.precision}"\n\n'
+    file.write_text(text + f"[federation]\nrounds = {given.rounds}\n", encoding="utf-8")
     return file
 
 
