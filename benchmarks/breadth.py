@@ -134,6 +134,7 @@ def cell_of(key: dict[str, Any], outcome: Outcome) -> dict[str, Any]:
         "all": summary["accuracy_all"],
         "new": summary.get("accuracy_new"),
         "ausuc": frontier.get("ausuc"),
+        "alarm": summary.get("cross_alarm"),
         **{f"auroc {name}": values["auroc"] for name, values in summary["ood"].items()},
     }
     late = config.federation.late_clients
