@@ -9,6 +9,7 @@ kappa comes from how far class means lie from their predictions, beyond what n_c
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -87,7 +88,7 @@ def typical_length(totals: Totals, spread: Tensor, shrinkage: float, metric: Ten
         # Means of classes were not fitted: of their noise, a share of classes in images, all is in.
         share = totals.freedom / max(images, 1.0)
         square += share * inside * leverage / (1.0 - leverage)
-    return square**0.5
+    return math.sqrt(square)
 
 
 @dataclass(frozen=True)
