@@ -3,7 +3,8 @@
 Holds FOCoOp+ as it is against itself with other scores (the answers are the same), with a prior
 that expects fewer images of other clients, and against `fed3r`. AUROC in percent on unknown classes
 (a fifth of all) and on foreign images (the settings' OOD sets and scenes), and the alarm: other
-clients' images that are flagged when a client keeps 95% of its own. A score that leans more on the
+clients' images that are flagged when a client keeps 95% of its own. `length` is that of the new
+images, in percent of what the score takes for typical. A score that leans more on the
 client's prior finds more unknown classes and flags more of other clients' images, so that an AUROC
 means little without its alarm.
 
@@ -112,7 +113,16 @@ def measured(tree: dict[str, Any], ways: list[str]) -> dict[str, dict[str, float
         foreign = float(np.mean(list(auroc.values())))
         alarm = 100 * summary["cross_alarm"]
         found[way] = {"unknown classes": unknown, "foreign images": foreign, "alarm": alarm}
+        if "metric" in server.shared:
+            images = scenario.sets.test.images.pooled.float()
+            found[way]["length"] = 100 * typical(images, server.shared)
     return found
+
+
+def typical(images: Tensor, shared: Params) -> float:
+    """Root of the mean square of |W(h)| / r over new images: 1 where r is right."""
+    seen = (images - shared["centre"].float()) @ shared["metric"].float()
+    return float(seen.square().sum(dim=1).mean()) ** 0.5
 
 
 def main() -> None:
