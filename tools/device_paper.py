@@ -266,7 +266,7 @@ def parser() -> argparse.ArgumentParser:
     runs.add_argument("--minutes", type=float, default=8.0)
     runs.add_argument("--items", nargs="+", default=["all"])
     runs.add_argument("--methods", default="", help="in place of the items' own")
-    runs.add_argument("--seeds", default="3")
+    runs.add_argument("--seeds", default="3", help="how many, or which: 0,4")
     runs.add_argument("--set", action="append", default=[])
     runs.add_argument("--only", default="", help="runs whose folder begins so, below --runs")
     runs.add_argument("--done", type=Path, action="append", default=[])
