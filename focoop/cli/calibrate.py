@@ -1,7 +1,7 @@
 """`focoop calibrate`: from which score on a run's models answer `unknown`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -60,25 +60,7 @@ def calibrate(
     exported = (folder / "model.safetensors").is_file()
     names = load_model(folder).clients if exported else open_run(folder).client_names
     if as_json:
-        return print_json(
-            {
-                "folder": str(folder),
-                "keep": found.keep,
-                "round": found.round_index,
-                "clients": [
-                    {
-                        "client": site,
-                        "name": _name(site, names),
-                        "images": one.images,
-                        "source": one.source,
-                        "threshold": one.threshold,
-                        "class_threshold": one.class_threshold,
-                        "test": dict(one.measured),
-                    }
-                    for site, one in found.sites.items()
-                ],
-            }
-        )
+        return print_json(_document(folder, found, names))
     console = out()
     console.print(_table(found, names))
     for site in found.sites:
@@ -97,6 +79,27 @@ def calibrate(
 
 def _name(site: str, names: tuple[str, ...]) -> str:
     return names[int(site)] if site.isdecimal() and int(site) < len(names) else site
+
+
+def _document(folder: Path, found: "Calibration", names: tuple[str, ...]) -> dict[str, Any]:
+    """What `--json` prints."""
+    return {
+        "folder": str(folder),
+        "keep": found.keep,
+        "round": found.round_index,
+        "clients": [
+            {
+                "client": site,
+                "name": _name(site, names),
+                "images": one.images,
+                "source": one.source,
+                "threshold": one.threshold,
+                "class_threshold": one.class_threshold,
+                "test": dict(one.measured),
+            }
+            for site, one in found.sites.items()
+        ],
+    }
 
 
 def _table(found: "Calibration", names: tuple[str, ...]) -> "Sheet":

@@ -14,8 +14,8 @@ from focoop.cli import completion, interruption
 from focoop.cli.display import PROSE, Column, Sheet, dataset_of
 from focoop.cli.display.sheet import joined
 from focoop.cli.fetch import Features
-from focoop.cli.grid_notes import note_answers, note_data, note_presets
-from focoop.cli.grid_options import Jobs, Methods, NoRun, Presets, count_jobs
+from focoop.cli.grid_notes import note_answers, note_data, note_presets, note_seeds
+from focoop.cli.grid_options import Jobs, Methods, NoRun, Presets, Seeds, count_jobs
 from focoop.cli.screen import (
     AsJson,
     Device,
@@ -54,9 +54,7 @@ def compare(
         ),
     ] = None,
     methods: Methods = None,
-    seeds: Annotated[
-        str, typer.Option(help="Which seeds, each a run: 0,1,2 are three runs, 3 is one.")
-    ] = "0,1,2",
+    seeds: Seeds = "3",
     sweep: Annotated[
         list[str] | None,
         typer.Option(
@@ -79,7 +77,7 @@ def compare(
 ) -> None:
     """Run methods x settings x seeds as one resumable grid, and print its tables.
 
-    Example: focoop compare settings/cifar100 --methods promptfl,./mine.py --seeds 0,1,2
+    Example: focoop compare settings/cifar100 --methods promptfl,./mine.py --seeds 3
     """
     from focoop.api import plan_comparison, run_comparison
     from focoop.experiments import comparison as grid_runs
@@ -100,6 +98,7 @@ def compare(
     if no_run:
         table = run_comparison(cells, run=False)
     else:
+        note_seeds(seeds, cells)
         note_data([cell for cell in cells if grid_runs.outcome_of(cell).status != "finished"])
         with _board(cells, live_comparison) as watch:
             many = _jobs(jobs, cells)

@@ -19,6 +19,12 @@ Methods = Annotated[
         autocompletion=completion.method_list,
     ),
 ]
+Seeds = Annotated[
+    str,
+    typer.Option(
+        help="How many: 3 are the seeds 0, 1 and 2. Or which: 0,4 are two seeds, 4, is one."
+    ),
+]
 Presets = Annotated[
     Path | None,
     typer.Option(

@@ -1,4 +1,4 @@
-"""The files of a run folder by name, and how those are read that come before anything else."""
+"""Names of the files of a run folder, and readers of its configuration, manifest and metrics."""
 
 from collections.abc import Mapping
 from pathlib import Path

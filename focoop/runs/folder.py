@@ -130,7 +130,7 @@ class RunFolder(RunReader):
         traffic: Mapping[str, Any] | None = None,
         memory: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """End a round: after this it is never repeated, before this it never happened.
+        """Commit a round; a run that is stopped after this call goes on with the next round.
 
         Args:
             round_index: The round's number.
@@ -259,7 +259,7 @@ class RunFolder(RunReader):
             self.close()
 
     def close(self) -> None:
-        """Release the folder; the status stays, and `manifest` tells of the rounds again."""
+        """Release the folder, keep its status, and put the facts of all rounds into `manifest`."""
         if self._writable and self._name:
             with contextlib.suppress(RunError):  # whoever opens the run is told
                 self.manifest["rounds"] = self._seen.ledger.facts()

@@ -142,10 +142,10 @@ class RunReader:
         return self._seen.last
 
     def models_sum(self) -> str:
-        """Return a checksum of what the models of the last committed round are made of.
+        """Return a checksum of the tensors of all models of the last committed round.
 
-        Files that were computed from these models name it, so that no other run's is taken for
-        theirs. Equal runs have the same one.
+        A file that was computed from these models holds this checksum, so that it is not used with
+        the models of another run or round. Equal runs have the same one.
         """
         self.last_round()
         private = sorted(self._seen.ledger.versions().items())

@@ -22,8 +22,7 @@ from focoop.methods._sums import Totals, alike, oas
 from focoop.methods.base import Batch, ClientUpdate, Logits, Server
 from focoop.methods.focoop_plus import BACKGROUND, SURPRISE, FOCoOpPlus
 from focoop.seeds import torch_generator
-from tests.methods.contract_toy import DIM
-from tests.methods.test_closed_form import (
+from tests.methods.closed_form_toy import (
     CLIENTS,
     C,
     contrasts,
@@ -36,6 +35,7 @@ from tests.methods.test_closed_form import (
     totals_of,
     within,
 )
+from tests.methods.contract_toy import DIM
 
 UNIT = torch.eye(DIM, dtype=torch.float64)
 
