@@ -58,7 +58,8 @@ def compare(
     sweep: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KEY=V,V", help="A setting at several values, as partition.shots=1,2,4."
+            metavar="KEY=V,V",
+            help="Run a setting at several values, such as partition.shots=1,2,4.",
         ),
     ] = None,
     presets: Presets = None,
@@ -125,7 +126,7 @@ def tune(
         Path | None,
         typer.Argument(
             metavar="SETTING",
-            help="What is tuned on, such as settings/cifar100 or a file of yours.",
+            help="The setting to tune on, such as settings/cifar100 or a file of yours.",
             autocompletion=completion.configuration,
         ),
     ] = None,
@@ -137,7 +138,7 @@ def tune(
     ] = None,
     budget: Annotated[int, typer.Option(help="Trials of each method.")] = 12,
     folder: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder of the trials and the evidence.")
+        Path, typer.Option("--out", metavar="DIR", help="Folder of the trials and their tables.")
     ] = Path("runs/tune"),
     write: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Also write the presets here.")
@@ -146,7 +147,10 @@ def tune(
         bool, typer.Option("--only", help="Write presets for this setting alone: NAME@SETTING.")
     ] = False,
     objective: Annotated[
-        str, typer.Option(help="Weights of own, all, auroc, fpr95, fpr95_oodpos, alarm.")
+        str,
+        typer.Option(
+            help="Weights of own, all, auroc, fpr95, fpr95_oodpos, alarm, ausuc, harmonic."
+        ),
     ] = "own=1,all=1,auroc=1",
     ood: Annotated[
         list[str] | None,

@@ -53,13 +53,15 @@ def create(
         typer.Option(
             "--config",
             metavar="CONFIG.toml",
-            help="Settings of the study; what is left out has its default.",
+            help="Settings of the study; other settings have their defaults.",
             autocompletion=completion.configuration,
         ),
     ] = None,
     overrides: Overrides = None,
     weights: Weights = None,
-    quorum: Annotated[float, typer.Option(help="Share of clients that must answer.")] = 0.5,
+    quorum: Annotated[
+        float, typer.Option(help="Share of clients that must answer in a round.")
+    ] = 0.5,
     untuned: Untuned = False,
 ) -> None:
     """Make a federation: its keys, its study, and a join bundle for each site.
@@ -131,7 +133,8 @@ def start(
         str | None, typer.Option(metavar="ADDRESS", help="Address to listen on, instead of all.")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(help="Port to listen on, where another is passed on to it.")
+        int | None,
+        typer.Option(help="Port to listen on, if the public port is forwarded to another one."),
     ] = None,
     status_port: StatusPort = STATUS_PORT,
     log_json: LogJson = False,

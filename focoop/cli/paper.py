@@ -22,7 +22,8 @@ def paper(
     items: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ITEM]...", help="T1, T2, ..., F5, ablation, or all; none: list them."
+            metavar="[ITEM]...",
+            help="T1, T2, ..., F5, ablation, or all; without any, they are listed.",
         ),
     ] = None,
     backbone: Annotated[
@@ -38,7 +39,9 @@ def paper(
     ] = Path("runs/paper"),
     items_folder: Annotated[
         Path | None,
-        typer.Option("--items", metavar="DIR", help="Items of your own, as configs/paper."),
+        typer.Option(
+            "--items", metavar="DIR", help="Folder with items of your own, like configs/paper."
+        ),
     ] = None,
     presets: Presets = None,
     formats: Annotated[str, typer.Option(help="Kinds of figures.")] = "svg,png,pdf",
