@@ -215,6 +215,7 @@ def _agree(
     if "plugins" in folder.manifest:
         folder.agree("plugins", used_plugins(folder.config))
     folder.agree("backbone_fingerprint", scenario.backbone.fingerprint)
+    folder.agree_revision(folder.config.method.name, scenario.method.revision)
     hashes = {**as_written(scenario.hashes, folder.config, folder), **(unopened or {})}
     then = folder.manifest.get("data_hashes", hashes)
     differing = [name for name in {**then, **hashes} if then.get(name) != hashes.get(name)]

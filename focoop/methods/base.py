@@ -76,6 +76,8 @@ class Method(ABC):
             secure sums, which know no method, do the same with them.
         untrained: floating tensors that training leaves alone: the server's own, and those that
             `measure` or `remember` fills.
+        revision: which version of the method's mathematics this is. Raise it when the tensors of an
+            earlier run would be answered or scored otherwise: such runs and models are refused.
         identity_settings: settings under which the server step returns equal updates as they are;
             empty where it always does (an average), given where a server moves them on purpose.
     """
@@ -98,6 +100,7 @@ class Method(ABC):
     by_class: tuple[str, ...] = ()
     untrained: tuple[str, ...] = ()
     lr_grid: ClassVar[tuple[float, ...]] = ()
+    revision: ClassVar[int] = 1
     identity_settings: ClassVar[Mapping[str, object]] = {}
 
     def __init__(self, config: Any = None) -> None:

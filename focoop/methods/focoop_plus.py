@@ -99,6 +99,7 @@ class FOCoOpPlus(SpreadForm):
     paper = "ours; James & Stein 1961"
     shares = "class means, second moment"
     scores_by = "ID mass against images at large, and distance"
+    revision = 2  # 1: the score counted every distance
 
     @property
     def solved(self) -> tuple[str, ...]:  # type: ignore[override]

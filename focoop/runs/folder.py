@@ -37,7 +37,7 @@ from focoop.runs.manifest import code, now, plain
 from focoop.runs.names import Names, run_name
 from focoop.runs.places import KEY, current_folder
 from focoop.runs.private_store import PrivateStore, dump
-from focoop.runs.reading import Committed, RunReader
+from focoop.runs.reading import REVISION, Committed, RunReader
 from focoop.runs.snapshot import Snapshot, advice, round_before
 
 if TYPE_CHECKING:
@@ -178,6 +178,16 @@ class RunFolder(RunReader):
             self._require_writable()
             self.manifest[key] = plain(value)
             self._write_manifest()
+
+    def pin_revision(self, method: str, revision: int) -> None:
+        """Note which revision of its method makes this run, or refuse to go on with another.
+
+        Args:
+            method: The method's name.
+            revision: `Method.revision`.
+        """
+        self.agree_revision(method, revision)
+        self.pin(REVISION, revision)
 
     def keep_names(self, names: Names) -> None:
         """Write the names of a run that has none yet; refuse names that have changed.
