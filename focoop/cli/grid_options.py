@@ -24,7 +24,7 @@ Methods = Annotated[
 Seeds = Annotated[
     str,
     typer.Option(
-        help="How many: 3 are the seeds 0, 1 and 2. Or which: 0,4 are two seeds, 4, is one."
+        help="How many: 3 are the seeds 0, 1 and 2. Or which: 0,4 are two; with a comma, '4,', one."
     ),
 ]
 Presets = Annotated[

@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     compare_parser.add_argument("files", nargs="*", type=Path)
     compare_parser.add_argument("--methods")
     compare_parser.add_argument(
-        "--seeds", default="3", help="how many, 3, or which, 0,4; 4, is seed 4 alone"
+        "--seeds", default="3", help="how many, 3, or which, 0,4 ('4,': seed 4 alone)"
     )
     compare_parser.add_argument("--presets", type=Path, help="default: configs/methods, else ours")
     compare_parser.add_argument(

@@ -93,7 +93,7 @@ def seeds_of(given: int | str | Sequence[int]) -> tuple[int, ...]:
         if given < 1:
             raise ConfigError(
                 f"seeds = {given} asks for no run: a lone number says how many seeds, 1 or more; "
-                "which ones is said by a list, 0,4 or 0, for seed 0 alone (in Python [0])"
+                "a list says which, as in 0,4 or, for seed 0 alone, '0,' (in Python [0])"
             )
         return tuple(range(given))
     seeds = tuple(int(seed) for seed in given)
@@ -111,7 +111,7 @@ def _numbers(text: str) -> int | list[int]:
         numbers = []
     if not numbers:
         raise ConfigError(
-            f"cannot read seeds {text!r}: write how many, 3, or which, 0,4 or 4, for seed 4 alone"
+            f"cannot read seeds {text!r}: write how many, 3, or which, 0,4 ('4,': seed 4 alone)"
         )
     return numbers[0] if len(numbers) == 1 and "," not in text else numbers
 
