@@ -91,10 +91,8 @@ def create(
     federation = Federation(tuple(host for host, _ in addresses), ports.pop(), quorum=quorum)
     bundles = make(folder, federation, names, config, classes)
     console = out()
-    advice = (
-        "give each site its bundle, by a way that nobody else can read; it is good for one key:"
-    )
-    console.print(f"a federation in {folder}; {advice}", markup=False, soft_wrap=True)
+    advice = "send each site its bundle so that nobody else can read it; each can be used once:"
+    console.print(f"made the federation {folder}; {advice}", markup=False, soft_wrap=True)
     for path in bundles:
         console.print(f"  {path}", markup=False, soft_wrap=True)
     console.print(f"then: focoop federation start {folder}", markup=False, soft_wrap=True)
@@ -183,5 +181,5 @@ def invite_site(
     from focoop.flower import invite_site as make
 
     path = make(folder, site)
-    advice = f"give {path} to {site}, by a way that nobody else can read; it is good for one key"
+    advice = f"send {path} to {site} so that nobody else can read it; it can be used once"
     out().print(advice, markup=False, soft_wrap=True)

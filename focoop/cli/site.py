@@ -35,13 +35,20 @@ def class_names(given: str | None) -> str | None:
 
     Returns:
         The names.
+
+    Raises:
+        ConfigError: A file that is not there, or names with commas between them, was given.
     """
-    if given is not None and os.path.isfile(
-        given
-    ):  # Path's own raises where the names are too long for a path
+    if given is None:
+        return None
+    if os.path.isfile(given):  # Path's own raises where the names are too long for a path
         text = Path(given).read_text(encoding="utf-8-sig")
         lines = (line.strip() for line in text.splitlines())
         given = "; ".join(line for line in lines if line)
+    elif ";" not in given and (os.sep in given or given.endswith((".txt", ".csv"))):
+        raise ConfigError(f"--classes: no file {given}: one class name per line, or 'cat; dog'")
+    elif ";" not in given and "," in given:
+        raise ConfigError(f"--classes {given!r} is one name: separate names with ;, as 'cat; dog'")
     return given
 
 
