@@ -9,7 +9,7 @@ answers with it under its own prior. Nothing is trained and nothing is tuned:
     mu_c  = w_c m_c + (1 - w_c) p_c, w_c = n_c / (n_c + kappa)
     W(x)  = (x - m) Sigma^(-1/2),  B(x) = x T^(-1/2)
     answer argmax_c s cos(W(h) - u u.W(h), W(mu_c) - u u.W(mu_c)) + log pi_c   s -> `score_scale`
-    score  -log sum_c pi_c exp(s cos(B(h), B(mu_c))) + a e (1 + 2 e)     a: `SURPRISE`
+    score  -log sum_c pi_c exp(s cos(B(h), B(mu_c))) + a e               a: `SURPRISE`
     e = max(0, |W(h)| / r - 1)
 m_c is the mean of the n_c images of class c, m that of all images, p_c what the name of c predicts
 by a map from text features to means that is learned from all other classes; kappa is the variance
@@ -67,7 +67,7 @@ from focoop.methods.base import Logits, Params, Task, Text
 if TYPE_CHECKING:
     from torch import Tensor
 
-SURPRISE = 5.0  # slope of the log-odds of an image that is farther away than images typically are
+SURPRISE = 7.0  # log-odds of a distance from all images that is twice the typical one
 BACKGROUND = 0.6  # most shrinkage of the second moment of all images
 TEMPLATE = "a photo of a {}."  # of foreign words, and of the classes they are held against
 
@@ -197,8 +197,7 @@ class FOCoOpPlus(SpreadForm):
         """
         parts = logits.parts
         excess = F.relu(parts["length"] - 1.0)
-        known = scores.energy(parts["against"], self.scale)
-        known = known + SURPRISE * excess * (1.0 + 2.0 * excess)
+        known = scores.energy(parts["against"], self.scale) + SURPRISE * excess
         return known + parts["foreign"] if "foreign" in parts else known
 
 

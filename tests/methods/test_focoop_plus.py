@@ -277,7 +277,7 @@ def test_answer_and_score_written_out(names: bool, foreign: tuple[str, ...]) -> 
             assert float(logits.id[i, c]) == pytest.approx(expected, abs=1e-6)
             mass += prior[c] * np.exp(20 * cosine(image, means[c], wide))
         excess = max(0.0, product(off, off, sigma) ** 0.5 / typical - 1)
-        expected = -np.log(mass) + SURPRISE * excess * (1 + 2 * excess)
+        expected = -np.log(mass) + SURPRISE * excess
         if foreign:
             other = np.mean([np.exp(20 * cosine(image, word, wide)) for word in words])
             expected += 0.7 * np.log(1 + other / (mass / prior.sum()))
