@@ -26,6 +26,7 @@ from focoop.predict import (
     dataset_of,
     from_sketches,
     halves,
+    least_images,
     model_of_run,
     onnx_packages,
     read_model,
@@ -109,6 +110,7 @@ def calibrate(
         DataError: There are no calibration images.
         RunError: Nothing is committed, or the data is not what the run was trained on.
     """
+    least_images(keep)  # refuses a share out of range before anything is opened
     if images is not None and client is None:
         raise ConfigError("say whose images these are: --client K, or --client global")
     if (Path(path) / FILE).is_file():
