@@ -120,7 +120,7 @@ def behind(cells: Cells, groups: Sequence[tuple[str, int]]) -> str:
             counts[kind][0] += lost
             counts[kind][1] += 1
             if lost and kind != "all":
-                where = f"{name}, {'as said' if shots < 0 else shots or 'all'}"
+                where = f"{name}, {said(shots)}"
                 numbers = f"{values[OURS][0]:.1f} | `{best}` {rivals[best]:.1f}"
                 rows.append((gap, f"| {where} | {key} | {numbers} |"))
         own, everybody = found.get("own", {}), found.get("all", {})
@@ -265,8 +265,39 @@ def missing(cells: Cells, sets: Sequence[str], shots: Sequence[int], names: Sequ
     return "\n".join(lines) + "\n"
 
 
+def dial(cells: Cells, varied: Cells) -> str:
+    """FOCoOp+ with another prior, beside itself and `fed3r`, where such runs are there."""
+    groups = dict.fromkeys((cell["setting"], cell["shots"]) for cell in varied)
+    lines = ["| setting, shots | | own | all | flagged | AUROC | unknown classes |"]
+    lines.append("|---|---|" + "---:|" * 5)
+    for setting, shots in sorted(groups, key=str):
+        here = [c for c in (*cells, *varied) if (c["setting"], c["shots"]) == (setting, shots)]
+        averaged = [
+            {**c, "auroc": fmean([value for key, value in c.items() if key.startswith("auroc ")])}
+            for c in here
+        ]
+        columns = ("own", "all", "alarm", "auroc", "auroc unknown_classes")
+        found = [means(averaged, name) for name in columns]
+        shown = [m for m in order({c["method"] for c in here}) if m.startswith((OURS, "fed3r"))]
+        about = f"{setting}, {said(shots)}"
+        for method in shown:
+            entries = [f" {one[method][0]:.1f} |" if method in one else " |" for one in found]
+            lines.append(f"| {about} | `{method}` |{''.join(entries)}")
+            about = ""
+    title = "## The dial of FOCoOp+"
+    told = "*flagged*: other clients' images that are flagged when a client keeps 95% of its own."
+    return f"{title}\n\nMeans over seeds. {told}\n\n" + "\n".join(lines) + "\n" if groups else ""
+
+
+def said(shots: int) -> str:
+    """Shots in words."""
+    return {0: "all", -1: "as said"}.get(shots, str(shots))
+
+
 def markdown(cells: Cells, sets: Sequence[str], shots: Sequence[int], names: Sequence[str]) -> str:
-    """The whole page."""
+    """The whole page; methods with settings of their own stand in a table of their own."""
+    varied = [cell for cell in cells if ":" in cell["method"]]
+    cells = [cell for cell in cells if ":" not in cell["method"]]
     parts = [
         HEAD,
         gaps(cells, sets, shots),
@@ -275,6 +306,7 @@ def markdown(cells: Cells, sets: Sequence[str], shots: Sequence[int], names: Seq
         by_shots(cells, sets, shots),
         far(cells, sets),
         others(cells, names),
+        dial(cells, varied),
         missing(cells, sets, shots, names),
     ]
     return "\n".join(filter(None, parts))
