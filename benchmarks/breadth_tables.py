@@ -120,7 +120,7 @@ def behind(cells: Cells, groups: Sequence[tuple[str, int]]) -> str:
             counts[kind][0] += lost
             counts[kind][1] += 1
             if lost and kind != "all":
-                where = f"{name}, {said(shots)}"
+                where = f"{name}, {in_words(shots)}"
                 numbers = f"{values[OURS][0]:.1f} | `{best}` {rivals[best]:.1f}"
                 rows.append((gap, f"| {where} | {key} | {numbers} |"))
         own, everybody = found.get("own", {}), found.get("all", {})
@@ -279,7 +279,7 @@ def dial(cells: Cells, varied: Cells) -> str:
         columns = ("own", "all", "alarm", "auroc", "auroc unknown_classes")
         found = [means(averaged, name) for name in columns]
         shown = [m for m in order({c["method"] for c in here}) if m.startswith((OURS, "fed3r"))]
-        about = f"{setting}, {said(shots)}"
+        about = f"{setting}, {in_words(shots)}"
         for method in shown:
             entries = [f" {one[method][0]:.1f} |" if method in one else " |" for one in found]
             lines.append(f"| {about} | `{method}` |{''.join(entries)}")
@@ -289,7 +289,7 @@ def dial(cells: Cells, varied: Cells) -> str:
     return f"{title}\n\nMeans over seeds. {told}\n\n" + "\n".join(lines) + "\n" if groups else ""
 
 
-def said(shots: int) -> str:
+def in_words(shots: int) -> str:
     """Shots in words."""
     return {0: "all", -1: "as said"}.get(shots, str(shots))
 
