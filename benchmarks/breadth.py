@@ -31,7 +31,7 @@ from benchmarks.breadth_tables import markdown
 from focoop.api import open_run, plan_comparison, run_comparison
 from focoop.caching import write_whole
 from focoop.config import merge, parse_override, read_toml
-from focoop.experiments import Cell, Outcome
+from focoop.experiments import Cell, Outcome, seeds_of
 from focoop.experiments.variants import parse_methods
 from focoop.methods import create, lookup
 
@@ -134,6 +134,7 @@ def cell_of(key: dict[str, Any], outcome: Outcome) -> dict[str, Any]:
         "all": summary["accuracy_all"],
         "new": summary.get("accuracy_new"),
         "ausuc": frontier.get("ausuc"),
+        "alarm": summary.get("cross_alarm"),
         **{f"auroc {name}": values["auroc"] for name, values in summary["ood"].items()},
     }
     late = config.federation.late_clients
@@ -214,7 +215,7 @@ def main() -> int:
     parser.add_argument("settings", nargs="*", help="names of configs/settings; default: all")
     parser.add_argument("--methods", default=CLOSED, help="as in focoop compare")
     parser.add_argument("--shots", help="images per class, with commas; 0: all")
-    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--seeds", default="3", help="how many, or which: 0,4")
     parser.add_argument("--device", help="a torch device, such as cuda")
     parser.add_argument("--jobs", type=int, default=0, help="runs at a time; 0: in this process")
     parser.add_argument("--runs", type=Path, default=Path("runs/breadth"), help="run folders")
@@ -238,8 +239,7 @@ def main() -> int:
     if not given.tables:
         # The methods as they were written: their own settings stay in their names.
         methods = [variant.label for variant in parse_methods(given.methods) or []]
-        seeds = [int(seed) for seed in given.seeds.split(",")]
-        runs = planned(groups, methods, seeds, given.runs, given.device, given.set)
+        runs = planned(groups, methods, seeds_of(given.seeds), given.runs, given.device, given.set)
         signal.signal(signal.SIGALRM, ring)
         signal.alarm(int(60 * given.minutes))
         try:

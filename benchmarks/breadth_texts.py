@@ -28,7 +28,7 @@ from torch import Tensor
 
 from focoop.config import from_dict, merge, parse_override
 from focoop.config.files import read_toml
-from focoop.experiments import evaluate_state
+from focoop.experiments import evaluate_state, seeds_of
 from focoop.experiments.presets import configured
 from focoop.experiments.variants import Variant, parse_methods
 from focoop.federation import simulate, start
@@ -134,7 +134,7 @@ def main() -> None:
     parser.add_argument("settings", help="files of settings, with commas")
     parser.add_argument("--sources", default=SOURCES, help="methods, with semicolons")
     parser.add_argument("--shots", default="1,2,8")
-    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--seeds", default="3", help="how many, or which: 0,4")
     parser.add_argument("--rounds", type=int, default=5, help="of the methods that train prompts")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
@@ -143,7 +143,7 @@ def main() -> None:
     for setting in map(Path, given.settings.split(",")):
         for shots in map(int, given.shots.split(",")):
             means: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-            for seed in map(int, given.seeds.split(",")):
+            for seed in seeds_of(given.seeds):
                 for source, row in rows(setting, sources, shots, seed, given.rounds):
                     table.append(
                         {

@@ -29,7 +29,7 @@ from benchmarks.breadth_texts import PLUS, PRESETS, federated
 from focoop.clip import load_backbone
 from focoop.config import from_dict, merge, parse_override
 from focoop.config.files import read_toml
-from focoop.experiments import evaluate_state
+from focoop.experiments import evaluate_state, seeds_of
 from focoop.experiments.presets import configured
 from focoop.experiments.variants import parse_methods
 from focoop.features.lookup import FeatureSet
@@ -106,7 +106,7 @@ def main() -> None:
     parser.add_argument("shared", type=Path, help="a folder with `features` and `images`")
     parser.add_argument("settings", help="files of settings, with commas")
     parser.add_argument("--shots", default="1,2,8")
-    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--seeds", default="3", help="how many, or which: 0,4")
     parser.add_argument("--ways", default=",".join(WAYS), help="none comes first")
     given = parser.parse_args()
     ways = given.ways.split(",")
@@ -115,7 +115,7 @@ def main() -> None:
         for setting in map(Path, given.settings.split(",")):
             for shots in map(int, given.shots.split(",")):
                 cells: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-                for seed in map(int, given.seeds.split(",")):
+                for seed in seeds_of(given.seeds):
                     found = measured(tree_of(setting, shots, seed, Path(folder)), ways)
                     for way, row in found.items():
                         for name, value in row.items():

@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 
 from focoop.config.loading import load
-from focoop.experiments.evaluation import evaluate_state
+from focoop.experiments import evaluate_state, seeds_of
 from focoop.features.lookup import open_features
 from focoop.federation.simulator import MemoryStore, simulate
 from focoop.scenario.scenario import build_scenario
@@ -96,10 +96,10 @@ def table(method: str, seeds: Sequence[int]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--method", nargs="+", default=["promptfl", "focoop"], choices=TUNED)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=seeds_of, default="3", help="how many, or which: 0,4")
     given = parser.parse_args()
     for method in given.method:
-        table(method, range(given.seeds))
+        table(method, given.seeds)
 
 
 if __name__ == "__main__":

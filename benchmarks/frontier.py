@@ -30,7 +30,7 @@ import torch
 from focoop.config.files import read_toml
 from focoop.config.layers import merge, parse_override
 from focoop.config.loading import from_dict
-from focoop.experiments import evaluate_state
+from focoop.experiments import evaluate_state, seeds_of
 from focoop.experiments.presets import configured
 from focoop.experiments.variants import Variant, parse_methods
 from focoop.features.storage import read_file, write_file
@@ -189,7 +189,7 @@ def main() -> None:
     parser.add_argument("settings", help="names of configs/settings or split:FILE, with commas")
     parser.add_argument("--methods", default=METHODS)
     parser.add_argument("--shots", default="8")
-    parser.add_argument("--seeds", default="21", help="seeds of the partition and its shots")
+    parser.add_argument("--seeds", default="21,", help="of partition and shots: how many, or which")
     parser.add_argument("--validation", type=int, default=0, help="validation images per class")
     parser.add_argument("--out", type=Path, help="a JSON file of all rows, which may have some")
     given = parser.parse_args()
@@ -199,7 +199,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for setting in given.settings.split(","):
             for shots in map(int, given.shots.split(",")):
-                for seed in map(int, given.seeds.split(",")):
+                for seed in seeds_of(given.seeds):
                     if (setting, shots, seed) in done:
                         continue
                     made = cell(setting, variants, shots, seed, given.validation, Path(folder))

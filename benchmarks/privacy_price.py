@@ -34,6 +34,7 @@ from benchmarks.frontier import CONFIGS, measured
 from benchmarks.means_attack import told_apart
 from focoop.caching import write_whole
 from focoop.config import RunConfig, from_dict, merge, parse_override, read_toml
+from focoop.experiments import seeds_of
 from focoop.experiments.presets import configured
 from focoop.experiments.variants import Variant, parse_methods
 from focoop.federation import composed
@@ -160,7 +161,7 @@ def compute(given: argparse.Namespace, path: Path, rows: list[Row]) -> None:
         rounds, closed = rounds_of(variant, given.rounds), lookup(variant.name).closed_form
         clip = chosen_clip(path, rows, given.setting, variant, rounds, given.validation)
         for epsilon in (None, *epsilons):
-            for seed in map(int, given.seeds.split(",")):
+            for seed in seeds_of(given.seeds):
                 key: Row = {"setting": given.setting, "method": variant.label}
                 key |= {"epsilon": epsilon, "seed": seed}
                 if same(rows, what="price", **key) is None:
@@ -182,7 +183,7 @@ def main() -> None:
     parser.add_argument("--methods", default=METHODS)
     parser.add_argument("--epsilons", default=",".join(f"{one:g}" for one in EPSILONS))
     parser.add_argument("--rounds", type=int, default=3, help="of methods that train")
-    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--seeds", default="1", help="how many, or which: 0,4")
     parser.add_argument("--validation", type=int, default=4, help="validation images per class")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--draw", action="store_true", help="compute nothing")

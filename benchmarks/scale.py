@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ import torch
 from scale_model import Sizes, mask_seconds, unmask_seconds
 
 from focoop.config.loading import load
-from focoop.experiments.evaluation import evaluate_state
+from focoop.experiments import evaluate_state, seeds_of
 from focoop.features.lookup import open_features
 from focoop.federation.rounds import aggregate, start
 from focoop.federation.simulator import MemoryStore, simulate
@@ -255,11 +256,11 @@ def show_masks() -> list[Point]:
     return points
 
 
-def show_edges(seeds: int) -> list[Point]:
+def show_edges(seeds: Sequence[int]) -> list[Point]:
     print("FOCoOp      edges   accuracy      FPR95  (one column per seed)")
     points = []
     for edges, pool in EDGES:
-        found = [apart("edges", edges, pool, seed) for seed in range(seeds)]
+        found = [apart("edges", edges, pool, seed) for seed in seeds]
         accuracy = " ".join(f"{100 * one['accuracy']:5.1f}" for one in found)
         fpr = " ".join(f"{100 * one['fpr95']:5.1f}" for one in found)
         print(f"pool {pool:<7}{edges:>5}   {accuracy}   {fpr}", flush=True)
@@ -270,7 +271,7 @@ def show_edges(seeds: int) -> list[Point]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--part", nargs="+", default=list(POINTS), choices=POINTS)
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=seeds_of, default="2", help="how many, or which: 0,4")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--point", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import focoop
+from focoop.experiments import seeds_of
 from focoop.predict.share import likely_share
 from focoop.seeds import numpy_generator
 
@@ -101,14 +102,14 @@ def main() -> None:
     """Print a line for each setting, stream and seed, and means."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("settings", help="names of configs/settings, with commas")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=seeds_of, default="3", help="how many, or which: 0,4")
     parser.add_argument("--stream", type=int, default=200, help="images of a stream")
     parser.add_argument("--validation", type=int, default=4, help="validation images per class")
     options = parser.parse_args()
     print("setting stream: fixed estimated temperature; estimated share")
     for setting in options.settings.split(","):
         sums: dict[str, list[float]] = defaultdict(list)
-        for seed in range(options.seeds):
+        for seed in options.seeds:
             with tempfile.TemporaryDirectory() as folder:
                 run = focoop.run(
                     str(SETTINGS / f"{setting}.toml"),

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # A new method in a notebook
-# A method is one class with both sides of the wire: what a client trains and what the server makes
-# of it. This one learns a context for each class, as PromptFL can, but the server goes further than
-# the mean of its clients: it takes `stride` times their step.
+# A method is one class that says what a client trains and what the server does with the updates.
+# This one learns a context for each class, as PromptFL can. But the server moves further than the
+# mean of its clients: `stride` times as far.
 #
-# What is printed stands behind `# >`; on another processor numbers agree within 0.5.
+# Lines after `# >` show what is printed; on another processor numbers agree within 0.5.
 
 # %%
 from collections.abc import Sequence
@@ -66,14 +66,14 @@ class Stride(focoop.Method):
 
 
 # %% [markdown]
-# Does it keep the contract? Every function is called on a few images, before anything is trained.
+# Check the method: every function is called on a few images, before anything is trained.
 
 # %%
 print([check.problem for check in focoop.check_method(Stride) if not check.kept])
 # > []
 
 # %% [markdown]
-# Three rounds on the packaged features, beside PromptFL from the same start.
+# Train three rounds on the packaged features, and compare with PromptFL from the same start.
 
 # %%
 table = focoop.compare(
@@ -84,7 +84,7 @@ table = focoop.compare(
     },
     ["zeroshot", "promptfl:start=a photo of a,class_specific=true", "stride"],
     seeds=1,
-    use_tuned=False,  # the settings below are all there is
+    use_tuned=False,  # use only the settings below
     overrides={
         "backbone.logit_scale": 10.0,
         "federation.rounds": 3,
@@ -103,8 +103,8 @@ for row in table.rows:
 # > stride: all classes 34.3 %, AUROC 69.9 %
 
 # %% [markdown]
-# `table.to_latex()` is the table for a paper, `table.to_markdown()` the one for a page. Scores can
-# be changed after training, on the same prompts:
+# `table.to_latex()` gives the table for a paper, `table.to_markdown()` for a web page. The score
+# can be changed after training, with the same prompts:
 
 # %%
 run = focoop.open_run(table.runs[-1]["folder"])
@@ -115,6 +115,6 @@ for score in ("mcm", "energy"):
 # > energy: AUROC 75.4 %
 
 # %% [markdown]
-# To use the method on the command line, save the class in a file: `focoop run --set
-# method.name=./stride.py`. To share it, put it into a package with the entry point
+# To use the method on the command line, save the class in a file and run `focoop run --set
+# method.name=./stride.py`. To share it, put it into a package with an entry point in the group
 # `focoop.methods`; `focoop methods` then lists it.

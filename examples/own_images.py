@@ -1,13 +1,13 @@
 # %% [markdown]
 # # Your own images, from folders to a page that answers
-# Three sites have photos in folders, `sites/SITE/CLASS/*`. No site holds all classes. They learn
-# together, each finds from which score on an image is unknown, and a page answers for each of them:
-# my class, another site's class, nobody's class.
+# Three sites have photos in folders, `sites/SITE/CLASS/*`. No site holds all classes. They train a
+# model together, each site calibrates it, and a web page then answers for each of them: one of my
+# classes, another site's class, or unknown.
 #
-# Where there is no folder `sites`, simple pictures are drawn, so that the example needs no
-# download; put your own folders in its place, and images of other things into `foreign`.
+# If there is no folder `sites`, the example draws simple pictures, so it needs no download. To use
+# your own images, put them into `sites`, and images of other things into `foreign`.
 #
-# What is printed stands behind `# >`; on another processor numbers agree within 5.
+# Lines after `# >` show what is printed; on another processor numbers agree within 5.
 
 # %%
 import random
@@ -53,9 +53,9 @@ if not Path("sites").exists():
 
 # %% [markdown]
 # ## Who holds what
-# A row per site, a column per class, before anything is trained. A fifth of each class is held out
-# as test images. `data.calibration` takes three tenths of the others away from training: these
-# images find the thresholds. On a command line: `focoop data show study.toml`.
+# Before anything is trained, look at the number of training images of each site and class. A
+# fifth of each class is held out for testing. `data.calibration` sets three tenths of the others
+# aside, to compute thresholds. On the command line: `focoop data show study.toml`.
 
 # %%
 settings = {
@@ -65,7 +65,7 @@ settings = {
     "partition.kind": "given",
     "partition.clients": 0,
     "method.name": "focoop_plus",
-    "method.open_share": 1.0,  # sites expect images of any class, not of their own alone
+    "method.open_share": 1.0,  # sites expect images of all classes, not only of their own
 }
 held = focoop.partition(overrides=settings)
 for name, counts in zip(held.names, held.train.tolist(), strict=True):
@@ -76,8 +76,8 @@ for name, counts in zip(held.names, held.train.tolist(), strict=True):
 
 # %% [markdown]
 # ## The federation
-# Images are encoded once; the next run reads them from the cache. `focoop run study.toml` does the
-# same; for sites on machines of their own there is `docs/guides/deploy.md`.
+# Images are encoded once; the next run reads them from the cache. On the command line: `focoop run
+# study.toml`. For sites on separate machines see `docs/guides/deploy.md`.
 
 # %%
 run = focoop.run(overrides=settings, out="runs/own", resume=True)
@@ -88,9 +88,9 @@ print(f"foreign images told from own: AUROC {100 * run.summary['ood']['foreign']
 
 # %% [markdown]
 # ## Calibrate
-# From which score on is an image unknown? A new image of a known class is kept with a probability
-# of 95 % or more; that needs 19 images. A site with fewer uses the pool of all. On a command line:
-# `focoop calibrate runs/own`.
+# Find the score above which an image is called unknown, such that a new image of a known class is
+# kept with a probability of 95 % or more. That needs 19 images; a site with fewer uses the
+# threshold of all sites together. On the command line: `focoop calibrate runs/own`.
 
 # %%
 calibration = focoop.calibrate("runs/own", keep=0.95)
@@ -103,8 +103,8 @@ for number, name in enumerate(held.names):
 
 # %% [markdown]
 # ## Ask
-# Oslo asks about an image of a class it holds, one of a class that only others hold, and one of
-# neither. On a command line: `focoop predict runs/own photo.png --client oslo`.
+# Oslo asks about three images: of a class it holds, of a class that only others hold, and of no
+# known class. On the command line: `focoop predict runs/own photo.png --client oslo`.
 
 # %%
 asks = held.names[1]
@@ -125,8 +125,8 @@ for answer in model.predict(photos):
 
 # %% [markdown]
 # ## The page
-# `python own_images.py --serve` opens a server, as `focoop serve runs/own --runs runs` does: drop
-# an image on the page and choose who asks.
+# `python own_images.py --serve` starts a web server, like `focoop serve runs/own --runs runs`. Drop
+# an image on the page and choose which site asks.
 
 # %%
 if "--serve" in sys.argv:

@@ -4,8 +4,8 @@
 # CLIP-like model together. Their images are packaged with focoop as features, so that this runs in
 # seconds on a laptop.
 #
-# This file is a notebook: open it in Jupyter (jupytext) or VS Code, or run
-# `python examples/quickstart.py`. What it prints stands behind `# >`; on another processor numbers
+# This file is a notebook: open it in Jupyter (jupytext) or VS Code, or run `python
+# examples/quickstart.py`. Lines after `# >` show what it prints; on another processor numbers
 # agree within 0.5.
 
 # %%
@@ -18,9 +18,9 @@ print(f"all classes {100 * run.summary['accuracy_all']:.1f} %")
 # > all classes 48.5 %
 
 # %% [markdown]
-# Accuracy is over all 100 classes. *Own* counts a client's own test images, *all* everybody's.
-# `run.metrics`, `run.clients` and `run.rounds` hold every number; `run.frame("clients")` is a
-# pandas DataFrame where pandas is installed.
+# The model chooses among all 100 classes. *Own* is the accuracy on a client's own test images,
+# *all* on those of all clients. `run.metrics`, `run.clients` and `run.rounds` hold every number;
+# `run.frame("clients")` is a pandas DataFrame where pandas is installed.
 
 # %%
 best = max(run.clients, key=lambda row: row["accuracy_own"])
@@ -30,7 +30,8 @@ print(f"bytes up in the first round: {run.rounds[0]['bytes_up'] / 1e6:.1f} MB")
 # > bytes up in the first round: 9.9 MB
 
 # %% [markdown]
-# Images of no known class: textures, which no client has seen. A higher score means more foreign.
+# Now images of no known class: textures, which no client has seen. A higher score means more
+# foreign.
 
 # %%
 client = 3
@@ -41,7 +42,7 @@ print(f"client {client} tells textures from its own images: AUROC {100 * area:.1
 # > client 3 tells textures from its own images: AUROC 95.5 %
 
 # %% [markdown]
-# What images are compared with is an array too: a feature for every class.
+# Images are compared with one feature for every class, which you can read too.
 
 # %%
 text = run.text_features(client=client)

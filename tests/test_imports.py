@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from functools import cache
@@ -133,6 +134,18 @@ def test_a_room_says_what_it_offers(room: Path) -> None:
     for name in offered:
         value = getattr(module, name)
         assert name not in files or inspect.ismodule(value), f"focoop.{room.name}.{name} is hidden"
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
+def test_a_room_says_what_it_imports(room: Path) -> None:
+    text = ast.get_docstring(parsed(room / "__init__.py")) or ""
+    said = text.partition("May import:")[2].partition("\n\n")[0].partition(".")[0]
+    if "every room" in said:
+        return
+    inside = (path for path in MODULES if path.is_relative_to(room))
+    names = {name for path in inside for name in imported(path, anywhere=True)}
+    used = {name.split(".")[1] for name in names if name.startswith("focoop.")}
+    assert used & RANK.keys() - {room.name, "lazy"} <= set(re.findall(r"\w+", said))
 
 
 def test_few_files_are_loose() -> None:

@@ -31,6 +31,7 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from focoop.experiments import seeds_of
 from focoop.experiments.__main__ import main as grid
 from focoop.experiments.tables import columns
 from focoop.features.demo import demo_path
@@ -103,7 +104,7 @@ def main() -> int:
     runs = given.runs or given.out.with_name(given.out.name + "-runs")
     files = {name: setting_file(name, runs, given) for name in given.settings.split(",")}
     began, each, code = time.monotonic(), 0.0, 0
-    for group in given.seeds.split(";"):
+    for group in groups_of(given.seeds):
         spent, count = time.monotonic() - began, len(group.split(","))
         if given.minutes and spent + each * count > 60 * given.minutes:
             print(f"stopped before seeds {group}: {spent:.0f} s are spent", file=sys.stderr)
@@ -116,6 +117,11 @@ def main() -> int:
     return code
 
 
+def groups_of(text: str) -> list[str]:
+    """Groups of seeds, as in `0,1;2`; of one group how many, `3`, or which, `0,1` or `4,`."""
+    return text.split(";") if ";" in text else [",".join(map(str, seeds_of(text)))]
+
+
 def parser() -> argparse.ArgumentParser:
     """The options."""
     one = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -123,7 +129,9 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--runs", type=Path, help="folder of run folders, about 16 MB each")
     one.add_argument("--settings", default=",".join(TABLES))
     one.add_argument("--variants", default="", help="only these, as in 'full,no GOC'")
-    one.add_argument("--seeds", default="0,1;2,3,4", help="groups of seeds, as in '0,1;2,3,4'")
+    one.add_argument(
+        "--seeds", default="0,1;2,3,4", help="how many, 3, or which, 0,1; groups: 0,1;2,3,4"
+    )
     one.add_argument("--rounds", type=int, default=25)
     one.add_argument("--minutes", type=float, default=0.0)
     one.add_argument("--device", default="cpu")
@@ -174,7 +182,7 @@ def run(name: str, file: Path, seeds: str, runs: Path, given: argparse.Namespace
     methods = list(methods_of(name, given.variants).values())
     out = runs / f"seeds{seeds.replace(',', '-')}" / name
     return grid(
-        ["compare", str(file), "--methods", ",".join(methods), "--seeds", seeds,
+        ["compare", str(file), "--methods", ",".join(methods), "--seeds", f"{seeds},",
          "--presets", str(ROOT / "configs" / "methods"), "--out", str(out),
          "--device", given.device, "--jobs", str(given.jobs)]
     )  # fmt: skip

@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from focoop.config import loading
 from focoop.data import ready_features
 from focoop.data.dataset_spec import Source, expand
-from focoop.experiments import comparison
+from focoop.experiments import comparison, seeds_of
 from focoop.experiments.grid import Cell, plan
 from focoop.experiments.tuning import studies
 from focoop.experiments.tuning_report import (
@@ -345,13 +345,8 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--trials", type=int, default=TRIALS)
         command.add_argument("--anyway", action="store_true", help="choose among what is finished")
         command.add_argument("--done", type=Path, action="append", default=[])
-        command.add_argument("--seeds", type=seeds, default=SEEDS)
+        command.add_argument("--seeds", type=seeds_of, default=SEEDS, help="how many, or which")
     return top
-
-
-def seeds(text: str) -> tuple[int, ...]:
-    """Seeds with commas between them."""
-    return tuple(int(part) for part in text.split(","))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -16,13 +16,17 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.M)
+QUOTED = re.compile(r"<!-- [^<>]+ -->(?P<value>[^\n<>]+)<!-- end -->")  # by tools/quoted_results.py
 SIGN = re.compile(r"([<\[*_])(?=(?:[^`]*`[^`]*`)*[^`]*$)")  # outside `code`
 DRAWING = re.compile(r'<img alt="(?P<alt>[^"]*)" src="(?P<src>[^":]+\.svg)" ?/?>')
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put generated parts into a page; mkdocs calls it for every page before it is rendered."""
-    return MARK.sub(lambda found: PARTS[found[1]](), markdown)
+    """Put generated parts into a page; mkdocs calls it for every page before it is rendered.
+
+    Marks around quoted results are dropped: one at the start of a line would end the paragraph.
+    """
+    return MARK.sub(lambda found: PARTS[found[1]](), QUOTED.sub(r"\g<value>", markdown))
 
 
 def on_page_content(html: str, page: Any, config: Any, **_: Any) -> str:

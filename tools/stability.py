@@ -1,6 +1,6 @@
 """How far results move when nothing that should matter is changed.
 
-    python tools/stability.py configs/demo/*.toml --seeds 0,1,2,3,4
+    python tools/stability.py configs/demo/*.toml --seeds 5
     python tools/stability.py configs/demo/promptfl.toml --set federation.lr=0.1 --variants same,bit
 
 runs every file once per seed and, for the first seed, once per variant: with one bit of the first
@@ -39,7 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--seeds", default="0,1,2,3,4")
+    parser.add_argument("--seeds", default="5", help="how many, or which: 0,4")
     parser.add_argument("--variants", default=",".join((*KERNELS, *BITS, *STARTS)))
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", type=Path, help="also write every run's numbers here")
@@ -48,7 +48,10 @@ def main() -> None:
     if given.one:
         print(json.dumps(one_run(given.files[0], given.set, given.one)))
         return
-    seeds, variants = given.seeds.split(","), given.variants.split(",")
+    from focoop.experiments import seeds_of
+
+    seeds = [str(seed) for seed in seeds_of(given.seeds)]
+    variants = given.variants.split(",")
     wanted = [(file, seed, "same") for file in given.files for seed in seeds]
     wanted += [(f, seeds[0], v) for f in given.files for v in variants if v != "same"]
     with ThreadPoolExecutor(given.jobs) as pool:

@@ -1,7 +1,7 @@
 """The ten settings on which FOCoOp+'s ingredients were chosen: no test image is in their files.
 
     python tools/validation_settings.py FEATURES runs/chosen_on
-    focoop compare runs/chosen_on/*.toml --seeds 0 --methods focoop_plus,focoop_plus:names=false
+    focoop compare runs/chosen_on/*.toml --seeds 1 --methods focoop_plus,focoop_plus:names=false
 
 FEATURES is a folder of ready features; the second command needs that of tools/prepare_features.py
 too, by `FOCOOP_FEATURES=FEATURES:OUT`.

@@ -196,7 +196,7 @@ def compare(
     settings: Settings | Iterable[Settings],
     methods: str | Sequence[str] | None = None,
     *,
-    seeds: int | Sequence[int] = 3,
+    seeds: int | str | Sequence[int] = 3,
     sweep: str | Sequence[str] = (),
     overrides: Overrides = None,
     out: str | Path = OUT,
@@ -215,7 +215,7 @@ def compare(
         settings: Settings files, names of those that come with focoop, or mappings with a `name`.
         methods: Names, presets or variants such as `"focoop:bos=false"`; `"all"`; None: every
             settings file is a run of its own, a row of one table.
-        seeds: How many seeds, 0 to n - 1, or which ones.
+        seeds: How many seeds, 0 to n - 1, as in `3` or `"3"`; or which, as in `[0, 4]` or `"0,4"`.
         sweep: A setting at several values, `"partition.shots=1,2,4"`; several are a product.
         overrides: Settings that go above all others, as in `run`.
         out: The folder of the runs and tables.
@@ -272,7 +272,7 @@ def plan_comparison(
     Args:
         settings: As in `compare`.
         methods: As in `compare`.
-        seeds: As in `compare`, or text such as `"0,1,2"`.
+        seeds: As in `compare`.
         sweep: As in `compare`.
         overrides: As in `compare`.
         out: As in `compare`.

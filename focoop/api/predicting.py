@@ -26,6 +26,7 @@ from focoop.predict import (
     dataset_of,
     from_sketches,
     halves,
+    least_images,
     model_of_run,
     onnx_packages,
     read_model,
@@ -69,8 +70,7 @@ def load_model(
         return read_model(place, client, device, weights)
     if (place / CONFIG).is_file():
         return model_of_run(RunFolder.open(place).look_for_weights(weights), client, device)
-    what = "is neither a run folder nor an exported model" if place.exists() else "does not exist"
-    raise RunError(f"{place} {what}: give a folder of focoop run or of focoop export")
+    raise _no_model(place)
 
 
 def calibrate(
@@ -83,7 +83,7 @@ def calibrate(
     device: str | None = None,
     weights: str | Path | None = None,
 ) -> Calibration:
-    """Find from which score on a run's models answer `unknown`, and keep it in the run folder.
+    """Find the score above which a run's models answer `unknown`; keep it in the run folder.
 
     Split conformal prediction on images that took no part in training or tests: those that the run
     set aside (`data.calibration`), or images of your own. A new image of a known class is kept with
@@ -110,11 +110,14 @@ def calibrate(
         DataError: There are no calibration images.
         RunError: Nothing is committed, or the data is not what the run was trained on.
     """
+    least_images(keep)  # refuses a share out of range before anything is opened
     if images is not None and client is None:
         raise ConfigError("say whose images these are: --client K, or --client global")
     if (Path(path) / FILE).is_file():
         exported = read_model(Path(path), None, device, weights)
         return _calibrate_export(exported, Path(path), keep, client, images)
+    if not (Path(path) / CONFIG).is_file():
+        raise _no_model(Path(path))
     folder = RunFolder.open(path).look_for_weights(weights)
     if images is not None:
         model = model_of_run(folder, None, device, calibrated=False)
@@ -147,6 +150,12 @@ def calibrate(
         found = replace(found, sites={**before.sites, **found.sites})
     write(folder.path / CALIBRATION, found.to_json().encode())
     return found
+
+
+def _no_model(place: Path) -> RunError:
+    """Say that a folder holds neither a run nor a model."""
+    what = "is neither a run folder nor an exported model" if place.exists() else "does not exist"
+    return RunError(f"{place} {what}: give a folder of focoop run or of focoop export")
 
 
 def _before(folder: RunFolder) -> Calibration | None:

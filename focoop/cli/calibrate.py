@@ -1,7 +1,7 @@
-"""`focoop calibrate`: from which score on a run's models answer `unknown`."""
+"""`focoop calibrate`: find the score above which a run's models answer `unknown`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,21 +28,23 @@ def calibrate(
         str | None,
         typer.Option(
             metavar="DATA",
-            help="Labelled images of the client in the place of those set aside: folder:PATH.",
+            help="Other labelled images of the client to calibrate on: folder:PATH.",
         ),
     ] = None,
     from_test: Annotated[
-        bool, typer.Option("--from-test", help="Take half of the test images in their place.")
+        bool, typer.Option("--from-test", help="Calibrate on half of the test images.")
     ] = False,
     weights: Weights = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find from which score on an image is unknown, with a promise (split conformal).
+    """Find the score above which an image is called unknown (split conformal prediction).
 
-    A new image of a known class is kept with this probability, and its class is in its class set.
+    A new image of a known class is kept with the probability --keep, or more.
 
-    Thresholds come from images of no training and no test (data.calibration); few: from all sites'.
+    It needs images used neither for training nor for tests (data.calibration).
+
+    A client with too few of them gets the threshold of all clients together.
     """
     from focoop.api import calibrate as find
     from focoop.api import load_model, open_run
@@ -60,25 +62,7 @@ def calibrate(
     exported = (folder / "model.safetensors").is_file()
     names = load_model(folder).clients if exported else open_run(folder).client_names
     if as_json:
-        return print_json(
-            {
-                "folder": str(folder),
-                "keep": found.keep,
-                "round": found.round_index,
-                "clients": [
-                    {
-                        "client": site,
-                        "name": _name(site, names),
-                        "images": one.images,
-                        "source": one.source,
-                        "threshold": one.threshold,
-                        "class_threshold": one.class_threshold,
-                        "test": dict(one.measured),
-                    }
-                    for site, one in found.sites.items()
-                ],
-            }
-        )
+        return print_json(_document(folder, found, names))
     console = out()
     console.print(_table(found, names))
     for site in found.sites:
@@ -97,6 +81,27 @@ def calibrate(
 
 def _name(site: str, names: tuple[str, ...]) -> str:
     return names[int(site)] if site.isdecimal() and int(site) < len(names) else site
+
+
+def _document(folder: Path, found: "Calibration", names: tuple[str, ...]) -> dict[str, Any]:
+    """What `--json` prints."""
+    return {
+        "folder": str(folder),
+        "keep": found.keep,
+        "round": found.round_index,
+        "clients": [
+            {
+                "client": site,
+                "name": _name(site, names),
+                "images": one.images,
+                "source": one.source,
+                "threshold": one.threshold,
+                "class_threshold": one.class_threshold,
+                "test": dict(one.measured),
+            }
+            for site, one in found.sites.items()
+        ],
+    }
 
 
 def _table(found: "Calibration", names: tuple[str, ...]) -> "Sheet":

@@ -14,8 +14,8 @@ from focoop.cli import completion, interruption
 from focoop.cli.display import PROSE, Column, Sheet, dataset_of
 from focoop.cli.display.sheet import joined
 from focoop.cli.fetch import Features
-from focoop.cli.grid_notes import note_answers, note_data, note_presets
-from focoop.cli.grid_options import Jobs, Methods, NoRun, Presets, count_jobs
+from focoop.cli.grid_notes import note_answers, note_data, note_presets, note_seeds
+from focoop.cli.grid_options import Jobs, Methods, NoRun, Presets, Seeds, count_jobs
 from focoop.cli.screen import (
     AsJson,
     Device,
@@ -54,13 +54,12 @@ def compare(
         ),
     ] = None,
     methods: Methods = None,
-    seeds: Annotated[
-        str, typer.Option(help="Which seeds, each a run: 0,1,2 are three runs, 3 is one.")
-    ] = "0,1,2",
+    seeds: Seeds = "3",
     sweep: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KEY=V,V", help="A setting at several values, as partition.shots=1,2,4."
+            metavar="KEY=V,V",
+            help="Run a setting at several values, such as partition.shots=1,2,4.",
         ),
     ] = None,
     presets: Presets = None,
@@ -79,7 +78,7 @@ def compare(
 ) -> None:
     """Run methods x settings x seeds as one resumable grid, and print its tables.
 
-    Example: focoop compare settings/cifar100 --methods promptfl,./mine.py --seeds 0,1,2
+    Example: focoop compare settings/cifar100 --methods promptfl,./mine.py --seeds 3
     """
     from focoop.api import plan_comparison, run_comparison
     from focoop.experiments import comparison as grid_runs
@@ -100,6 +99,7 @@ def compare(
     if no_run:
         table = run_comparison(cells, run=False)
     else:
+        note_seeds(seeds, cells)
         note_data([cell for cell in cells if grid_runs.outcome_of(cell).status != "finished"])
         with _board(cells, live_comparison) as watch:
             many = _jobs(jobs, cells)
@@ -126,7 +126,7 @@ def tune(
         Path | None,
         typer.Argument(
             metavar="SETTING",
-            help="What is tuned on, such as settings/cifar100 or a file of yours.",
+            help="The setting to tune on, such as settings/cifar100 or a file of yours.",
             autocompletion=completion.configuration,
         ),
     ] = None,
@@ -138,7 +138,7 @@ def tune(
     ] = None,
     budget: Annotated[int, typer.Option(help="Trials of each method.")] = 12,
     folder: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder of the trials and the evidence.")
+        Path, typer.Option("--out", metavar="DIR", help="Folder of the trials and their tables.")
     ] = Path("runs/tune"),
     write: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Also write the presets here.")
@@ -147,7 +147,10 @@ def tune(
         bool, typer.Option("--only", help="Write presets for this setting alone: NAME@SETTING.")
     ] = False,
     objective: Annotated[
-        str, typer.Option(help="Weights of own, all, auroc, fpr95, fpr95_oodpos, alarm.")
+        str,
+        typer.Option(
+            help="Weights of own, all, auroc, fpr95, fpr95_oodpos, alarm, ausuc, harmonic."
+        ),
     ] = "own=1,all=1,auroc=1",
     ood: Annotated[
         list[str] | None,

@@ -160,7 +160,7 @@ def score(incomplete: str) -> list[str]:
     Returns:
         Words to offer.
     """
-    source = (PACKAGE / "functional" / "scores.py").read_text(encoding="utf-8")
+    source = (PACKAGE / "functional" / "scores" / "named.py").read_text(encoding="utf-8")
     names = re.findall(r'"(\w+)": Score\(', source)
     return offered([*names, *_own_files(incomplete)], incomplete)
 

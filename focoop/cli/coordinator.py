@@ -43,14 +43,16 @@ def coordinator(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in it.")] = False,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
-    quorum: Annotated[float, typer.Option(help="Share of clients that must answer.")] = 0.5,
+    quorum: Annotated[
+        float, typer.Option(help="Share of clients that must answer in a round.")
+    ] = 0.5,
     spare: Annotated[
-        float, typer.Option(help="Share of clients asked beyond those a round needs.")
+        float, typer.Option(help="Share of extra clients asked beyond those a round needs.")
     ] = 0.0,
     deadline: Annotated[float, typer.Option(help="Seconds a site has to answer.")] = 3600.0,
     wait: Annotated[float, typer.Option(help="Seconds to wait for sites at the start.")] = 600.0,
     rejoin: Annotated[
-        float, typer.Option(help="Seconds a round waits for a site that has gone.")
+        float, typer.Option(help="Seconds a round waits for a site that lost its connection.")
     ] = 60.0,
     status_port: StatusPort = STATUS_PORT,
     log_json: LogJson = False,

@@ -247,15 +247,18 @@ def features(
     ] = False,
     incomplete: Annotated[
         bool,
-        typer.Option("--incomplete", help="Take a public dataset that lacks images as it is."),
+        typer.Option("--incomplete", help="Accept a public dataset that lacks images."),
     ] = False,
     save: Annotated[
-        Path | None, typer.Option(metavar="FILE.safetensors", help="Also write a file: dataset.")
+        Path | None,
+        typer.Option(
+            metavar="FILE.safetensors", help="Also write the features as a file: dataset."
+        ),
     ] = None,
     ready: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Write all that runs read of a public dataset, for --features DIR."
+            metavar="DIR", help="Write the files of a public dataset that --features DIR reads."
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="Torch device, such as cpu or cuda.")] = "cpu",

@@ -35,7 +35,11 @@ OPEN_SHARE = 0.5
 def demo(
     folder: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Folder of the runs; default runs/demo, demo-2."),
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Folder of the runs; default runs/demo, then runs/demo-2, ...",
+        ),
     ] = None,
     overrides: Overrides = None,
     device: Device = None,
@@ -43,7 +47,7 @@ def demo(
     serve: Annotated[
         bool,
         typer.Option(
-            "--serve", help="Then serve the result with its page; a finished demo is kept."
+            "--serve", help="Then serve the result as a web page; a finished demo is not run again."
         ),
     ] = False,
     port: Port = 8080,

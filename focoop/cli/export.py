@@ -47,8 +47,8 @@ def export(
     model = load_model(target)
     if model.calibration is None:
         messages().print(
-            f"note: the run is not calibrated, so that the model never answers unknown: focoop "
-            f"calibrate {folder}, then export it again"
+            f"note: the run is not calibrated, so the model never answers unknown; to change that, "
+            f"run focoop calibrate {folder} and export again"
         )
     if push:
         from focoop.predict import push as send

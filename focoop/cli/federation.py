@@ -53,13 +53,15 @@ def create(
         typer.Option(
             "--config",
             metavar="CONFIG.toml",
-            help="Settings of the study; what is left out has its default.",
+            help="Settings of the study; other settings have their defaults.",
             autocompletion=completion.configuration,
         ),
     ] = None,
     overrides: Overrides = None,
     weights: Weights = None,
-    quorum: Annotated[float, typer.Option(help="Share of clients that must answer.")] = 0.5,
+    quorum: Annotated[
+        float, typer.Option(help="Share of clients that must answer in a round.")
+    ] = 0.5,
     untuned: Untuned = False,
 ) -> None:
     """Make a federation: its keys, its study, and a join bundle for each site.
@@ -89,10 +91,8 @@ def create(
     federation = Federation(tuple(host for host, _ in addresses), ports.pop(), quorum=quorum)
     bundles = make(folder, federation, names, config, classes)
     console = out()
-    advice = (
-        "give each site its bundle, by a way that nobody else can read; it is good for one key:"
-    )
-    console.print(f"a federation in {folder}; {advice}", markup=False, soft_wrap=True)
+    advice = "send each site its bundle so that nobody else can read it; each can be used once:"
+    console.print(f"made the federation {folder}; {advice}", markup=False, soft_wrap=True)
     for path in bundles:
         console.print(f"  {path}", markup=False, soft_wrap=True)
     console.print(f"then: focoop federation start {folder}", markup=False, soft_wrap=True)
@@ -131,7 +131,8 @@ def start(
         str | None, typer.Option(metavar="ADDRESS", help="Address to listen on, instead of all.")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(help="Port to listen on, where another is passed on to it.")
+        int | None,
+        typer.Option(help="Port to listen on, if the public port is forwarded to another one."),
     ] = None,
     status_port: StatusPort = STATUS_PORT,
     log_json: LogJson = False,
@@ -180,5 +181,5 @@ def invite_site(
     from focoop.flower import invite_site as make
 
     path = make(folder, site)
-    advice = f"give {path} to {site}, by a way that nobody else can read; it is good for one key"
+    advice = f"send {path} to {site} so that nobody else can read it; it can be used once"
     out().print(advice, markup=False, soft_wrap=True)

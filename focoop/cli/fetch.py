@@ -67,7 +67,8 @@ def check(
     dataset: Annotated[
         str,
         typer.Argument(
-            help="A dataset of your own, as data.id takes it.", autocompletion=completion.dataset
+            help="A dataset, written as in data.id, such as folder:PATH.",
+            autocompletion=completion.dataset,
         ),
     ],
     split: Annotated[str, typer.Option(help="A split, or all.")] = "all",

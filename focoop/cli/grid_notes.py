@@ -1,4 +1,4 @@
-"""What a person should know of many runs before they begin: untuned methods, odd data."""
+"""What a person should know of many runs before they begin: seeds, untuned methods, odd data."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -6,10 +6,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from focoop.cli.run import say
+from focoop.cli.screen import messages
 from focoop.errors import FocoopError
 
 if TYPE_CHECKING:
     from focoop.experiments import Cell, Study
+
+
+def note_seeds(given: str, cells: "Sequence[Cell] | None" = None) -> None:
+    """Say which seeds will run, and in how many runs.
+
+    Args:
+        given: What the user wrote behind `--seeds`.
+        cells: The runs; None: how many there are is not known yet.
+    """
+    from focoop.experiments import describe_seeds, seeds_of
+
+    text = describe_seeds(seeds_of(given))
+    if cells is not None:
+        text = f"{len(cells)} run{'s'[: len(cells) != 1]} with {text}"
+    messages().print(text, markup=False)
 
 
 def note_presets(cells: "list[Cell]", presets: Path | None) -> None:

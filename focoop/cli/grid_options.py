@@ -9,7 +9,9 @@ from focoop.cli import completion
 
 Jobs = Annotated[
     int | None,
-    typer.Option(help="Runs at a time; default: one per core, on a GPU 4. 0: in this process."),
+    typer.Option(
+        help="Runs at the same time; default: one per core, 4 on a GPU. 0: in this process."
+    ),
 ]
 Methods = Annotated[
     str | None,
@@ -17,6 +19,12 @@ Methods = Annotated[
         help="Names, presets, files of yours (./mine.py) or variants, such as "
         "promptfl,focoop:bos=false; or all.",
         autocompletion=completion.method_list,
+    ),
+]
+Seeds = Annotated[
+    str,
+    typer.Option(
+        help="How many: 3 are the seeds 0, 1 and 2. Or which: 0,4 are two; with a comma, '4,', one."
     ),
 ]
 Presets = Annotated[
@@ -27,7 +35,9 @@ Presets = Annotated[
         "configs/methods, else ours.",
     ),
 ]
-NoRun = Annotated[bool, typer.Option("--no-run", help="Run nothing: only write what is finished.")]
+NoRun = Annotated[
+    bool, typer.Option("--no-run", help="Run nothing; only write the tables of finished runs.")
+]
 
 
 def count_jobs(given: int | None, devices: list[str]) -> int:

@@ -37,7 +37,7 @@ def methods(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="Show the settings of this one, or of a file of yours, ./mine.py.",
+            help="A method whose settings to show, or your own file, ./mine.py.",
             autocompletion=completion.method,
         ),
     ] = None,

@@ -14,13 +14,16 @@ if TYPE_CHECKING:
     from focoop.predict import Model
 
 app = typer.Typer(
-    help="Change a model without training (classes, clients), or check its files.",
+    help="Change classes or clients of a model without training, or check its files.",
     no_args_is_help=True,
 )
 
 Source = Annotated[Path, typer.Argument(metavar="MODEL", help="Exported model, or run folder.")]
 Target = Annotated[
-    Path, typer.Option("--out", metavar="DIR", help="Folder of the new model; absent or empty.")
+    Path,
+    typer.Option(
+        "--out", metavar="DIR", help="Folder of the new model; it must not exist or be empty."
+    ),
 ]
 
 
@@ -35,7 +38,7 @@ def add_class(
             "--images",
             metavar="FILES",
             help="Images of it: a file, a folder or a pattern; may be given again. "
-            "Without: its name alone.",
+            "Without images the class is known by its name alone.",
         ),
     ] = None,
     client: Annotated[
@@ -48,7 +51,7 @@ def add_class(
 
     model = _opened(source, target, weights)
     files = found_images(images) if images else None
-    _written(model.with_class(name, files, client=client), target)
+    _written(model.with_class(name, files, client=client), target, model)
 
 
 @app.command("drop-class")
@@ -59,7 +62,8 @@ def drop_class(
     weights: Weights = None,
 ) -> None:
     """Drop a class."""
-    _written(_opened(source, target, weights).without_class(name), target)
+    model = _opened(source, target, weights)
+    _written(model.without_class(name), target, model)
 
 
 @app.command("rename-class")
@@ -71,7 +75,8 @@ def rename_class(
     weights: Weights = None,
 ) -> None:
     """Rename a class; thresholds stay as they are."""
-    _written(_opened(source, target, weights).renamed(name, new), target)
+    model = _opened(source, target, weights)
+    _written(model.renamed(name, new), target, model)
 
 
 @app.command("add-client")
@@ -86,15 +91,17 @@ def add_client(
     images: Annotated[
         str | None,
         typer.Option(
-            "--images", metavar="DATA", help="Its labelled images (folder:PATH), to be counted."
+            "--images",
+            metavar="DATA",
+            help="Its labelled images (folder:PATH); they are counted by class.",
         ),
     ] = None,
     weights: Weights = None,
 ) -> None:
-    """Add a client that took no part: the global model, and what this client expects to see."""
+    """Add a client that took no part: it gets the global model and a prior for its classes."""
     model = _opened(source, target, weights)
-    _written(model.with_client(name, classes or (), images=images), target)
-    messages().print(f"note: {name} is not calibrated, so that it never answers unknown")
+    _written(model.with_client(name, classes or (), images=images), target, model)
+    messages().print(f"note: {name} is not calibrated, so it never answers unknown")
 
 
 @app.command("check")
@@ -118,12 +125,14 @@ def _opened(source: Path, target: Path, weights: Path | None) -> Model:
     return load_model(source, weights=weights)
 
 
-def _written(model: Model, target: Path) -> None:
+def _written(model: Model, target: Path, before: Model) -> None:
     model.save(target)
     if model.calibration is None:
+        why = "the old model was not calibrated"
+        if before.calibration is not None:
+            why = "the change of classes changes all scores, so the old thresholds no longer hold"
         messages().print(
-            "note: the new model is not calibrated and never answers unknown: other classes make "
-            "other scores, so that the old thresholds promise nothing (focoop calibrate "
-            f"{target} --images folder:PATH --client K)"
+            f"note: the new model is not calibrated and never answers unknown: {why}; calibrate it "
+            f"with focoop calibrate {target} --images folder:PATH --client K"
         )
     out().print(f"{target}: {len(model.classes)} classes, answers for {', '.join(model.sides[:8])}")

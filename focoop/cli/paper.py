@@ -9,7 +9,8 @@ import typer
 from focoop.cli import interruption
 from focoop.cli.display import PROSE, Column, Sheet
 from focoop.cli.fetch import Features
-from focoop.cli.grid_options import Jobs, Methods, NoRun, Presets, count_jobs
+from focoop.cli.grid_notes import note_seeds
+from focoop.cli.grid_options import Jobs, Methods, NoRun, Presets, Seeds, count_jobs
 from focoop.cli.screen import Device, Overrides, Track, Weights, messages, out, with_weights
 from focoop.errors import DataError
 
@@ -21,13 +22,14 @@ def paper(
     items: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ITEM]...", help="T1, T2, ..., F5, ablation, or all; none: list them."
+            metavar="[ITEM]...",
+            help="T1, T2, ..., F5, ablation, or all; without any, they are listed.",
         ),
     ] = None,
     backbone: Annotated[
         str, typer.Option(help="mini, or openclip:ViT-B-16:openai as in the paper.")
     ] = "mini",
-    seeds: Annotated[str, typer.Option(help="How many seeds, or which: 0,1,2.")] = "3",
+    seeds: Seeds = "3",
     methods: Methods = None,
     packaged: Annotated[
         bool, typer.Option("--packaged", help="Use the packaged images: nothing to download.")
@@ -37,7 +39,9 @@ def paper(
     ] = Path("runs/paper"),
     items_folder: Annotated[
         Path | None,
-        typer.Option("--items", metavar="DIR", help="Items of your own, as configs/paper."),
+        typer.Option(
+            "--items", metavar="DIR", help="Folder with items of your own, like configs/paper."
+        ),
     ] = None,
     presets: Presets = None,
     formats: Annotated[str, typer.Option(help="Kinds of figures.")] = "svg,png,pdf",
@@ -67,6 +71,8 @@ def paper(
     if not items:
         _list(read_items(items_folder), make_choices(**given))
         return
+    if not no_run:
+        note_seeds(seeds)
     try:
         made = reproduce(
             items,

@@ -38,14 +38,15 @@ def predict(
         str | None,
         typer.Option(
             metavar="0..1|auto",
-            help="Share of images expected of any class: 0 own classes alone, 1 all alike, auto "
-            "as these images themselves suggest.",
+            help="How much to expect other clients' classes: 0 only own classes, 1 all alike, auto "
+            "estimated from these images.",
         ),
     ] = None,
     explain: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write a heat map of each image there.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Write a heat map of each image into this folder."),
     ] = None,
-    as_csv: Annotated[bool, typer.Option("--csv", help="A table with commas.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print a CSV table.")] = False,
     weights: Weights = None,
     device: Device = None,
     as_json: AsJson = False,
@@ -166,7 +167,8 @@ def _warn_uncalibrated(model: "Model", path: Path) -> None:
     command = f"focoop calibrate {path}{images}"
     if model.calibration is None or model.calibration.at(model.client) is None:
         messages().print(
-            f"note: this model is not calibrated, so that no image is unknown to it: {command}"
+            "note: this model is not calibrated, so it never answers unknown; calibrate it: "
+            f"{command}"
         )
     elif why := model.calibration.never_unknown(model.client):
         messages().print(f"note: {why}: {command}, with a lower --keep or more images")

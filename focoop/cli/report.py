@@ -19,7 +19,7 @@ def report(
     details: Annotated[
         bool,
         typer.Option(
-            help="Ask one model per method again, for histograms, ROC curves and near names."
+            help="Load one model per method, for histograms, ROC curves and nearest names."
         ),
     ] = True,
     features: Features = None,

@@ -41,14 +41,15 @@ def run(
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume", help="Continue a run that was stopped or killed, or is to have more rounds."
+            "--resume",
+            help="Continue a run that was stopped or killed, or that should get more rounds.",
         ),
     ] = False,
     round_before: Annotated[
         bool,
         typer.Option(
             "--round-before",
-            help="With --resume: go on from the round before the last one, where that is damaged.",
+            help="With --resume: continue from the last round but one, if the last is damaged.",
         ),
     ] = False,
     features: Features = None,

@@ -42,7 +42,7 @@ ConfigFile = Annotated[
     Path | None,
     typer.Argument(
         metavar="CONFIG.toml",
-        help="A file of settings, or a name such as demo; what is left out has its default.",
+        help="A file of settings, or a name such as demo; other settings have their defaults.",
         autocompletion=completion.configuration,
     ),
 ]
@@ -64,7 +64,7 @@ RunOut = Annotated[
         "method and seed.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Device = Annotated[
     str | None,
     typer.Option(help="Torch device, such as cpu or cuda.", autocompletion=completion.device),
@@ -89,7 +89,7 @@ Track = Annotated[
     ),
 ]
 Untuned = Annotated[
-    bool, typer.Option("--untuned", help="Without the tuned settings of configs/methods.")
+    bool, typer.Option("--untuned", help="Do not use the tuned settings of configs/methods.")
 ]
 
 

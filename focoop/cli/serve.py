@@ -20,7 +20,7 @@ Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0:
 def serve(
     models: Models = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; others than this machine's need --keys.")
+        str, typer.Option(help="Address to listen on; any but this machine's own needs --keys.")
     ] = "127.0.0.1",
     port: Port = 8080,
     keys: Annotated[
@@ -28,7 +28,9 @@ def serve(
     ] = None,
     add_key: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Add a key to the file of --keys, show it once, end."),
+        typer.Option(
+            metavar="NAME", help="Add a key to the file of --keys, show it once, and exit."
+        ),
     ] = None,
     no_keys: Annotated[
         bool, typer.Option("--no-keys", help="Serve other machines without asking for keys.")
@@ -38,15 +40,28 @@ def serve(
     ] = None,
     open_share: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Where the dial stands: 0 own classes alone, 1 all alike."),
+        typer.Option(
+            min=0,
+            max=1,
+            help="Where the dial of the page starts: 0 only own classes, 1 all classes alike.",
+        ),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Images encoded together, at most.")] = 8,
+    batch: Annotated[
+        int, typer.Option(min=1, help="Largest number of images encoded together.")
+    ] = 8,
     wait: Annotated[
-        float, typer.Option(min=0, help="Milliseconds that an image waits for others.")
+        float,
+        typer.Option(min=0, help="Milliseconds an image waits for others to be encoded with it."),
     ] = 4.0,
-    queue: Annotated[int, typer.Option(min=1, help="Images that may wait; more get 503.")] = 256,
-    max_images: Annotated[int, typer.Option(min=1, help="Images of one request.")] = 32,
-    max_megabytes: Annotated[float, typer.Option(min=0.001, help="Size of an image file.")] = 20.0,
+    queue: Annotated[
+        int, typer.Option(min=1, help="Images that may wait; further requests get status 503.")
+    ] = 256,
+    max_images: Annotated[
+        int, typer.Option(min=1, help="Largest number of images in a request.")
+    ] = 32,
+    max_megabytes: Annotated[
+        float, typer.Option(min=0.001, help="Largest size of an image file.")
+    ] = 20.0,
     max_megapixels: Annotated[float, typer.Option(min=0.001, help="Pixels of an image.")] = 25.0,
     seconds: Annotated[
         float, typer.Option(min=0.1, help="Time to receive a request, and to answer it.")

@@ -35,13 +35,20 @@ def class_names(given: str | None) -> str | None:
 
     Returns:
         The names.
+
+    Raises:
+        ConfigError: A file that is not there, or names with commas between them, was given.
     """
-    if given is not None and os.path.isfile(
-        given
-    ):  # Path's own raises where the names are too long for a path
+    if given is None:
+        return None
+    if os.path.isfile(given):  # Path's own raises where the names are too long for a path
         text = Path(given).read_text(encoding="utf-8-sig")
         lines = (line.strip() for line in text.splitlines())
         given = "; ".join(line for line in lines if line)
+    elif ";" not in given and (os.sep in given or given.endswith((".txt", ".csv"))):
+        raise ConfigError(f"--classes: no file {given}: one class name per line, or 'cat; dog'")
+    elif ";" not in given and "," in given:
+        raise ConfigError(f"--classes {given!r} is one name: separate names with ;, as 'cat; dog'")
     return given
 
 
@@ -51,7 +58,7 @@ DataSpec = Annotated[
     typer.Option(
         "--data",
         metavar="KIND:PATH",
-        help="The site's images, as in data.id.",
+        help="The site's images, written as in data.id, such as folder:PATH.",
         autocompletion=completion.dataset,
     ),
 ]
@@ -60,7 +67,7 @@ Classes = Annotated[
     typer.Option(
         "--classes",
         metavar="FILE|NAMES",
-        help="All classes of the run: a file with one a line, or 'cat; dog'.",
+        help="All classes of the run: a file with one per line, or 'cat; dog'.",
         callback=class_names,
     ),
 ]
@@ -89,16 +96,17 @@ def check(
         typer.Option(
             "--classes",
             metavar="FILE|NAMES",
-            help="All classes of the run: a file with one a line, or 'cat; dog'.",
+            help="All classes of the run: a file with one per line, or 'cat; dog'.",
             callback=class_names,
         ),
     ] = None,
     overrides: Overrides = None,
     keys: Annotated[
-        Path | None, typer.Option("--keys", metavar="DIR", help="This site's keys, to check too.")
+        Path | None,
+        typer.Option("--keys", metavar="DIR", help="This site's keys, to be checked too."),
     ] = None,
     state: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="State folder, to check too.")
+        Path | None, typer.Option(metavar="DIR", help="The site's state folder, to be checked too.")
     ] = None,
     policy: PolicyFile = None,
     weights: Weights = None,
@@ -154,7 +162,10 @@ def join(
     weights: Weights = None,
     device: Annotated[str | None, typer.Option(help="Torch device of this site.")] = None,
     report: Annotated[
-        bool, typer.Option("--report", help="Send exact accuracies although updates are noised.")
+        bool,
+        typer.Option(
+            "--report", help="Send exact accuracies even though noise is added to updates."
+        ),
     ] = False,
     log_json: LogJson = False,
 ) -> None:

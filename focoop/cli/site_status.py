@@ -10,9 +10,7 @@ import typer
 from focoop.cli.keys import need_flower
 from focoop.cli.screen import AsJson, messages, out, print_json
 
-LogJson = Annotated[
-    bool, typer.Option("--log-json", help="Write one JSON object a line for every event.")
-]
+LogJson = Annotated[bool, typer.Option("--log-json", help="Write every event as one line of JSON.")]
 State = Annotated[Path, typer.Option(metavar="DIR", help="State folder of focoop site join.")]
 
 

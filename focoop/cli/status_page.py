@@ -13,7 +13,7 @@ from focoop.errors import FederationError
 
 STATUS_PORT = 8090
 StatusPort = Annotated[
-    int, typer.Option(help="Port of the status page, on 127.0.0.1 alone; 0: none.")
+    int, typer.Option(help="Port of the status page, on 127.0.0.1 only; 0: no page.")
 ]
 
 

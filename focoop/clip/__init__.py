@@ -3,7 +3,7 @@
 `mini` is packaged; `openclip:MODEL:TAG` is any model of open_clip. `text/` runs learnable prompts
 through a frozen text tower.
 
-May import: errors, caching, processor, progress.
+May import: errors, caching, processor, progress, assets.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
 """The settings of a run: what they are, their checks, and TOML files that hold them.
 
-May import: errors, fields, data, methods, federation.
+May import: errors, fields, plugins, data, methods, federation.
 """
 
 from typing import TYPE_CHECKING

@@ -2,7 +2,7 @@
 
 One file of `datasets/` is one public dataset. Nothing here knows of backbones or features.
 
-May import: errors, caching, progress, seeds, threads, plugins.
+May import: errors, caching, progress, seeds, threads, plugins, assets.
 """
 
 from typing import TYPE_CHECKING

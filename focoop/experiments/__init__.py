@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         parse_formats,
         save_figure,
     )
-    from focoop.experiments.grid import Cell, Point, plan, seeds_of
+    from focoop.experiments.grid import Cell, Point, describe_seeds, plan, seeds_of
     from focoop.experiments.naming import (
         PartitionView,
         describe_partition,
@@ -77,6 +77,7 @@ __all__ = [
     "comparison",
     "default_jobs",
     "describe_partition",
+    "describe_seeds",
     "draw_lines",
     "evaluate_state",
     "grouped",

@@ -1,6 +1,6 @@
 """`focoop compare` and `focoop tune` for machines without typer and rich, such as a GPU machine.
 
-    python -m focoop.experiments compare settings/cifar100 --methods promptfl,focoop --seeds 0,1,2
+    python -m focoop.experiments compare settings/cifar100 --methods promptfl,focoop --seeds 3
     python -m focoop.experiments tune settings/cifar100 --methods all --budget 12
 
 Both call what the commands of `focoop` call and need torch, numpy and safetensors alone.
@@ -15,7 +15,7 @@ from pathlib import Path
 from focoop.config import shipped
 from focoop.errors import ConfigError, FocoopError
 from focoop.experiments import comparison
-from focoop.experiments.grid import Cell, parse_seeds, plan
+from focoop.experiments.grid import Cell, describe_seeds, plan, seeds_of
 from focoop.experiments.sweeps import parse_sweep, sweep_points, write_sweep
 from focoop.experiments.tuning import studies, tune
 from focoop.experiments.tuning_report import OBJECTIVE, parse_objective, write_choice
@@ -56,7 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     compare_parser.set_defaults(command=_compare)
     compare_parser.add_argument("files", nargs="*", type=Path)
     compare_parser.add_argument("--methods")
-    compare_parser.add_argument("--seeds", default="0,1,2")
+    compare_parser.add_argument(
+        "--seeds", default="3", help="how many, 3, or which, 0,4 ('4,': seed 4 alone)"
+    )
     compare_parser.add_argument("--presets", type=Path, help="default: configs/methods, else ours")
     compare_parser.add_argument(
         "--no-run", action="store_true", help="only the tables of what is finished"
@@ -88,10 +90,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _compare(given: argparse.Namespace) -> list[comparison.Outcome]:
+    seeds = seeds_of(given.seeds)
     cells = plan(
         given.files,
         given.methods,
-        parse_seeds(given.seeds),
+        seeds,
         given.out,
         presets=given.presets or shipped("methods"),
         overrides=_overrides(given),
@@ -101,6 +104,7 @@ def _compare(given: argparse.Namespace) -> list[comparison.Outcome]:
         comparison.refuse_changed(cells)
         outcomes = [comparison.outcome_of(cell) for cell in cells]
     else:
+        print(f"{len(cells)} runs with {describe_seeds(seeds)}", file=sys.stderr)
         outcomes = comparison.run(cells, _say, jobs=_jobs(given, cells), on_round=given.track)
     comparison.write_results(given.out, outcomes)
     write_sweep(given.out, outcomes)

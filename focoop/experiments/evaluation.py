@@ -215,6 +215,7 @@ def _agree(
     if "plugins" in folder.manifest:
         folder.agree("plugins", used_plugins(folder.config))
     folder.agree("backbone_fingerprint", scenario.backbone.fingerprint)
+    folder.agree_revision(folder.config.method.name, scenario.method.revision)
     hashes = {**as_written(scenario.hashes, folder.config, folder), **(unopened or {})}
     then = folder.manifest.get("data_hashes", hashes)
     differing = [name for name in {**then, **hashes} if then.get(name) != hashes.get(name)]
@@ -236,7 +237,7 @@ def _served(folder: RunFolder, scenario: Scenario) -> str:
 
 
 def placed(config: RunConfig, folder: RunFolder) -> RunConfig:
-    """Return a configuration with paths that lead where they led when the run was started.
+    """Return a configuration whose relative paths mean what they meant when the run was started.
 
     Args:
         config: The run's settings.
@@ -249,7 +250,7 @@ def placed(config: RunConfig, folder: RunFolder) -> RunConfig:
 
 
 def as_written(facts: Mapping[str, Fact], config: RunConfig, folder: RunFolder) -> dict[str, Fact]:
-    """Return facts about datasets under the names that the configuration gives these.
+    """Rename facts about datasets to the names that the configuration has for these datasets.
 
     Args:
         facts: Facts by the names that were opened.

@@ -71,32 +71,12 @@ class Cell:
         return self.config.federation.rounds if lookup(self.config.method.name).trains else 0
 
 
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """Read seeds such as `0,1,2`.
-
-    Args:
-        text: The text.
-
-    Returns:
-        The seeds.
-
-    Raises:
-        ConfigError: A part is no number.
-    """
-    try:
-        seeds = tuple(int(part) for part in re.split(r"[,\s]+", text.strip()))
-    except ValueError:
-        raise ConfigError(f"cannot read --seeds {text!r}: write 0,1,2") from None
-    if len(set(seeds)) != len(seeds):
-        raise ConfigError(f"--seeds {text!r} names a seed twice")
-    return seeds
-
-
 def seeds_of(given: int | str | Sequence[int]) -> tuple[int, ...]:
-    """Return the seeds that a user asks for.
+    """Return the seeds that a user asks for: a lone number says how many, a list says which.
 
     Args:
-        given: How many seeds, 0 to n - 1, or which ones: numbers, or text such as `0,1,2`.
+        given: How many seeds, 0 to n - 1, as in `3` or `"3"`; or which ones, as in `[0, 4]` or
+            `"0,4"`. One seed is named by `[4]` or `"4,"`.
 
     Returns:
         The seeds.
@@ -104,16 +84,53 @@ def seeds_of(given: int | str | Sequence[int]) -> tuple[int, ...]:
     Raises:
         ConfigError: It is less than one seed, names one twice or cannot be read.
 
-    >>> seeds_of(3), seeds_of([4, 7]), seeds_of("3")
-    ((0, 1, 2), (4, 7), (3,))
+    >>> seeds_of(3), seeds_of("3"), seeds_of([0, 4]), seeds_of("0,4"), seeds_of("4,")
+    ((0, 1, 2), (0, 1, 2), (0, 4), (0, 4), (4,))
     """
     if isinstance(given, str):
-        return parse_seeds(given)
+        return seeds_of(_numbers(given))
     if isinstance(given, int):
         if given < 1:
-            raise ConfigError(f"seeds = {given} is not allowed: the least is 1")
+            raise ConfigError(
+                f"seeds = {given} asks for no run: a lone number says how many seeds, 1 or more; "
+                "a list says which, as in 0,4 or, for seed 0 alone, '0,' (in Python [0])"
+            )
         return tuple(range(given))
-    return parse_seeds(",".join(map(str, given)))
+    seeds = tuple(int(seed) for seed in given)
+    if not seeds or len(set(seeds)) != len(seeds):
+        wrong = "names a seed twice" if seeds else "names no seed"
+        raise ConfigError(f"seeds = {list(seeds)} {wrong}")
+    return seeds
+
+
+def _numbers(text: str) -> int | list[int]:
+    """Numbers with commas or spaces between them; one without a comma is no list."""
+    try:
+        numbers = [int(word) for word in text.replace(",", " ").split()]
+    except ValueError:
+        numbers = []
+    if not numbers:
+        raise ConfigError(
+            f"cannot read seeds {text!r}: write how many, 3, or which, 0,4 ('4,': seed 4 alone)"
+        )
+    return numbers[0] if len(numbers) == 1 and "," not in text else numbers
+
+
+def describe_seeds(seeds: Sequence[int]) -> str:
+    """Name seeds in a few words.
+
+    Args:
+        seeds: The seeds.
+
+    Returns:
+        Such as `seed 4`, `seeds 0, 1, 2` or, of many in a row, `seeds 0 to 41`.
+
+    >>> describe_seeds((4,)), describe_seeds((0, 1, 2)), describe_seeds(range(42))
+    ('seed 4', 'seeds 0, 1, 2', 'seeds 0 to 41')
+    """
+    if len(seeds) > 5 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"seeds {seeds[0]} to {seeds[-1]}"
+    return f"seed{'s'[: len(seeds) > 1]} {', '.join(map(str, seeds))}"
 
 
 def plan(

@@ -91,7 +91,9 @@ def names_of(config: RunConfig, split: Split, words: Sequence[str] = ()) -> Name
 
 
 def checked(folder: RunFolder, divide: Divide, of: tuple[str, ...], hint: str = "") -> Divide:
-    """Return a division of images that refuses other images than a run's, before any is encoded.
+    """Wrap a function that divides images, so that it refuses images other than a run's.
+
+    They are refused before any is encoded.
 
     Args:
         folder: The run.

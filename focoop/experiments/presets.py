@@ -1,9 +1,9 @@
 """The configuration of one run: a setting, the tuned preset of its method, and what the user says.
 
 A method's *preset*, `PRESETS/NAME.toml` and, for one setting, `PRESETS/NAME@SETTING.toml`, holds
-what was tuned for it. In a grid it lies above the setting (`configured`), for a run of its own
-below what the user's file says (`tuned`): a file without a word about what is tunable gives the
-same run in both.
+what was tuned for it. In a grid a preset overrides the setting (`configured`); in a single run the
+user's file overrides the preset (`tuned`). A file that sets nothing tunable gives the same run in
+both.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -81,6 +81,7 @@ def _rounds(config: RunConfig, folder: RunFolder, hooks: Hooks) -> dict[str, Any
     scenario = build_scenario(placed(config, folder), divide=divide)
     names = names_of(config, scenario.split, scenario.words)
     folder.pin("backbone_fingerprint", scenario.backbone.fingerprint)
+    folder.pin_revision(config.method.name, scenario.method.revision)
     if (used := used_plugins(config)) or "plugins" in folder.manifest:
         folder.pin("plugins", used)
     folder.pin("data_hashes", as_written(scenario.hashes, config, folder))

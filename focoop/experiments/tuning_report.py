@@ -45,7 +45,7 @@ class Study:
 
     @property
     def answers(self) -> tuple[Point, ...]:
-        """Return the scores and priors under which every trial is measured, as trained first."""
+        """Return the scores and priors that every trial is measured under; its own come first."""
         return ({}, *self.cells[0].answers)
 
     @property

@@ -128,12 +128,12 @@ def run_jobs(jobs: Sequence[Job], report: Report, *, workers: int) -> None:
 
 
 def execute(number: int, job: Job, report: Report) -> News:
-    """Make, resume or find finished one run; what goes wrong becomes news, not an error.
+    """Make or resume one run, or find it finished; an error is returned as news and not raised.
 
     Args:
         number: The job's number.
         job: The job.
-        report: Is told how it goes.
+        report: Called with every piece of news.
 
     Returns:
         The last news.

@@ -2,7 +2,7 @@
 
 Training and evaluation read features, never images.
 
-May import: errors, caching, progress, data, clip.
+May import: errors, caching, progress, assets, data, clip.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
 """Evaluate trained models under several scores and priors at once: logits are computed once each.
 
 Which score detects, and how much a client expects of its own classes, is chosen after training. The
-same numbers come from one `evaluate` per choice; here the text tower runs once, and images meet
-prompts once: a prior only shifts the cosines with classes.
+same numbers come from one `evaluate` per choice. Here the text tower runs once and the cosines of
+images with prompts are computed once, since a prior only shifts the cosines with classes.
 """
 
 from __future__ import annotations

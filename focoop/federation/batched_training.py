@@ -242,13 +242,13 @@ class BatchedTrainer:
 
 
 def untrained(inputs: Params) -> Params:
-    """Pick the tensors that nobody trains, one for all clients: whole numbers such as words.
+    """Pick the tensors that no client trains and all clients share, such as the numbers of words.
 
     Args:
         inputs: What a step reads, by `part/name`.
 
     Returns:
-        Those of them that are the same for all clients.
+        Those tensors by name.
     """
     return {**part(inputs, "common"), **part(inputs, "fixed")}
 

@@ -145,7 +145,7 @@ def distance(params: Params, received: Params) -> Tensor:
 
 
 def check_loss(loss: float, lr: float) -> float:
-    """Refuse to go on with prompts that are not numbers.
+    """Refuse to go on where training has diverged.
 
     Args:
         loss: The loss.
@@ -155,7 +155,7 @@ def check_loss(loss: float, lr: float) -> float:
         The loss.
 
     Raises:
-        MethodError: It is not a number.
+        MethodError: The loss is infinite or not a number.
     """
     if not math.isfinite(loss):
         raise MethodError(f"training diverged (loss {loss}): lower federation.lr (now {lr:g})")
@@ -163,7 +163,7 @@ def check_loss(loss: float, lr: float) -> float:
 
 
 def trains(method: Method, name: str, value: Tensor) -> bool:
-    """Say whether SGD moves a tensor: not whole numbers, nor what is measured or the server's own.
+    """Say whether SGD trains a tensor: a floating one that the method does not call untrained.
 
     Args:
         method: The method.
@@ -179,9 +179,9 @@ def trains(method: Method, name: str, value: Tensor) -> bool:
 def make_update(
     method: Method, client: int, state: State, data: LabelledFeatures, task: Task, loss: float
 ) -> ClientUpdate:
-    """Make what leaves the client after training.
+    """Make the update that leaves the client after training.
 
-    Shared tensors, measured ones among them, and counts.
+    It holds the shared tensors, those that the method measures among them, and counts of images.
 
     Args:
         method: The method.
@@ -224,10 +224,10 @@ def remembered(method: Method, state: State, data: LabelledFeatures, task: Task)
 
 
 def without_views(data: LabelledFeatures, task: Task) -> LabelledFeatures:
-    """Gather a client's images without random views of them, which are no other images.
+    """Gather a client's images without the random views of them, which are no further images.
 
     Args:
-        data: The images; what was measured of views would tell more of each.
+        data: The images, followed by their views.
         task: The task, which knows the device.
 
     Returns:

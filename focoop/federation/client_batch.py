@@ -1,4 +1,4 @@
-"""Clients that train alike: their tensors as rows of stacked ones, their batches, their noise."""
+"""Stack the tensors, batches and noise of clients, so that they train as one batch."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class Draws:
-    """The noise of k clients' steps (k, ...), by name; drawn by threads where there are some.
+    """The noise (k, ...) of a step of k clients, by name; an executor's threads may draw it.
 
-    Each client's numbers come from its own generator, in the order it asks for them.
+    Each client's numbers come from its own generator, in the order in which it would draw alone.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Draws:
             self.rows[name][row] = value
 
     def ready(self) -> Params:
-        """Return all numbers, once they are there."""
+        """Return all numbers by name, once they are drawn."""
         for future in self.pending:
             future.result()
         return self.rows
@@ -76,7 +76,7 @@ class Step:
 
 
 class Turns:
-    """The steps to come of the clients that have images: on which of them, under which noise."""
+    """The coming steps of the clients that have images, each step with its images and noise."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Turns:
         ]
 
     def next_steps(self, by: Executor | None) -> list[Step]:
-        """Return the next step of every client that is not through, those of equal size together.
+        """Return the next step of every client that has one; batches of equal size form one step.
 
         Args:
             by: Draws numbers in its threads; None: here.
@@ -171,7 +171,7 @@ class ClientBatch:
         self.everywhere: dict[tuple[int, ...], Tensor] = {}
 
     def padded(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Join clients' rows to one tensor; padding is never looked up.
+        """Join clients' rows to one tensor, padded to the longest; no step reads the padding.
 
         Args:
             tensors: One tensor per client.
@@ -218,10 +218,10 @@ class ClientBatch:
         return self.everywhere[key]
 
     def keep(self, step: Step, outputs: Params) -> None:
-        """Take a step's results into the rows of those who took it.
+        """Copy a step's results into the rows of the clients that took it.
 
-        Another recorded step may write over them. Where all clients take every step, the next step
-        reads all of them first: then they need not be copied.
+        The next recorded step may write over its outputs. They need no copy where all clients take
+        every step, because the next step then reads all of them before it writes.
 
         Args:
             step: The step.

@@ -1,4 +1,4 @@
-"""Rules of the contract that a run does not need to find out about, but its results depend on.
+"""Check rules of the contract whose breach no run would notice, though its results depend on them.
 
 A method that breaks one of them may run for days: its numbers then depend on the size of a batch,
 cannot be repeated, or differ between a CPU and a GPU.
@@ -56,7 +56,7 @@ def check_rules(method: Method, task: Task, images: LabelledFeatures) -> list[Ru
         images: A few training images.
 
     Returns:
-        The rules in order. Where types or shapes are wrong, this is the only one.
+        The rules in order; the first one alone where types or shapes are wrong.
     """
     first = RuleCheck("every function returns the types, names and shapes of the contract")
     try:

@@ -1,4 +1,4 @@
-"""CUDA graphs: a step of fixed shapes is recorded once and replayed, without the launches.
+"""CUDA graphs: record a step of fixed shapes once, and replay it without launching every kernel.
 
 A step is a pure function of named tensors. On a CPU, and until a shape has come up often enough, it
 runs as written; what cannot be recorded (it waits for the device) goes on running as written. All
@@ -41,7 +41,7 @@ class _Recorded:
 
 
 class Settling:
-    """Whether a step's constants are worth a recording of their own."""
+    """Decides whether constants of a step change so seldom that each value is worth a recording."""
 
     def __init__(self) -> None:
         self.values: set[Key] = set()
@@ -169,7 +169,7 @@ def branches(jobs: Sequence[Callable[[], Found]], device: torch.device) -> list[
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """Send a tensor of the host to the device, beside what the device does.
+    """Copy a tensor from the host to the device, while the device goes on computing.
 
     Args:
         tensor: The tensor.

@@ -1,6 +1,7 @@
-"""Clients side by side on a CPU: one core each, where one client's products would share them all.
+"""Train clients side by side on a CPU, each on one core, instead of one client on all cores.
 
-Clients never meet and each has its own generator, so that the order of their steps changes no bit.
+Clients share no mutable state and each has its own generator, so that the order of their steps
+changes no bit.
 """
 
 from collections.abc import Sequence

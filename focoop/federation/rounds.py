@@ -106,7 +106,7 @@ class RoundSetup:
         return self.method.together and self.schedule.together > 1
 
     def coins(self, round_index: int, client: int) -> torch.Generator:
-        """Return what draws how a client's update is rounded when it is written in fewer bytes.
+        """Return the generator that rounds a client's update where it is written in fewer bytes.
 
         Args:
             round_index: The round's number.
@@ -153,7 +153,7 @@ def client_state(
     private: Params | None,
     class_counts: Callable[[], Tensor],
 ) -> State:
-    """Make a client's model now: the server's shared tensors and its own private ones.
+    """Make a client's present model: the server's shared tensors and the client's private ones.
 
     Args:
         method: The method.

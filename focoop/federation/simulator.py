@@ -167,7 +167,7 @@ def _results(
 
 
 def traffic(schedule: Schedule, shared: Params, clients: int, classes: int) -> tuple[int, int]:
-    """Count the bytes of a round all of whose clients answer: tensors, class counts, keys.
+    """Count the bytes of a round in which every client answers: tensors, class counts, keys.
 
     Args:
         schedule: How the federation runs.

@@ -2,7 +2,7 @@
 
 Nothing here knows of files, models or settings. A higher score always means more OOD.
 
-May import: errors, seeds.
+May import: errors, seeds, plugins.
 """
 
 from typing import TYPE_CHECKING

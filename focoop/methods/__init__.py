@@ -3,7 +3,7 @@
 `base.py` is the contract. A file without a leading underscore is a method, found by its name.
 Methods are functions of tensors: they know nothing of files, settings files, Flower or logging.
 
-May import: errors, seeds, fields, threads, functional, clip.
+May import: errors, seeds, fields, threads, functional, clip; the registry alone: plugins.
 """
 
 from typing import TYPE_CHECKING

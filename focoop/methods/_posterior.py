@@ -9,6 +9,7 @@ kappa comes from how far class means lie from their predictions, beyond what n_c
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ FEWEST = 3  # classes with images from which a map is learned
 # Variance of unit features within a class where nobody can tell it, as with one image a class, and
 # the share of all variance that it is at most. Five datasets have 0.45 to 0.71 (training images).
 TYPICAL, MOST = 0.6, 0.8
+MOST_LEVERAGE = 0.9  # of one image on the covariance; noised sums may ask for more
 
 
 def spread_within(totals: Totals) -> tuple[Tensor, float]:
@@ -55,6 +57,38 @@ def spread_within(totals: Totals) -> tuple[Tensor, float]:
     left = 1.0 - float(totals.centre.square().sum())  # variance of all images, of unit length
     size = min(TYPICAL, MOST * left) if left > 0 else TYPICAL
     return torch.eye(width, dtype=torch.float64) * size / width, 1.0
+
+
+def typical_length(totals: Totals, spread: Tensor, shrinkage: float, metric: Tensor) -> float:
+    """Length of a typical new image under a metric that was made from the training images.
+
+    New images are longer than the images the metric was made from, which it fits. Leaving an image
+    out takes (1 - k) / f of its square from the covariance (k: shrinkage, f: degrees of freedom).
+    With q the mean square within classes, the Sherman-Morrison formula makes of it
+    q / (1 - (1 - k) q / f).
+
+    Args:
+        totals: what is known of all images.
+        spread: (D, D) covariance of images within classes.
+        shrinkage: k, how far it was shrunk.
+        metric: (D, D) symmetric, inverse square root of the shrunk covariance.
+
+    Returns:
+        The root of the mean square of |(h - m) metric| over new images h; 1 where nobody has told
+        of an image.
+    """
+    centre, images = totals.centre.cpu(), float(totals.images.sum())
+    total = totals.moment.cpu() - centre[:, None] * centre
+    square = float(((total @ metric) * metric).sum())
+    if square <= 0.0:
+        return 1.0
+    if totals.freedom > 0:
+        inside = float(((spread @ metric) * metric).sum())
+        leverage = min(max((1.0 - shrinkage) * inside / totals.freedom, 0.0), MOST_LEVERAGE)
+        # Means of classes were not fitted: of their noise, a share of classes in images, all is in.
+        share = totals.freedom / max(images, 1.0)
+        square += share * inside * leverage / (1.0 - leverage)
+    return math.sqrt(square)
 
 
 @dataclass(frozen=True)

@@ -5,159 +5,49 @@ Everything it must remember is in `State` (client) or in a server's `memory`; no
 but its settings. Copy `promptfl.py` to start a new one: its file name is its name everywhere.
 
 A step is `prompts` -> frozen text tower -> `text` -> `loss`. The tower runs between a method's own
-functions, so that the prompts of many clients can pass through it as one batch.
+functions, so that the prompts of many clients can pass through it as one batch. The records that
+these functions take and give are defined in `_records.py` and offered here too.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-
-from focoop.clip import LabelledFeatures
+from focoop.methods._records import (
+    Batch,
+    ClientUpdate,
+    Logits,
+    Params,
+    Prompt,
+    Server,
+    State,
+    Task,
+    Text,
+    cosines,
+    unread_text,
+)
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
-    from focoop.clip import Names
-
-Params = dict[str, "Tensor"]
-# Images of a training step, or all that a client measures: pooled (B, D), patches (B, P, D) or
-# None, labels (B,).
-Batch = LabelledFeatures
-
-
-@dataclass(frozen=True)
-class Task:
-    """What every party knows before training.
-
-    Attributes:
-        classes: the C class names, in label order.
-        encode: the frozen text tower, (contexts, names) -> (N, D) unit features.
-        id_names: the classes, ready to be prompted.
-        ood_names: the U negative words, ready to be prompted; None when U = 0.
-        anchors: (C, D) unit features of the classes in the hand-written template.
-        logit_scale: multiplies cosines in losses (the paper's 1/tau).
-        width: width d_t of a context token.
-        bare_names: the classes without the closing period, ready to be prompted.
-        texts: plain texts -> (N, D) unit features without gradient.
-        embed: a text -> (n, d_t) embeddings of its tokens, to start a context from words.
-        patch_projection: (D', D) frozen matrix after a method's own one on patches; None: identity.
-        frozen: what the method's `prepare` made of this task, the same for every client.
-    """
-
-    classes: tuple[str, ...]
-    encode: Callable[[Tensor, Names], Tensor]
-    id_names: Names
-    ood_names: Names | None
-    anchors: Tensor
-    logit_scale: float
-    width: int
-    bare_names: Names
-    texts: Callable[[Sequence[str]], Tensor]
-    embed: Callable[[str], Tensor]
-    patch_projection: Tensor | None = None
-    frozen: Params = field(default_factory=dict)
-
-    @property
-    def device(self) -> torch.device:
-        """Return where the tower and all prompts live."""
-        return self.anchors.device
-
-
-@dataclass(frozen=True)
-class State:
-    """A client's tensors by name.
-
-    Attributes:
-        shared: Travel to the server every round, and come back as the aggregate.
-        private: Never leave their client.
-    """
-
-    shared: Params
-    private: Params = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Server:
-    """What the server has after a round.
-
-    Attributes:
-        shared: Tensors that are sent to clients, under the names and in the shapes of `init`.
-        memory: Tensors of the server's own, which it finds in the next round, such as a momentum.
-        report: Numbers about this step, for the run's log and metrics.
-    """
-
-    shared: Params
-    memory: Params = field(default_factory=dict)
-    report: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """Prompts for the text tower.
-
-    Attributes:
-        contexts: (n, d_t), one context of n tokens for all names, or (N, n, d_t), one for each.
-        names: The N names that stand behind them, such as `task.id_names`.
-    """
-
-    contexts: Tensor
-    names: Names
-
-
-@dataclass(frozen=True)
-class Text:
-    """The text side of a client's model.
-
-    Attributes:
-        id: (C, D), a row per class.
-        ood: (U, D), a row per OOD prompt, or None.
-        parts: Further tensors by name that a method's `logits` and `loss` read.
-    """
-
-    id: Tensor
-    ood: Tensor | None = None
-    parts: Params = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Logits:
-    """Cosines of N images with prompts, not yet multiplied by the logit scale.
-
-    Attributes:
-        id: (N, C) with the classes; the largest of a row is the answer.
-        ood: (N, U) with the OOD prompts, or None.
-        patches: (N, P, C) of an image's patches with the classes, or None.
-        parts: Further tensors by name that a method's `score` reads.
-    """
-
-    id: Tensor
-    ood: Tensor | None = None
-    patches: Tensor | None = None
-    parts: Params = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class ClientUpdate:
-    """What a client sends back: its shared tensors and counts, nothing private.
-
-    Attributes:
-        client: The client's number.
-        shared: Its shared tensors after training, by name.
-        num_examples: How many training images it has.
-        class_counts: (C,) int64, its training images of each class.
-        loss: The mean training loss of the round.
-    """
-
-    client: int
-    shared: Params
-    num_examples: int
-    class_counts: Tensor
-    loss: float
+__all__ = [
+    "Batch",
+    "ClientUpdate",
+    "Logits",
+    "Method",
+    "Params",
+    "Prompt",
+    "Server",
+    "State",
+    "Task",
+    "Text",
+    "cosines",
+    "unread_text",
+]
 
 
 class Method(ABC):
@@ -186,6 +76,8 @@ class Method(ABC):
             secure sums, which know no method, do the same with them.
         untrained: floating tensors that training leaves alone: the server's own, and those that
             `measure` or `remember` fills.
+        revision: which version of the method's mathematics this is. Raise it when the tensors of an
+            earlier run would be answered or scored otherwise: such runs and models are refused.
         identity_settings: settings under which the server step returns equal updates as they are;
             empty where it always does (an average), given where a server moves them on purpose.
     """
@@ -208,6 +100,7 @@ class Method(ABC):
     by_class: tuple[str, ...] = ()
     untrained: tuple[str, ...] = ()
     lr_grid: ClassVar[tuple[float, ...]] = ()
+    revision: ClassVar[int] = 1
     identity_settings: ClassVar[Mapping[str, object]] = {}
 
     def __init__(self, config: Any = None) -> None:
@@ -410,22 +303,3 @@ class Method(ABC):
         prompts = self.prompts(params, task)
         features = {name: task.encode(p.contexts, p.names) for name, p in prompts.items()}
         return self.text(params, features, task)
-
-
-def unread_text() -> Text:
-    """Return the empty text side that a method which makes its own is given."""
-    return Text(torch.empty(0, 0))
-
-
-def cosines(text: Text, pooled: Tensor) -> Logits:
-    """Compute cosines of images with all prompts.
-
-    Args:
-        text: The text side of a model, unit vectors.
-        pooled: Image features (N, D), unit vectors.
-
-    Returns:
-        `id` (N, C), and `ood` (N, U) where there are OOD prompts.
-    """
-    ood = None if text.ood is None else pooled @ text.ood.T
-    return Logits(pooled @ text.id.T, ood)

@@ -9,7 +9,8 @@ answers with it under its own prior. Nothing is trained and nothing is tuned:
     mu_c  = w_c m_c + (1 - w_c) p_c, w_c = n_c / (n_c + kappa)
     W(x)  = (x - m) Sigma^(-1/2),  B(x) = x T^(-1/2)
     answer argmax_c s cos(W(h) - u u.W(h), W(mu_c) - u u.W(mu_c)) + log pi_c   s -> `score_scale`
-    score  -log sum_c pi_c exp(s cos(B(h), B(mu_c))) + a |W(h)| / r      a: `SURPRISE`
+    score  -log sum_c pi_c exp(s cos(B(h), B(mu_c))) + a e               a: `SURPRISE`
+    e = max(0, |W(h)| / r - 1)
 m_c is the mean of the n_c images of class c, m that of all images, p_c what the name of c predicts
 by a map from text features to means that is learned from all other classes; kappa is the variance
 within classes over that of means about such predictions (`_posterior.py`). Where names predict
@@ -20,9 +21,10 @@ are off along it, and without it all of them would look like the same classes.
 d is the shrinkage that differences between clients of the same classes ask for, as those of unlike
 domains or cameras (`_sums.between_clients`): what varies in one domain need not in the next. It is
 0 where clients have no class in common, and where secure sums hide them.
-The score asks two things: whether some class explains the image better than images at large do,
-whose shrunk second moment is T, and how far the image lies from all images, r the root of the mean
-square of |W| over training images.
+The score asks two things. Does some class explain the image better than images at large do? Their
+second moment is T, shrunk as Sigma is, by `BACKGROUND` at most. And does the image lie farther from
+all images than a new image typically does? That length is r (`_posterior.typical_length`). An
+image that is nearer than that says nothing.
 A site that can say in words what else its camera may see (`foreign`: "kitchen", "street") asks a
 third thing, whether such a word explains the image better than the classes do:
     score + f log(1 + mean_j exp(s cos(B(h), B(q_j))) / sum_c pi_c exp(s cos(B(h), B(mu_c))))
@@ -57,7 +59,7 @@ from focoop.fields import setting
 from focoop.functional import scores
 from focoop.methods._closed_form import APART, SpreadConfig, SpreadForm, answerable, has_mean
 from focoop.methods._metric import whitening
-from focoop.methods._posterior import posterior, spread_within
+from focoop.methods._posterior import posterior, spread_within, typical_length
 from focoop.methods._prior import PRIOR
 from focoop.methods._sums import Totals
 from focoop.methods.base import Logits, Params, Task, Text
@@ -65,8 +67,8 @@ from focoop.methods.base import Logits, Params, Task, Text
 if TYPE_CHECKING:
     from torch import Tensor
 
-SURPRISE = 6.0  # log-odds of a typical image's distance from all images
-BACKGROUND = 0.6  # shrinkage of the second moment of all images
+SURPRISE = 7.0  # log-odds of a distance from all images that is twice the typical one
+BACKGROUND = 0.6  # most shrinkage of the second moment of all images
 TEMPLATE = "a photo of a {}."  # of foreign words, and of the classes they are held against
 
 
@@ -97,6 +99,7 @@ class FOCoOpPlus(SpreadForm):
     paper = "ours; James & Stein 1961"
     shares = "class means, second moment"
     scores_by = "ID mass against images at large, and distance"
+    revision = 2  # 1: the score counted every distance
 
     @property
     def solved(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -132,8 +135,7 @@ class FOCoOpPlus(SpreadForm):
         centre = totals.centre.cpu()
         spread, shrinkage = spread_within(totals)
         metric = whitening(spread, shrinkage) * len(spread) ** 0.5
-        total = totals.moment.cpu() - centre[:, None] * centre
-        length = ((total @ metric) * metric).sum().clamp(min=0.0).sqrt()  # of a typical image
+        length = typical_length(totals, spread, shrinkage, metric)
         classes, report = totals.means, {"shrinkage": shrinkage}
         words = {}
         if self.config.names:
@@ -144,8 +146,8 @@ class FOCoOpPlus(SpreadForm):
                 words = {"foreign": foreign, "foreign_weight": centre.new_tensor([found.fit])}
         solved = {
             "centre": centre,
-            "metric": metric / (float(length) or 1.0),
-            "background": whitening(totals.moment, BACKGROUND),
+            "metric": metric / length,
+            "background": whitening(totals.moment, min(shrinkage, BACKGROUND)),
             "classes": classes,
         }
         return {**solved, **words}, report
@@ -189,9 +191,13 @@ class FOCoOpPlus(SpreadForm):
         return Logits(answerable(cosines, parts["known"], least), parts=score)
 
     def score(self, logits: Logits, task: Task) -> Tensor:
-        """How little speaks for any class against images at large, and how far the image is."""
+        """How little speaks for any class against images at large, and how far the image is.
+
+        Only a distance beyond that of a typical new image counts.
+        """
         parts = logits.parts
-        known = scores.energy(parts["against"], self.scale) + SURPRISE * parts["length"]
+        excess = F.relu(parts["length"] - 1.0)
+        known = scores.energy(parts["against"], self.scale) + SURPRISE * excess
         return known + parts["foreign"] if "foreign" in parts else known
 
 

@@ -5,7 +5,7 @@ values. `planning.py` turns an item into runs and says what they lack. `numbers.
 beside the paper's, `documents.py` keeps them as JSON, `writing.py` and `figures.py` show them,
 `outputs.py` writes all files of an item, and `reproducing.py` does all of it.
 
-May import: errors, lazy, data, clip, methods, config, scenario, runs, tracking,
+May import: errors, lazy, fields, data, clip, methods, config, scenario, runs, tracking,
 experiments.
 """
 

@@ -113,7 +113,7 @@ def reproduce(
     Args:
         items: Names such as `"T1"` or `"F5"`, or `"all"`.
         backbone: `"mini"`, or `"openclip:ViT-B-16:openai"` as in the paper.
-        seeds: How many seeds, 0 to n - 1, or which ones.
+        seeds: How many seeds, 0 to n - 1, as in `3` or `"3"`; or which, as in `[0, 4]` or `"0,4"`.
         methods: Methods or variants in place of the items' own, such as `"focoop:bos=false"`.
         overrides: Settings that go above all others, as in `focoop.run`.
         out: The folder of runs, tables and figures.
@@ -203,7 +203,7 @@ def make_choices(
 
     Args:
         backbone: As in `reproduce`.
-        seeds: As in `reproduce`; text is a number of seeds, or a list with commas.
+        seeds: As in `reproduce`.
         methods: As in `reproduce`.
         overrides: As in `reproduce`.
         out: As in `reproduce`.
@@ -221,7 +221,7 @@ def make_choices(
     return Choices(
         out=Path(out),
         backbone=backbone,
-        seeds=_seeds(seeds),
+        seeds=seeds_of(seeds),
         overrides=tuple(given),
         methods=_labels(methods),
         packaged=packaged,
@@ -237,12 +237,6 @@ def _labels(methods: str | Sequence[str]) -> tuple[str, ...]:
         return ()
     variants = parse_methods(text)
     return tuple(available()) if variants is None else tuple(one.label for one in variants)
-
-
-def _seeds(given: int | str | Sequence[int]) -> tuple[int, ...]:
-    """The seeds; a text of one number says how many."""
-    count = isinstance(given, str) and given.strip().isdecimal()
-    return seeds_of(int(str(given)) if count else given)
 
 
 def _ready(plans: Sequence[Planned]) -> list[Cell]:

@@ -90,7 +90,7 @@ def names(kind: str) -> dict[str, Any]:
 
 
 def class_of(thing: Any, base: type, name: str, error: type[FocoopError]) -> Any:
-    """Return the class that a module defines, or that was given itself.
+    """Return a class derived from one of focoop's: the one that a module defines, or the given one.
 
     Args:
         thing: A module, a user's file for example, or a class.

@@ -63,7 +63,9 @@ def check_sums(folder: Path) -> list[str]:
         RunError: A file is damaged or gone, or there are no checksums.
     """
     if not (folder / FILE).is_file():
-        raise RunError(f"{folder} holds no exported model: focoop export RUN --out {folder}")
+        raise RunError(
+            f"{folder} holds no exported model; focoop export RUN --out MODEL writes one"
+        )
     known = _read(folder / SUMS)
     found = {name: _sha256(folder / name) for name in FILES if (folder / name).is_file()}
     problems = [f"{name} is gone" for name in {*known, *ALWAYS} - set(found)]

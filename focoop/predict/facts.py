@@ -26,6 +26,7 @@ class Facts:
         fingerprint: The backbone's fingerprint.
         image_fingerprint: Fingerprint of its image side, which must be the same for new images.
         logit_scale: Multiplies cosines.
+        revision: The revision of the method that made it.
         origin: Where the model comes from: round, data hashes, metrics, for its card.
     """
 
@@ -40,4 +41,5 @@ class Facts:
     fingerprint: str
     image_fingerprint: str
     logit_scale: float
+    revision: int = 1
     origin: Mapping[str, Any] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from focoop.config import RunConfig
 from focoop.errors import MethodError, RunError
 from focoop.federation import client_state, start
 from focoop.fields import plain
-from focoop.methods import Method, Params, Server, State, Task, create
+from focoop.methods import Method, Params, Server, State, Task, create, lookup
 from focoop.predict.calibration import Calibration
 from focoop.predict.facts import Client, Facts
 from focoop.predict.model import Model
@@ -70,6 +70,7 @@ def model_of_run(
     backbone = backbone or open_backbone(config, device)
     folder.agree("backbone_fingerprint", backbone.fingerprint)
     method = create(config.method.name, config.method.settings)
+    folder.agree_revision(config.method.name, method.revision)
     task = make_task(config, backbone, names.classes, method.needs_ood, words=names.words)
     task = replace(task, frozen=method.prepare(task))
     shared = {name: value.to(task.device) for name, value in committed.shared.items()}
@@ -194,6 +195,7 @@ def _facts(
         fingerprint=backbone.fingerprint,
         image_fingerprint=backbone.image_fingerprint,
         logit_scale=float(task.logit_scale),
+        revision=lookup(config.method.name).revision,
         origin=_origin(folder, config),
     )
 

@@ -34,7 +34,7 @@ def push(folder: str | Path, repo: str, *, public: bool = False) -> str:
         raise MissingExtra("the hub needs huggingface_hub: pip install 'focoop[export]'") from error
     place = Path(folder)
     if not (place / FILE).is_file():
-        raise RunError(f"{place} holds no exported model: focoop export RUN --out {place}")
+        raise RunError(f"{place} holds no exported model; focoop export RUN --out MODEL writes one")
     if CARD not in check_sums(place):
         write_sums(place, [CARD])  # it was edited
     api = HfApi(library_name="focoop")

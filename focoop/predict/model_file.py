@@ -106,6 +106,12 @@ def read_model(
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"cannot read the model {path} ({error}): {AGAIN}") from error
     method_class = lookup(facts.method)
+    if facts.revision != method_class.revision:
+        raise RunError(
+            f"the model {path} was made by revision {facts.revision} of the method {facts.method}, "
+            f"and this focoop has revision {method_class.revision}, whose scores are others: run "
+            "the federation again and export its model, or use the focoop that made it"
+        )
     method = method_class(build(method_class.Config, dict(facts.settings), "method."))
     task = folded_task(facts.classes, tensors["anchors"], facts.logit_scale)
     opened = _opener(facts, where, weights)

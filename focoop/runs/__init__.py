@@ -21,7 +21,7 @@ A folder opens anywhere and needs no image:
     run = RunFolder.open(Path("runs/mine"))
     run.class_names, run.client_names, run.negative_words
 
-May import: errors, caching, fields, config, methods.
+May import: errors, caching, fields, plugins, config, methods.
 """
 
 from typing import TYPE_CHECKING

@@ -127,9 +127,9 @@ def remove(path: Path) -> None:
 
 
 class Lock:
-    """A lock for one process at a time.
+    """A lock that one process at a time can hold.
 
-    The kernel's lock on a file, which ends with its process.
+    It is the kernel's lock on a file, and is released when its process ends, however it ends.
 
     Args:
         path: The lock's file, in the folder that it guards.

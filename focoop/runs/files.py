@@ -1,4 +1,4 @@
-"""The files of a run folder by name, and how those are read that come before anything else."""
+"""Names of the files of a run folder, and readers of its configuration, manifest and metrics."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,6 +44,8 @@ def read_config(path: Path) -> RunConfig:
     except FileNotFoundError as error:
         below = next(path.glob(f"*/**/{CONFIG}"), None) if path.is_dir() else None
         hint = f"; there are runs below it, such as {below.parent}" if below else ""
+        if not path.exists():
+            raise RunError(f"{path} does not exist: focoop runs lists the runs") from error
         raise RunError(f"{path} is not a run folder: it has no {CONFIG}{hint}") from error
     except (OSError, ValueError, ConfigError, MethodError) as error:
         needed = _manifest_or_nothing(path).get("plugins", [])

@@ -37,7 +37,7 @@ from focoop.runs.manifest import code, now, plain
 from focoop.runs.names import Names, run_name
 from focoop.runs.places import KEY, current_folder
 from focoop.runs.private_store import PrivateStore, dump
-from focoop.runs.reading import Committed, RunReader
+from focoop.runs.reading import REVISION, Committed, RunReader
 from focoop.runs.snapshot import Snapshot, advice, round_before
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class RunFolder(RunReader):
         traffic: Mapping[str, Any] | None = None,
         memory: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """End a round: after this it is never repeated, before this it never happened.
+        """Commit a round; a run that is stopped after this call goes on with the next round.
 
         Args:
             round_index: The round's number.
@@ -178,6 +178,16 @@ class RunFolder(RunReader):
             self._require_writable()
             self.manifest[key] = plain(value)
             self._write_manifest()
+
+    def pin_revision(self, method: str, revision: int) -> None:
+        """Note which revision of its method makes this run, or refuse to go on with another.
+
+        Args:
+            method: The method's name.
+            revision: `Method.revision`.
+        """
+        self.agree_revision(method, revision)
+        self.pin(REVISION, revision)
 
     def keep_names(self, names: Names) -> None:
         """Write the names of a run that has none yet; refuse names that have changed.
@@ -259,7 +269,7 @@ class RunFolder(RunReader):
             self.close()
 
     def close(self) -> None:
-        """Release the folder; the status stays, and `manifest` tells of the rounds again."""
+        """Release the folder, keep its status, and put the facts of all rounds into `manifest`."""
         if self._writable and self._name:
             with contextlib.suppress(RunError):  # whoever opens the run is told
                 self.manifest["rounds"] = self._seen.ledger.facts()

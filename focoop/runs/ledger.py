@@ -75,7 +75,7 @@ class Sums:
 
 
 class Ledger:
-    """The lines of a run's rounds, on the disk; in memory they are only while somebody reads them.
+    """The lines of a run's rounds: kept on the disk, and in memory only while somebody reads them.
 
     A line of a thousand participants takes about 100 KB of memory: a run that kept all of them
     would grow with every round.
@@ -91,7 +91,7 @@ class Ledger:
 
     @property
     def entries(self) -> list[Entry]:
-        """Return the lines; those that were written since they were read are read again.
+        """Return all lines, read from the disk where they are not in memory.
 
         Raises:
             RunError: A line is damaged.
@@ -133,13 +133,13 @@ class Ledger:
         return ledger
 
     def parsed(self, line: bytes) -> Entry | None:
-        """Read the line that follows the last one; None where it does not.
+        """Read the line that follows the last one, if its checksum says so.
 
         Args:
             line: Its bytes.
 
         Returns:
-            Its values.
+            Its values; None where the line was changed or does not follow the last one.
         """
         body, mark, _ = line.rpartition(END.encode())
         if line != self._closed(body) or not mark:
@@ -170,7 +170,7 @@ class Ledger:
         write(self.path, raw)
 
     def signed(self, entries: Iterable[Entry]) -> tuple[bytes, str]:
-        """Return other lines of this run as they stand in the file, each with a new checksum.
+        """Write lines of this run as the bytes of a file, each with a new checksum.
 
         Args:
             entries: The lines.

@@ -1,10 +1,8 @@
-"""Write `log.txt` of a run.
+"""Write `log.txt` of a run: events with their times, warnings, and errors with their traceback.
 
-What happened when, the warnings shown meanwhile, errors with traceback.
-
-Whoever drives a run opens its log around the work; `RunFolder.log` then writes there. Warnings and
-records of the logger `focoop` are kept too. A log is for people: nothing reads it, and a log that
-cannot be written does not stop a run.
+The code that drives a run opens its log by `run_log`; then `RunFolder.log` writes there. Warnings
+and records of the logger `focoop` are written too. A log is for people: nothing reads it, and one
+that cannot be written does not stop a run.
 """
 
 import logging

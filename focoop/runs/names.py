@@ -49,7 +49,7 @@ class Names:
 
     @property
     def counted(self) -> bool:
-        """Return whether it is known who holds how many images."""
+        """Return whether the numbers of images of the clients are known."""
         return any(client.train or client.test for client in self.clients)
 
     def to_json(self) -> str:
@@ -88,7 +88,7 @@ class Names:
         )
 
     def differences(self, now: "Names", *, of: Sequence[str] = ("train", "test")) -> list[str]:
-        """Say what is called or counted otherwise now.
+        """List what is named or counted differently in the data as it is found now.
 
         Args:
             now: The names of the data as it is found.

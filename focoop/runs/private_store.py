@@ -122,11 +122,11 @@ class PrivateStore:
         return {c: v.sum for c, v in newest.items() if v.round_index == round_index}
 
     def settle(self, round_index: int, rounds: int = 1) -> None:
-        """Keep of each client what was its newest file after the last few rounds.
+        """Remove all files but those that were a client's newest after one of the last few rounds.
 
         Args:
             round_index: The last of these rounds.
-            rounds: How many.
+            rounds: How many rounds these are.
         """
         for client, versions in self._all().items():
             if len(versions) < 2 and versions and versions[0].round_index <= round_index:
@@ -147,7 +147,7 @@ class PrivateStore:
                     remove(path)
 
     def verify(self) -> None:
-        """Read every file that is loaded from here.
+        """Read every file that `load` would read, to find out whether all are whole.
 
         Raises:
             RunError: A file is missing or damaged.

@@ -35,6 +35,7 @@ from focoop.runs.snapshot import ATTEMPTS, Snapshot, advice, look, moved_on, sta
 
 ADVICE = "restore it, or start a new run with another --out"
 LOOK_AGAIN = "the run has moved on, or the file was removed; open the run again, or restore it"
+REVISION = "method_revision"  # key of the manifest
 GO_BACK = "restore it from a copy, or go on from the round before with --resume --round-before"
 
 
@@ -142,10 +143,10 @@ class RunReader:
         return self._seen.last
 
     def models_sum(self) -> str:
-        """Return a checksum of what the models of the last committed round are made of.
+        """Return a checksum of the tensors of all models of the last committed round.
 
-        Files that were computed from these models name it, so that no other run's is taken for
-        theirs. Equal runs have the same one.
+        A file that was computed from these models holds this checksum, so that it is not used with
+        the models of another run or round. Equal runs have the same one.
         """
         self.last_round()
         private = sorted(self._seen.ledger.versions().items())
@@ -250,6 +251,24 @@ class RunReader:
         raise RunError(
             f"{key} is not what {self.path} was started with ({difference}): {ADVICE}{hint}"
         )
+
+    def agree_revision(self, method: str, revision: int) -> None:
+        """Refuse a run whose tensors its method would read otherwise by now.
+
+        Args:
+            method: The method's name.
+            revision: `Method.revision` as it is now. A run that noted none was made by the first.
+
+        Raises:
+            RunError: The run was made by another revision.
+        """
+        noted = self.manifest.get(REVISION, 1 if self.last_round() >= 0 else revision)
+        if noted != revision:
+            raise RunError(
+                f"{self.path} was made by revision {noted} of the method {method}, and this focoop "
+                f"has revision {revision}, which computes something else from the same tensors: "
+                f"run it again with another --out, or use the focoop that made it"
+            )
 
     def agree_names(
         self, names: Names, *, of: tuple[str, ...] = ("train", "test"), hint: str = ""

@@ -80,7 +80,7 @@ def _uncommitted(run: Path, name: str) -> Snapshot:
 
 
 def moved_on(run: Path) -> RunError:
-    """Make the error for a run that goes on more quickly than it can be read.
+    """Make the error for a run that commits rounds more quickly than they can be read.
 
     Args:
         run: The run folder.

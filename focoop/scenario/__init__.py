@@ -1,6 +1,7 @@
 """A configuration made concrete: clients with their images, class names and negative words.
 
-May import: errors, seeds, caching, processor, data, clip, features, methods, federation, config.
+May import: errors, seeds, caching, processor, assets, data, clip, features, methods,
+federation, config.
 """
 
 from typing import TYPE_CHECKING

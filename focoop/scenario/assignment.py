@@ -102,7 +102,7 @@ def remarks(config: RunConfig, *, measured: bool = True) -> list[str]:
 
 
 def note_on_shots(config: RunConfig) -> str:
-    """Say so where a method sends nothing of so few images, and so learns nothing from them.
+    """Warn where a class has so few shots that the method sends nothing of it.
 
     Args:
         config: The run's settings.

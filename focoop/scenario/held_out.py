@@ -23,8 +23,9 @@ def train_and_test(
 ) -> tuple[FeatureSet, FeatureSet, Tested]:
     """Open training and test images.
 
-    Images that are not `divided` lose some to testing, unless `splits` says what they are; with
-    `data.validation` images held out of the training images stand in for those of the test.
+    Where images are not `divided`, test images are those that `splits` names, or else some are held
+    out. With `data.validation`, images held out of the training images take the place of the test
+    images.
 
     Args:
         config: The run's settings.
@@ -34,7 +35,7 @@ def train_and_test(
         splits: The split of each image, where some have one.
 
     Returns:
-        Training images, test images, and where the latter are found again.
+        Training images, test images, and which rows of the dataset the test images are.
     """
     views = config.data.views
     if divided:

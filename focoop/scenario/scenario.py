@@ -47,7 +47,7 @@ class Scenario:
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def client(self, index: int) -> LabelledFeatures:
-        """Gather a client's training images; without the call a client costs nothing.
+        """Gather a client's training images; before this call they take no memory of their own.
 
         Args:
             index: The client's number.

@@ -81,7 +81,7 @@ def check_late(config: RunConfig, scenario: Scenario) -> None:
 
 
 def check_parties(config: RunConfig, num_clients: int) -> None:
-    """Refuse secure sums of fewer clients than sites would take part in.
+    """Refuse secure sums of fewer clients than `privacy.parties`.
 
     Args:
         config: The run's settings.

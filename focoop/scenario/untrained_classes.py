@@ -14,7 +14,7 @@ UNKNOWN = "unknown_classes"  # name of the OOD set of images of unknown classes
 
 
 def unknown_of(config: RunConfig, classes: tuple[str, ...]) -> tuple[str, ...]:
-    """Draw the classes that nobody knows by the partition's seed.
+    """Draw, by the partition's seed, the classes that are unknown to every client.
 
     Args:
         config: The run's settings; `data.unknown_classes` says how many.
@@ -36,7 +36,7 @@ def unknown_of(config: RunConfig, classes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def new_of(config: RunConfig, classes: tuple[str, ...]) -> tuple[str, ...]:
-    """Draw the classes that are known by name alone by the partition's seed.
+    """Draw, by the partition's seed, the classes of which clients know the name but have no image.
 
     Args:
         config: The run's settings; `data.new_classes` says how many.

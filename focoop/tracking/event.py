@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from focoop.errors import MissingExtra
+
 Value = bool | int | float | str
 
 
@@ -93,3 +95,15 @@ class Tracker:
         Args:
             event: The run; `event.status` is `finished`, `stopped` or `failed`.
         """
+
+
+def missing_package(name: str) -> MissingExtra:
+    """Return the error that names a tracker's package and how to install it.
+
+    Args:
+        name: The package, which is the name of focoop's extra too.
+
+    Returns:
+        The error, for the tracker to raise.
+    """
+    return MissingExtra(f"this tracker needs the package {name}: pip install 'focoop[{name}]'")

@@ -6,8 +6,7 @@ experiment is `focoop`, or what `MLFLOW_EXPERIMENT_NAME` says.
 
 import os
 
-from focoop.errors import MissingExtra
-from focoop.tracking.event import RoundEvent, Tracker
+from focoop.tracking.event import RoundEvent, Tracker, missing_package
 
 EXPERIMENT = "focoop"
 TAG = "focoop.run"  # by which a resumed run is found again
@@ -31,9 +30,7 @@ class MLflow(Tracker):
         try:
             from mlflow import MlflowClient, entities
         except ImportError as error:
-            raise MissingExtra(
-                "this tracker needs the package mlflow: pip install 'focoop[mlflow]'"
-            ) from error
+            raise missing_package("mlflow") from error
         self.look = "mlflow ui" + (f" --backend-store-uri {target}" if target else "")
         if target.startswith(("http://", "https://")):
             self.look = target.rpartition("@")[2]  # without a password

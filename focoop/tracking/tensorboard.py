@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from focoop.errors import MissingExtra
-from focoop.tracking.event import RoundEvent, Tracker
+from focoop.tracking.event import RoundEvent, Tracker, missing_package
 
 FOLDER = "runs/tensorboard"
 MARK = "focoop-run.txt"  # in a run's folder of events: the id of the run that they are of
@@ -25,9 +24,7 @@ class TensorBoard(Tracker):
             from torch.utils.tensorboard import SummaryWriter
             from torch.utils.tensorboard.summary import hparams
         except ImportError as error:
-            raise MissingExtra(
-                "this tracker needs the package tensorboard: pip install 'focoop[tensorboard]'"
-            ) from error
+            raise missing_package("tensorboard") from error
         self.look = f"tensorboard --logdir {self.target}"
         self._make, self._hparams = SummaryWriter, hparams
 

@@ -7,8 +7,7 @@ It stays on this machine unless the package's own variables `TRACKIO_SPACE_ID` o
 import contextlib
 import io
 
-from focoop.errors import MissingExtra
-from focoop.tracking.event import RoundEvent, Tracker
+from focoop.tracking.event import RoundEvent, Tracker, missing_package
 
 PROJECT = "focoop"
 
@@ -28,9 +27,7 @@ class Trackio(Tracker):
         try:
             import trackio
         except ImportError as error:
-            raise MissingExtra(
-                "this tracker needs the package trackio: pip install 'focoop[trackio]'"
-            ) from error
+            raise missing_package("trackio") from error
         self.look = f"trackio show --project {self.target}"
         self._trackio = trackio
 

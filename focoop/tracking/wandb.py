@@ -6,8 +6,7 @@ The package's own variables hold here too: `WANDB_API_KEY`, `WANDB_BASE_URL`, `W
 
 from pathlib import Path
 
-from focoop.errors import MissingExtra
-from focoop.tracking.event import RoundEvent, Tracker
+from focoop.tracking.event import RoundEvent, Tracker, missing_package
 
 PROJECT = "focoop"
 
@@ -27,9 +26,7 @@ class WandB(Tracker):
         try:
             import wandb
         except ImportError as error:
-            raise MissingExtra(
-                "this tracker needs the package wandb: pip install 'focoop[wandb]'"
-            ) from error
+            raise missing_package("wandb") from error
         self._wandb = wandb
 
     def begin(self, event: RoundEvent) -> None:

@@ -310,7 +310,7 @@ def test_a_comparison_where_all_fails_raises(folder: Path, setting: Path) -> Non
             },
             out=folder / "failing",
         )
-    with pytest.raises(focoop.ConfigError, match="the least is 1"):
+    with pytest.raises(focoop.ConfigError, match="asks for no run: a lone number says how many"):
         focoop.compare(setting, "promptfl", seeds=0)
 
 

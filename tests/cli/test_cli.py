@@ -55,7 +55,7 @@ def test_help_names_every_command() -> None:
         (["run", "--set", "data.id=pack:cifar100"], 3, "demo:NAME"),
         (["run", "--set", "backbone.name=maxi"], 4, "mini"),
         (["run", "--device", "abacus"], 4, "abacus"),
-        (["evaluate", "nowhere"], 6, "not a run folder"),
+        (["evaluate", "nowhere"], 6, "does not exist"),
         (["features", "folder:nowhere"], 3, "nowhere"),
         (["data", "show", "--set", "partition.kind=dirichle"], 2, "'dirichlet'"),
     ],

@@ -12,6 +12,8 @@ import pytest
 from focoop import errors
 from focoop.cli import failure
 from focoop.cli.failure import EXIT_CODES
+from focoop.cli.site import class_names
+from focoop.errors import ConfigError
 from tests.toy_command import FAST, ROOT, call
 
 
@@ -144,3 +146,16 @@ def test_a_message_that_quotes_a_whole_file_is_cut_in_its_middle() -> None:
     text = str(errors.DataError("begins " + "x" * 100_000 + " ends"))
     assert len(text) < 5000 and text.startswith("begins x") and text.endswith("x ends")
     assert "characters left out" in text and str(errors.DataError("short")) == "short"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [("classes.txt", "no file classes.txt"), ("a/b", "no file a/b"), ("cat, dog", "with ;")],
+)
+def test_classes_of_a_federation_are_neither_a_missing_file_nor_one_name(
+    given: str, told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        class_names(given)
+    assert class_names("cat; dog, wild") == "cat; dog, wild"
+    assert class_names("cat") == "cat"

@@ -16,6 +16,7 @@ import focoop
 from focoop.cli import app
 from focoop.config import loading, writing
 from focoop.methods import available
+from tools.site_hooks import on_page_markdown
 
 ROOT = Path(__file__).resolve().parents[2]
 # Tags whose address a browser loads by itself, and the attribute that holds it.
@@ -117,6 +118,13 @@ def test_a_broken_link_would_be_noticed(tmp_path: Path) -> None:
     read = {path: Page(path.read_text())}
     assert list(broken(path, tmp_path, read)) == ["gone.html", "#gone"]
     assert outside("https://example.org/x.js") and outside("//example.org/x.js")
+
+
+def test_the_mark_of_a_quoted_result_does_not_end_a_paragraph() -> None:
+    marked = "FOCoOp answers\n<!-- cifar100 focoop own -->76.3<!-- end -->% of its images."
+    assert on_page_markdown(marked) == "FOCoOp answers\n76.3% of its images."
+    for other in ("<!-- table results -->", "<!-- exits 3 -->"):
+        assert on_page_markdown(other) == other
 
 
 def cells(text: str) -> list[list[str]]:

@@ -214,7 +214,7 @@ def test_the_command_prints_tables_and_codes(tmp_path: Path) -> None:
 def test_methods_without_tuned_settings_are_named(tmp_path: Path) -> None:
     setting = write_setting(tmp_path / "data")
     (tmp_path / "zeroshot.toml").write_text('[method]\nname = "zeroshot"\n')
-    call = ["compare", str(setting), f"--out={tmp_path / 'out'}", "--no-run", "--seeds=0"]
+    call = ["compare", str(setting), f"--out={tmp_path / 'out'}", "--no-run", "--seeds=1"]
     call += [f"--presets={tmp_path}", "--methods=zeroshot,promptfl:context_tokens=2"]
     told = " ".join(CliRunner().invoke(app, call).stderr.split())
     assert "note: no tuned settings for promptfl in" in told and "--methods promptfl --wr" in told
@@ -229,7 +229,8 @@ def test_methods_without_tuned_settings_are_named(tmp_path: Path) -> None:
     [
         (["--methods=focop"], "'focoop'"),
         (["--methods=fedprox"], "promptfl:federation.prox=0.1"),
-        (["--methods=zeroshot", "--seeds=a"], "--seeds"),
+        (["--methods=zeroshot", "--seeds=a"], "cannot read seeds 'a': write how many, 3, or"),
+        (["--methods=zeroshot", "--seeds=0"], "says how many seeds"),
         (["--methods=zeroshot", "--seeds=1,1"], "twice"),
         (["--methods=zeroshot:scor=1"], "method.scor"),
     ],

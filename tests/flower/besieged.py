@@ -5,6 +5,7 @@ ghent and lille are honest and joined by `focoop site join`; mallory lies. The c
 its own SuperLink and front, and start runs with any settings.
 """
 
+import secrets
 import shutil
 import socket
 from collections.abc import Iterator
@@ -65,6 +66,11 @@ TEST = {"ghent": range(7), "lille": range(7, 14), "mallory": range(14, 20)}
 def study(*overrides: str) -> RunConfig:
     """The study's settings, with others over them."""
     return load(None, [*STUDY, *overrides])
+
+
+def key() -> str:
+    """A federation's name that no site has heard before."""
+    return secrets.token_hex(8)
 
 
 def part(split: str, rows: range, drop: dict[int, range] | None = None) -> FeatureSet:

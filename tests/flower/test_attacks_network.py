@@ -7,10 +7,9 @@ in docs/reliability/threat-model.md.
 """
 
 import json
-import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,22 +27,19 @@ from focoop.config.schema import RunConfig
 from focoop.features.storage import write_file
 from focoop.federation.updates.differential_privacy import ORDERS, WHOLE_ORDERS, clip_change
 from focoop.flower import in_process
-from focoop.flower.deploy.keys import make_site_key
-from focoop.flower.identity import registered, sign
 from focoop.flower.journal import events
-from focoop.flower.mask_keys import Keys
-from focoop.flower.masking import Masker
 from focoop.flower.parcel import BYTES, PARCEL
-from focoop.flower.records import UPDATE, Order, to_tensor
+from focoop.flower.records import UPDATE, to_tensor
 from focoop.flower.server.spares import Draw
 from focoop.flower.site import client_app
 from focoop.flower.site.releases import LEDGER
-from focoop.flower.sum_records import KEYS, OPEN, SHARES, SUM, sum_name, to_keys, to_record
+from focoop.flower.sum_records import OPEN, SHARES
 from focoop.runs import RunFolder
 from focoop.scenario.schedule import client_privacy
-from tests.flower.besieged import NAMES, PATIENT, Besieged, besieged, order, study
-from tests.flower.dishonest import CALLED, LYING_ROUNDS, Answer, Hand
+from tests.flower.besieged import NAMES, PATIENT, Besieged, besieged, key, order, study
+from tests.flower.dishonest import CALLED, LYING_ROUNDS, Answer
 from tests.flower.federations import opened, state
+from tests.flower.foul_sums import CHEATS, Sum
 from tools.flower_hosts import separable
 
 pytestmark = [pytest.mark.slow, pytest.mark.flower]
@@ -59,11 +55,6 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Besieged]:
     with besieged(tmp_path_factory.mktemp("besieged")) as made:
         made.open()
         yield made
-
-
-def key() -> str:
-    """A federation's name that no site has heard before."""
-    return secrets.token_hex(8)
 
 
 def tensors(answer: Answer) -> dict[str, Tensor]:
@@ -259,103 +250,6 @@ def test_row_6_participants_do_not_follow_from_the_seed_and_cost_their_true_shar
 
 
 # --- row 7: secure sums --------------------------------------------------------------------------
-
-Change = Callable[["Sum", dict[str, Any]], None]
-
-
-class Sum:
-    """A secure sum of the coordinator and mallory, who are one, with ghent and lille."""
-
-    def __init__(self, fed: Besieged, hand: Hand, config: RunConfig) -> None:
-        self.fed, self.hand, self.config = fed, hand, config
-        self.key, self.attempt = key(), secrets.token_hex(16)
-        self.mallory = Masker(2, 3)
-        self.everyone = self.keys()
-
-    def ask(self, site: str, step: str, told: Mapping[str, Any]) -> Answer:
-        """What a site answers to a message of the sum."""
-        kind = step if step == TRAIN else f"query.{step}"
-        received = self.fed.first(self.config) if step == TRAIN else None
-        content = order(self.config, 1, self.key, received)
-        content[SUM] = ConfigRecord({"attempt": self.attempt, **told})
-        return self.hand.ask(site, kind, content)
-
-    def keys(self) -> dict[int, Keys]:
-        """All three sites' keys, each signed by its site."""
-        found: dict[int, Keys] = {}
-        for client, site in enumerate(("ghent", "lille")):
-            answer = self.ask(site, KEYS, {})
-            assert answer.content is not None, answer.error
-            record = answer.content[SUM]
-            assert isinstance(record, ConfigRecord)
-            found |= {client: to_keys(record)[client]}
-        mine = self.mallory.keys()
-        return {**found, 2: self.signed(mine, 2, self.fed.state("mallory") / "keys")}
-
-    def signed(self, keys: Keys, client: int, folder: Path) -> Keys:
-        """Keys under the signature of whoever's folder it is."""
-        about = Order(1, self.key, order_hash(self.config))
-        return keys.signed(sign(folder, keys.claim(sum_name(about, self.attempt), client)))
-
-    def told(self) -> dict[str, Any]:
-        """What an honest coordinator sends to all."""
-        sites = registered(self.fed.folder / "fed" / "keys")
-        identities = {f"identity/{client}": site.public for client, site in sites.items()}
-        return {**to_record(self.everyone), **identities}
-
-
-def order_hash(config: RunConfig) -> str:
-    """The name of a configuration in orders."""
-    return Order.read(order(config, 1, "0" * 16)).config_hash
-
-
-def without_lille(_: Sum, told: dict[str, Any]) -> None:
-    for name in [name for name in told if name.endswith("/1")]:
-        del told[name]
-
-
-def swapped_key(_: Sum, told: dict[str, Any]) -> None:
-    """The coordinator puts a key of its own where lille's was."""
-    told["mask/1"] = Masker(1, 3).keys().mask
-
-
-def unsigned(one: Sum, told: dict[str, Any]) -> None:
-    """All of lille's keys are the coordinator's, and nobody signed them."""
-    told |= to_record({1: Masker(1, 3).keys()})
-
-
-def signed_by_mallory(one: Sum, told: dict[str, Any]) -> None:
-    keys = one.signed(Masker(1, 3).keys(), 1, one.fed.state("mallory") / "keys")
-    told |= to_record({1: keys})
-
-
-def invented(one: Sum, told: dict[str, Any]) -> None:
-    """A lille of the coordinator's own, with another identity."""
-    folder = one.fed.folder / "invented"
-    make_site_key(folder, "lille")
-    told |= to_record({1: one.signed(Masker(1, 3).keys(), 1, folder)})
-    told["identity/1"] = (folder / "key.pub").read_bytes()
-
-
-def mallory_twice(one: Sum, told: dict[str, Any]) -> None:
-    for name in ("mask", "channel", "commitment", "signature", "identity"):
-        told[f"{name}/1"] = told[f"{name}/2"]
-
-
-def nobodys(_: Sum, told: dict[str, Any]) -> None:
-    for client in range(3):
-        del told[f"identity/{client}"]
-
-
-CHEATS: tuple[tuple[Change, str], ...] = (
-    (without_lille, "policy: a secure sum of 2 sites, and 3 are the least"),
-    (swapped_key, "the keys of client 1 are not signed by its site"),
-    (unsigned, "the keys of client 1 are not signed by its site"),
-    (signed_by_mallory, "the keys of client 1 are not signed by its site"),
-    (invented, "client 1 has another key than before"),
-    (mallory_twice, "two clients of the sum have the same key: they are one"),
-    (nobodys, "the server does not say whose keys these are: no secure sum"),
-)
 
 
 def test_row_7_a_sum_of_two_and_keys_of_nobody_get_no_share(fed: Besieged) -> None:

@@ -9,13 +9,20 @@ from sklearn.covariance import ledoit_wolf_shrinkage
 from torch import Tensor
 
 from focoop.errors import ConfigError
-from focoop.methods._posterior import MOST, TYPICAL, posterior, spread_within, text_map
+from focoop.methods._metric import whitening
+from focoop.methods._posterior import (
+    MOST,
+    TYPICAL,
+    posterior,
+    spread_within,
+    text_map,
+    typical_length,
+)
 from focoop.methods._sums import Totals, alike, oas
-from focoop.methods.base import Batch, ClientUpdate, Server
+from focoop.methods.base import Batch, ClientUpdate, Logits, Server
 from focoop.methods.focoop_plus import BACKGROUND, SURPRISE, FOCoOpPlus
 from focoop.seeds import torch_generator
-from tests.methods.contract_toy import DIM
-from tests.methods.test_closed_form import (
+from tests.methods.closed_form_toy import (
     CLIENTS,
     C,
     contrasts,
@@ -28,6 +35,7 @@ from tests.methods.test_closed_form import (
     totals_of,
     within,
 )
+from tests.methods.contract_toy import DIM
 
 UNIT = torch.eye(DIM, dtype=torch.float64)
 
@@ -160,6 +168,39 @@ def test_where_nobody_tells_the_spread_it_is_a_typical_one() -> None:
     assert shrinkage == pytest.approx(oas(full.scatter, full.freedom) ** 0.5)
 
 
+@pytest.mark.parametrize("each", [2, 4, 8])
+def test_a_typical_length_is_that_of_new_images(each: int) -> None:
+    """Over ten draws of 30 classes: images the metric was made from are shorter than new ones."""
+    found, fitted, new = [], [], []
+    for seed in range(10):
+        scales = torch.logspace(-1, 0.5, 24, dtype=torch.float64)
+        means = draw(30, 24, seed=7 * seed)
+        images = means[:, None] + draw(30, each, 24, seed=7 * seed + 1) * scales
+        fresh = means[:, None] + draw(30, 50, 24, seed=7 * seed + 2) * scales
+        rows, counts = images.flatten(0, 1), torch.full((30,), float(each), dtype=torch.float64)
+        totals = Totals(images.mean(dim=1), counts, rows.T @ rows / len(rows), float(len(rows)))
+        spread, shrinkage = spread_within(totals)
+        metric = whitening(spread, shrinkage) * 24**0.5
+        found.append(typical_length(totals, spread, shrinkage, metric))
+        for lengths, some in ((fitted, rows), (new, fresh.flatten(0, 1))):
+            seen = (some - totals.centre) @ metric
+            lengths.append(float(seen.square().sum(dim=1).mean()) ** 0.5)
+    assert np.mean(found) == pytest.approx(np.mean(new), rel=0.02)
+    assert np.mean(fitted) < np.mean(new) * 0.99
+    nothing = Totals(means * 0, counts * 0, spread * 0, 0.0)
+    assert typical_length(nothing, spread, shrinkage, metric) == 1.0
+
+
+def test_an_image_nearer_than_typical_is_not_more_at_home_for_it() -> None:
+    method = made(FOCoOpPlus)
+    task = task_for(method)
+    lengths = torch.tensor([0.2, 0.9, 1.0, 1.1, 1.5])
+    parts = {"against": torch.zeros(5, C), "length": lengths}
+    score = method.score(Logits(torch.zeros(5, C), parts=parts), task)
+    assert score[0] == score[1] == score[2]
+    assert (score[2:].diff() > 0).all()
+
+
 def test_few_classes_and_none_are_no_special_case() -> None:
     totals, texts = world(1.0, images=3)
     few = replace(totals, images=totals.images * (torch.arange(300) < 2))
@@ -192,7 +233,8 @@ def test_answer_and_score_written_out(names: bool, foreign: tuple[str, ...]) -> 
     rho = oas(torch.from_numpy(spread * freedom), freedom) ** 0.5
     sigma = (1 - rho) * spread + rho * np.trace(spread) / DIM * np.eye(DIM)
     total = features.T @ features / len(labels)
-    wide = (1 - BACKGROUND) * total + BACKGROUND * np.trace(total) / DIM * np.eye(DIM)
+    least = min(rho, BACKGROUND)
+    wide = (1 - least) * total + least * np.trace(total) / DIM * np.eye(DIM)
     means = np.stack([features[labels == c].mean(axis=0) for c in range(C)])
     if names:
         values, vectors = np.linalg.eigh(sigma)
@@ -224,14 +266,18 @@ def test_answer_and_score_written_out(names: bool, foreign: tuple[str, ...]) -> 
         """Without the part along the mean image, as the metric sees it."""
         return x - product(x, centre, sigma) / product(centre, centre, sigma) * centre
 
-    typical = np.mean([product(x, x, sigma) for x in features - centre]) ** 0.5
+    inside = np.trace(np.linalg.solve(sigma, spread))
+    leverage = (1 - rho) * inside / freedom
+    fitted = np.mean([product(x, x, sigma) for x in features - centre])
+    typical = (fitted + freedom / len(labels) * (inside / (1 - leverage) - inside)) ** 0.5
     for i, image in enumerate(tested.numpy()):
         mass, off = 0.0, image - centre
         for c in range(C):
             expected = cosine(across(off), across(means[c] - centre), sigma) + np.log(prior[c]) / 20
             assert float(logits.id[i, c]) == pytest.approx(expected, abs=1e-6)
             mass += prior[c] * np.exp(20 * cosine(image, means[c], wide))
-        expected = -np.log(mass) + SURPRISE * product(off, off, sigma) ** 0.5 / typical
+        excess = max(0.0, product(off, off, sigma) ** 0.5 / typical - 1)
+        expected = -np.log(mass) + SURPRISE * excess
         if foreign:
             other = np.mean([np.exp(20 * cosine(image, word, wide)) for word in words])
             expected += 0.7 * np.log(1 + other / (mass / prior.sum()))

@@ -12,8 +12,7 @@ from focoop.federation.updates.secure_sum import summed
 from focoop.methods.base import Params, Server, Task
 from focoop.methods.tofa import PROMPTS, TOFA, worth_of
 from focoop.seeds import torch_generator
-from tests.methods.contract_toy import CLASSES, DIM, WORDS, Tower, make_task
-from tests.methods.test_closed_form import (
+from tests.methods.closed_form_toy import (
     CLIENTS,
     C,
     images_of,
@@ -23,6 +22,7 @@ from tests.methods.test_closed_form import (
     sent,
     within,
 )
+from tests.methods.contract_toy import CLASSES, DIM, WORDS, Tower, make_task
 
 TESTED = images_of([0, 1, 2, 3] * 4, 9).pooled
 

@@ -246,7 +246,7 @@ def test_the_json_holds_the_numbers_and_remarks(made: Made, toy: Path) -> None:
 def test_bad_requests_are_refused(toy: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no item 'T2'"):
         focoop.reproduce("T2", folder=toy, out=tmp_path)
-    with pytest.raises(ConfigError, match="the least is 1"):
+    with pytest.raises(ConfigError, match="asks for no run"):
         focoop.reproduce("T1", folder=toy, out=tmp_path, seeds=0)
     with pytest.raises(ConfigError, match="no folder"):
         focoop.reproduce("T1", folder=tmp_path / "none", out=tmp_path)

@@ -211,6 +211,8 @@ def test_names_or_an_image_from_standard_input(files: Path, tmp_path: Path) -> N
         (["predict", "{run}", "x.png", "--json", "--csv"], 2, "choose one"),
         (["predict", "{run}", "x.png", "--open-share=much"], 2, "0 to 1, or 'auto'"),
         (["calibrate", "{run}", "--keep=1.5"], 2, "between 0 and 1"),
+        (["calibrate", "{run}/clients"], 6, "neither a run folder nor an exported model"),
+        (["model", "check", "{run}"], 6, "focoop export RUN --out MODEL"),
         (["calibrate", "{run}", "--images=folder:x"], 2, "--client"),
         (["export", "{run}", "--out={run}"], 6, "not empty"),
         (["export", "{run}", "--out={run}/m", "--client=west"], 6, "no client 'west'"),
@@ -312,6 +314,7 @@ def test_models_are_changed_by_commands(run: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0 and "not calibrated" in done.stderr, done.stderr
     done = call("model", "rename-class", first, CLASSES[1], "ferry", "--out", second)
     assert done.exit_code == 0 and "ferry" in focoop.load_model(second).classes
+    assert "the old model was not calibrated" in " ".join(done.stderr.split())
     done = call("model", "add-client", second, "west", "--class", "ferry", "--out", third)
     assert done.exit_code == 0 and focoop.load_model(third).own_classes("west") == ("ferry",)
     assert "client west added" in (tmp_path / "third" / "README.md").read_text()

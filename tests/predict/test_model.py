@@ -48,6 +48,7 @@ def model_of(name: str, calibration: Calibration | None = None) -> Model:
         fingerprint="toy",
         image_fingerprint=toy_backbone().image_fingerprint,
         logit_scale=task.logit_scale,
+        revision=method.revision,
     )
     initial = start(method, task, SEED)
 

@@ -13,7 +13,8 @@ from focoop.methods import available
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
-import compare_commits  # noqa: E402 (a script, found by its folder)
+import compare_commits  # noqa: E402 (scripts, found by their folder)
+import compare_folders  # noqa: E402
 import toy_cases  # noqa: E402
 
 # A package that stands for a version of focoop: its "run" writes the arguments to a run folder.
@@ -54,7 +55,7 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_equal_folders_agree_whatever_their_logs_say(pair: tuple[Path, Path]) -> None:
-    assert compare_commits.compare_folders(*pair) == (5, ())
+    assert compare_folders.compare_folders(*pair) == (5, ())
 
 
 def test_one_bit_of_a_tensor_is_found(pair: tuple[Path, Path]) -> None:
@@ -62,7 +63,7 @@ def test_one_bit_of_a_tensor_is_found(pair: tuple[Path, Path]) -> None:
     changed.view(torch.int32)[1, 2] ^= 1
     tensors = {"shared/context": changed, "memory/step": torch.tensor(2)}
     save_file(tensors, pair[1] / "state.safetensors", {"round": "2"})
-    told = compare_commits.compare_folders(*pair)[1]
+    told = compare_folders.compare_folders(*pair)[1]
     assert told == ("state.safetensors: shared/context",)
 
 
@@ -85,38 +86,38 @@ def test_one_bit_of_a_tensor_is_found(pair: tuple[Path, Path]) -> None:
 )
 def test_other_values_are_found(pair: tuple[Path, Path], name: str, text: str, told: str) -> None:
     (pair[1] / name).write_text(text)
-    assert compare_commits.compare_folders(*pair)[1] == (f"{name}: {told}",)
+    assert compare_folders.compare_folders(*pair)[1] == (f"{name}: {told}",)
 
 
 def test_missing_files_are_found(pair: tuple[Path, Path]) -> None:
     shutil.rmtree(pair[1] / "clients")
-    (found,) = compare_commits.compare_folders(*pair)[1]
+    (found,) = compare_folders.compare_folders(*pair)[1]
     assert found.startswith("clients/0000/round-0002.safetensors: only in")
 
 
 def test_other_names_of_settings_must_be_said(pair: tuple[Path, Path]) -> None:
     text = "seed = 0\n[defence]\nkind = 'none'\npieces = [1, 2]\nnew = 3\n"
     (pair[1] / "config.toml").write_text(text)
-    told = compare_commits.compare_folders(*pair)[1]
+    told = compare_folders.compare_folders(*pair)[1]
     assert told == ("config.toml: -robust.rule, -robust.parts[0], -robust.parts[1] and 4 more",)
     to_new = {"robust.rule": "defence.kind", "robust.parts": "defence.pieces"}
-    assert compare_commits.compare_folders(*pair, {"defence.new": ""}, to_new)[1] == ()
+    assert compare_folders.compare_folders(*pair, {"defence.new": ""}, to_new)[1] == ()
     to_new = {"robust.rule": "", "robust.parts": "defence.pieces"}
-    told = compare_commits.compare_folders(*pair, {"defence.new": ""}, to_new)[1]
+    told = compare_folders.compare_folders(*pair, {"defence.new": ""}, to_new)[1]
     assert told == ("config.toml: +defence.kind",)
 
 
 def test_a_setting_may_be_new_for_some_methods_alone(pair: tuple[Path, Path]) -> None:
-    assert compare_commits.compare_folders(*pair, {"robust.rule": ""})[1] == ()
+    assert compare_folders.compare_folders(*pair, {"robust.rule": ""})[1] == ()
 
 
 def test_new_metrics_must_be_said(pair: tuple[Path, Path]) -> None:
     lines = '{"round": 1, "loss": 0.5}\n{"round": 2, "loss": 0.25, "clients": [{"margin": 1}]}\n'
     (pair[1] / "metrics.jsonl").write_text(lines)
-    told = compare_commits.compare_folders(*pair)[1]
+    told = compare_folders.compare_folders(*pair)[1]
     assert told == ("metrics.jsonl: +line[1].clients[0].margin",)
-    assert compare_commits.compare_folders(*pair, measured=["margin"])[1] == ()
-    assert compare_commits.compare_folders(*pair, measured=["loss"])[1] == told
+    assert compare_folders.compare_folders(*pair, measured=["margin"])[1] == ()
+    assert compare_folders.compare_folders(*pair, measured=["loss"])[1] == told
 
 
 def version(folder: Path, names: dict[str, str], **losses: float | None) -> compare_commits.Version:

@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
-import device_paper  # noqa: E402 (scripts, found by their folder)
+import device_features  # noqa: E402 (scripts, found by their folder)
+import device_paper  # noqa: E402
 import paper_results  # noqa: E402
 
 import focoop  # noqa: E402
@@ -32,7 +33,7 @@ def test_what_comes_back_makes_the_page_and_the_report(
 ) -> None:
     items = write_items(tmp_path / "toy", ("promptfl", "fedncm"))
     monkeypatch.setattr(device_paper, "read_items", lambda: read_items(items))
-    monkeypatch.setattr(device_paper, "DAMAGED", {})
+    monkeypatch.setattr(device_features, "DAMAGED", {})
     monkeypatch.setenv("NO_MPS", "1")
     there, back = tmp_path / "there", tmp_path / "back"
     command = ["run", "--device", "cpu", "--jobs", "1", "--seeds", "2", "--items", "T1", "F5"]

@@ -75,18 +75,9 @@ class Resident:
         Returns:
             What is there now.
         """
-        named: dict[str, LabelledFeatures] = {"": sets.test.images}
-        if sets.calibration is not None:
-            named["calibration"] = sets.calibration.images
-        named |= {f"ood/{name}": images for name, images in sets.ood.items()}
         shifted = {"": sets.test}
         shifted |= {f"corrupted/{name}": owned for name, owned in sets.corrupted.items()}
-        named |= {name: owned.images for name, owned in shifted.items()}
-        rows, first = {}, 0
-        for name, images in named.items():
-            rows[name] = slice(first, first + len(images))
-            first += len(images)
-        every = list(named.values())
+        rows, every = _in_a_row(sets, shifted)
         clients = [client for client, own in enumerate(sets.test.index) if len(own)]
         place = {client: at for at, client in enumerate(clients)}
         own, valid = padded([sets.test.index[client] for client in clients], 0)
@@ -94,12 +85,8 @@ class Resident:
         if sets.calibration is not None:
             index = sets.calibration.index
             aside = padded([index[client] for client in clients], rows["calibration"].start)
-        others = np.ones((len(clients), len(sets.test.images)), dtype=bool)
-        for client, at in place.items():
-            others[at, sets.test.index[client]] = False
-        table = np.zeros((len(held), classes), dtype=bool)
-        for at, mine in enumerate(held.values()):
-            table[at, mine] = True
+        others = ~_marked([sets.test.index[client] for client in clients], len(sets.test.images))
+        table = _marked(list(held.values()), classes)
         labels = sets.test.images.labels.numpy()
 
         def there(values: np.ndarray) -> Tensor:
@@ -158,6 +145,30 @@ class Resident:
                 patches = images.patches
                 patches = None if patches is None else patches[first : first + step].to(device)
                 yield slice(rows.start + first, rows.start + first + len(part)), part, patches
+
+
+def _in_a_row(
+    sets: EvaluationSets, shifted: Mapping[str, Owned]
+) -> tuple[dict[str, slice], list[LabelledFeatures]]:
+    """All sets one behind the other: the rows of each by name, and their images in this order."""
+    named: dict[str, LabelledFeatures] = {"": sets.test.images}
+    if sets.calibration is not None:
+        named["calibration"] = sets.calibration.images
+    named |= {f"ood/{name}": images for name, images in sets.ood.items()}
+    named |= {name: owned.images for name, owned in shifted.items()}
+    rows, first = {}, 0
+    for name, images in named.items():
+        rows[name] = slice(first, first + len(images))
+        first += len(images)
+    return rows, list(named.values())
+
+
+def _marked(index: Sequence[np.ndarray], width: int) -> np.ndarray:
+    """(K, width) True at the places that `index` names for each of K clients."""
+    marks = np.zeros((len(index), width), dtype=bool)
+    for at, places in enumerate(index):
+        marks[at, places] = True
+    return marks
 
 
 def padded(index: Sequence[np.ndarray], start: int) -> tuple[np.ndarray, np.ndarray]:

@@ -23,10 +23,15 @@ class Owned:
 
 @dataclass(frozen=True)
 class EvaluationSets:
-    """All sets a run is measured on; `corrupted` is keyed by `type@severity`, `ood` by name.
+    """All sets that a run is measured on.
 
-    `calibration` are ID images that no client trains or is tested on. `nobodys` are rows of test
-    images that no client owns, where `test` does not tell; None: all that nobody owns there.
+    Attributes:
+        test: Test images, and which of them each client owns.
+        corrupted: Corrupted test images by `type@severity`.
+        ood: OOD images by name.
+        calibration: ID images that no client trains or is tested on; None: there are none.
+        nobodys: Rows of the test images that no client owns, for a site, whose `test` names the
+            rows of its own client alone; None: all rows that `test` gives to nobody.
     """
 
     test: Owned

@@ -22,7 +22,7 @@ PROMPTS = 4096  # in one pass of the tower
 def encoded(
     method: Method, models: Sequence[Params], task: Task, known: Encoded
 ) -> tuple[list[Text], Encoded]:
-    """Encode the text side of several clients' models, on a core each; equal prompts once.
+    """Encode the text side of several clients' models on a core each, equal prompts only once.
 
     Args:
         method: The method.
@@ -61,7 +61,7 @@ def encoded(
 
 
 def encoded_together(method: Method, models: Sequence[Params], task: Task) -> list[Text]:
-    """Encode the text side of many models: equal prompts once, those of the same names together.
+    """Encode the text side of many models: equal prompts once, those of the same names in a batch.
 
     Args:
         method: The method.
@@ -97,7 +97,7 @@ def encoded_together(method: Method, models: Sequence[Params], task: Task) -> li
 
 
 def key_of(prompt: Prompt) -> object:
-    """Return what is equal for the same contexts in memory before the same names.
+    """Return a key that prompts share which have the same names and the same contexts in memory.
 
     Args:
         prompt: Contexts and names.
@@ -111,7 +111,7 @@ def key_of(prompt: Prompt) -> object:
 
 
 def names_of(prompt: Prompt) -> object:
-    """Return what is equal for the same names, without a look at the device.
+    """Return a key that prompts of the same names share, without copying from the device.
 
     Args:
         prompt: Contexts and names.

@@ -144,7 +144,7 @@ def measured(found: Answers, there: Resident, bias: float) -> dict[str, Tensor]:
 
 
 def on_host(numbers: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Bring numbers to the host, for which it waits once.
+    """Bring all numbers to the host in one copy.
 
     Args:
         numbers: Tensors by name.
@@ -164,7 +164,7 @@ def on_host(numbers: Mapping[str, Tensor]) -> dict[str, Any]:
 def rows_of(
     numbers: Mapping[str, Any], there: Resident, sets: EvaluationSets
 ) -> list[dict[str, Any]]:
-    """Write down what is known of each client.
+    """Make a row of metrics for each client.
 
     Args:
         numbers: What `measured` found, on the host.

@@ -116,7 +116,7 @@ UNCODED = Payload()
 
 
 def rounded(shared: Params, kind: str) -> Params:
-    """Round the server's tensors as clients will read them; the same again changes nothing.
+    """Round the server's tensors as clients will read them; rounding twice changes nothing more.
 
     Args:
         shared: The shared tensors.

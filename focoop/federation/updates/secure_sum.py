@@ -61,7 +61,7 @@ def pack(update: ClientUpdate, by_class: Sequence[str], parties: int) -> Words:
 
 
 def unpack(total: Words, received: Params, by_class: Sequence[str], classes: int) -> ClientUpdate:
-    """Read the sum of packed updates as one update that holds the means; nobody's classes stay.
+    """Read the sum of packed updates as one update of means; classes without images stay as sent.
 
     Args:
         total: The sum.

@@ -117,8 +117,9 @@ def unpack(path: Path) -> dict[str, bytes]:
                     files[name] = file.read(LARGEST + 1)[:LARGEST]
             return files
     except (OSError, KeyError, zipfile.BadZipFile) as error:
+        why = "there is no such file" if isinstance(error, FileNotFoundError) else error
         raise ConfigError(
-            f"{path} is no join bundle ({error}): ask the coordinator for this site's .focoop file"
+            f"{path} is no join bundle ({why}): ask the coordinator for this site's .focoop file"
         ) from error
 
 

@@ -80,8 +80,9 @@ def read(folder: Path) -> Federation:
     try:
         table = parse_toml((folder / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
+        why = f"there is no {FILE} in it" if isinstance(error, FileNotFoundError) else error
         raise ConfigError(
-            f"{folder} is no federation ({error}): make one with focoop federation create"
+            f"{folder} is no federation ({why}): make one with focoop federation create"
         ) from error
     federation = build(Federation, table, "")
     if not federation.hosts:

@@ -124,6 +124,7 @@ def _rounds(
     facts = roster.assemble(grid)
     method, task, backbone = server_side(config, facts)
     pin(folder, facts, backbone)
+    folder.pin_revision(config.method.name, method.revision)
     words = task_words(config, backbone, facts.classes) if method.needs_ood else ()
     folder.keep_names(Names(facts.classes, clients_of(facts, roster.sites), words))
     hooks.begin()

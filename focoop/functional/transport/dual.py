@@ -6,7 +6,7 @@ max_c (u_c - M_cj)`` and the dual is concave in u (C,) alone: ``max_u  b.u - tau
 M_cj) / eps)``; then column j draws ``q_j = a_j exp(s_j / tau)`` and shares it by ``p_cj =
 softmax_c((u_c - M_cj) / eps)``. Newton's method finds the u whose row sums ``m_c = sum_j q_j p_cj``
 are b. Rows rescaled to b give a feasible plan, the true dual at u a lower bound: their difference
-is the gap. Columns are visited in chunks, so that beside the cost nothing of size (C,J) exists.
+is the gap. `smoothed.py` computes these numbers at one u; here is the way from u to u.
 """
 
 from __future__ import annotations
@@ -16,12 +16,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 
 from focoop.errors import ConfigError
 from focoop.functional.transport.exact import optimal
-from focoop.functional.transport.line_search import log_ratio
-from focoop.functional.transport.marginals import check_settings, chunks, masses
+from focoop.functional.transport.marginals import check_settings, masses
+from focoop.functional.transport.smoothed import (
+    TINY,
+    FeasiblePlan,
+    Point,
+    Problem,
+    rescaling,
+    shares,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,8 +41,6 @@ _MAX_DAMPING = 1e8
 # Gap from which the optimum itself is looked for, as a share of the gain; and later ones, as shares
 # of that, where it was too early.
 _EARLY, _LATER = 1e-3, (0.1, 1e-3, 1e-5)
-_KEPT = 2**20  # cells of shares that are kept rather than made again
-_TINY, _NOTHING = 1e-30, -70.0  # the exponent of less than that
 
 
 @dataclass(frozen=True)
@@ -79,106 +83,6 @@ class DualPlan:
         part = shares(self.cost[:, index], self.potential, self.softness)
         part *= self.scale.to(part.dtype)[:, None]
         return part * self.drawn[index].to(part.dtype)
-
-
-@dataclass(frozen=True)
-class _Point:
-    """The smoothed dual at u, shifted to total mass 1: value, true dual, row and column masses."""
-
-    u: Tensor  # (C,)
-    value: float
-    bound: float
-    rows: Tensor  # (C,) m
-    drawn: Tensor  # (J,) q
-    share: Tensor | None  # (C,J) p, kept where it is small
-
-
-@dataclass(frozen=True)
-class _FeasiblePlan:
-    """A feasible plan: the point it is made from, its objective and its column sums (J,)."""
-
-    point: _Point
-    softness: float
-    objective: float
-    mass: Tensor
-
-
-@dataclass(frozen=True)
-class _Problem:
-    cost: Tensor
-    b: Tensor  # (C,) float64, total 1
-    a: Tensor  # (J,) float64, total 1
-    tau: float
-    softness: float
-    cells: int
-
-    def at(self, u: Tensor) -> _Point:
-        """One pass over the cost. A constant added to u has a best value in closed form."""
-        rows = torch.zeros_like(self.b)
-        slope, hard = torch.empty_like(self.a), torch.empty_like(self.a)
-        parts = list(chunks(self.cost, 1, self.cells))
-        for part in parts:
-            share, top = _shares(self.cost[:, part], u, self.softness)
-            hard[part] = self.softness * top
-            # The largest share is exp(top - logsumexp).
-            slope[part] = hard[part] - self.softness * share.amax(0).double().log()
-            drawn = self.a[part] * (slope[part] / self.tau).exp()
-            rows += (share @ drawn.to(share.dtype)).double()
-        shift = -self.tau * rows.sum().log()
-        mean = (self.b * torch.where(self.b > 0, u, 0.0)).sum()
-        # sum_j q_j is 1 after the shift, so that only b.u is left of the value.
-        bound = mean - self.tau * torch.logsumexp(self.a.log() + hard / self.tau, 0)
-        value, lower = torch.stack([mean + shift, bound]).tolist()
-        drawn = self.a * ((slope + shift) / self.tau).exp()
-        small = len(parts) == 1 and share.numel() <= _KEPT
-        saved_share = share if small else None  # a shift of u changes no share
-        return _Point(u + shift, value, lower, rows / rows.sum(), drawn, saved_share)
-
-    def shares(self, point: _Point, part: slice) -> Tensor:
-        """Shares (C,M) of some columns, to be written over."""
-        if point.share is not None:
-            return point.share.clone()
-        return shares(self.cost[:, part], point.u, self.softness)
-
-    def gram(self, point: _Point) -> Tensor:
-        """sum_j q_j p_cj p_kj / sqrt(m_c m_k) (C,C): at most 1 as an operator."""
-        total = self.cost.new_zeros(len(self.b), len(self.b))
-        for part in chunks(self.cost, 1, self.cells):
-            share = self.shares(point, part)
-            share *= point.drawn[part].sqrt().to(share.dtype)
-            total.addmm_(share, share.T)
-        root = point.rows.clamp_min(_TINY).sqrt()
-        return total.double() / root[:, None] / root
-
-    def direction(self, point: _Point, gram: Tensor, damping: float) -> Tensor | None:
-        """Newton's step for log m = log b: a class far from its mass moves by a log, not an exp."""
-        rows = point.rows.clamp_min(_TINY)
-        wanted = torch.where(self.b > 0, (self.b.clamp_min(_TINY) / rows).log(), 0.0)
-        system = (self.softness / self.tau - 1.0) * gram
-        system.diagonal().add_(1.0 + damping)
-        factor, failed = torch.linalg.cholesky_ex(system)
-        if int(failed):
-            return None
-        scaled = self.softness * rows.sqrt() * wanted
-        return torch.cholesky_solve(scaled[:, None], factor)[:, 0] / rows.sqrt()
-
-    def measure(self, point: _Point) -> _FeasiblePlan:
-        """The plan with its rows rescaled to b."""
-        scale = rescaling(self.b, point.rows).to(self.cost.dtype)
-        mass, linear = torch.empty_like(self.a), torch.zeros_like(self.a)
-        for part in chunks(self.cost, 1, self.cells):
-            share = self.shares(point, part)
-            share *= scale[:, None]
-            mass[part] = share.sum(0).double() * point.drawn[part]
-            linear[part] = (share * self.cost[:, part]).sum(0).double() * point.drawn[part]
-        divergence = mass * log_ratio(mass, self.a) - mass + self.a
-        objective = float((linear + self.tau * divergence).sum())
-        return _FeasiblePlan(point, self.softness, objective, mass)
-
-    def miss(self, point: _Point) -> float:
-        """Mean of |log(b/m)| under b: how far the row sums are from b."""
-        wanted = (self.b.clamp_min(_TINY) / point.rows.clamp_min(_TINY)).log().abs()
-        return float(self.b @ wanted)
 
 
 def semi_unbalanced_dual(
@@ -237,13 +141,13 @@ def semi_unbalanced_dual(
     # Scaled to total 1, the problem keeps its cost per unit of mass.
     low, high = torch.stack(cost.aminmax()).tolist()
     softness = min(max(tolerance, _SMOOTH * (high - low)), tau)
-    problem = _Problem(cost, b / total, a / a.sum(), tau, softness, cells)
+    problem = Problem(cost, b / total, a / a.sum(), tau, softness, cells)
     product = float(problem.b @ (cost @ problem.a.to(cost.dtype)).double())
     wanted = least = tolerance / float(total)
-    floor = 64 * torch.finfo(cost.dtype).eps * max(abs(low), abs(high), _TINY)
+    floor = 64 * torch.finfo(cost.dtype).eps * max(abs(low), abs(high), TINY)
     point = problem.at(_first_potential(start, cost, problem.b, high - low))
     bound, damping, steps = point.bound, 1e-3, 0
-    best: _FeasiblePlan | None = None
+    best: FeasiblePlan | None = None
     aims = _tries(relative) if exact else [relative]
     while True:
         bound = max(bound, point.bound)
@@ -283,7 +187,7 @@ def _tries(relative: float) -> list[float]:
 
 
 def _exactly(
-    problem: _Problem, near: _FeasiblePlan, steps: int, product: float, b: Tensor, a: Tensor
+    problem: Problem, near: FeasiblePlan, steps: int, product: float, b: Tensor, a: Tensor
 ) -> DualPlan | None:
     """The optimal plan, from one that is nearly so; None where it was not found.
 
@@ -302,44 +206,6 @@ def _exactly(
     return replace(found, cells=(total * plan).to(cost.dtype))
 
 
-def shares(cost: Tensor, u: Tensor, softness: float) -> Tensor:
-    """Return how columns divide their mass among classes: softmax_c((u_c - M_cj) / eps).
-
-    Args:
-        cost: Columns of the cost (C, M).
-        u: Potentials of the classes (C,).
-        softness: eps, the width of the smoothed maximum.
-
-    Returns:
-        Shares (C, M); each column sums to 1.
-    """
-    return _shares(cost, u, softness)[0]
-
-
-def _shares(cost: Tensor, u: Tensor, softness: float) -> tuple[Tensor, Tensor]:
-    """Shares (C,M) and the largest exponent of each column (M,) in float64."""
-    exponent = torch.sub((u / softness).to(cost.dtype)[:, None], cost, alpha=1.0 / softness)
-    top = exponent.amax(0)
-    if cost.device.type == "cpu":
-        # Numbers below the normal range are no mass, and processors are far slower on them.
-        torch.maximum(exponent, top + _NOTHING, out=exponent)
-    share = F.threshold(torch.softmax(exponent, 0), _TINY, 0.0)
-    return share, top.double()
-
-
-def rescaling(b: Tensor, rows: Tensor) -> Tensor:
-    """Return factors that bring row sums to the wanted row masses.
-
-    Args:
-        b: Wanted row masses (C,).
-        rows: Row sums (C,).
-
-    Returns:
-        Factors (C,); 0 for classes without mass.
-    """
-    return torch.where(b > 0, b / rows.clamp_min(_TINY), 0.0)
-
-
 def _first_potential(start: Tensor | None, cost: Tensor, b: Tensor, spread: float) -> Tensor:
     """Each class at its nearest prompt, or the start moved down until no slope exceeds 0."""
     nearest = cost.amin(1).double()
@@ -354,7 +220,7 @@ def _first_potential(start: Tensor | None, cost: Tensor, b: Tensor, spread: floa
     return nearest.masked_fill(b == 0, float("-inf"))
 
 
-def _climb(problem: _Problem, point: _Point, damping: float) -> tuple[_Point | None, float]:
+def _climb(problem: Problem, point: Point, damping: float) -> tuple[Point | None, float]:
     """A step that raises the smoothed dual, damped as far as needed; None where rounding ends it.
 
     Under heavy damping the step of every class has the sign of b - m, the gradient's.
@@ -372,8 +238,8 @@ def _climb(problem: _Problem, point: _Point, damping: float) -> tuple[_Point | N
 
 
 def _finish(
-    problem: _Problem,
-    best: _FeasiblePlan,
+    problem: Problem,
+    best: FeasiblePlan,
     bound: float,
     steps: int,
     wanted: float,

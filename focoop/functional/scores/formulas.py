@@ -1,4 +1,4 @@
-"""OOD scores: pure functions of cosines with an explicit temperature; HIGHER MEANS MORE OOD.
+"""The formulas of OOD scores: pure functions of cosines with an explicit temperature.
 
 Shapes: ``id_cos`` (N,C), ``ood_cos`` (N,U), ``patch_cos`` (N,P,C); ``scale`` multiplies cosines
 (the logit scale), ``temperature`` divides them. All scores are computed and returned in float64 and
@@ -8,19 +8,13 @@ in log form where probabilities would saturate: at a scale of 100 most maxima of
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 
-from focoop.errors import ConfigError, MethodError, nearest
-from focoop.plugins import names as plugin_names
-from focoop.plugins import plugged
+from focoop.errors import ConfigError, MethodError
 from focoop.seeds import torch_generator
 
 if TYPE_CHECKING:
@@ -251,149 +245,6 @@ def gl_mcm(
         pieces = list(torch.split(patch_cos, _CHUNK))
     local = [_surprise(_logits(piece, 1.0 / temperature)).amin(-1) for piece in pieces]
     return -torch.expm1(-whole) - weight * torch.expm1(-torch.cat([whole[:0], *local]))
-
-
-@dataclass(frozen=True)
-class Score:
-    """A named score: what it means, what it needs beside class cosines, and how it is computed."""
-
-    meaning: str
-    needs_ood: bool
-    needs_patches: bool
-    compute: Callable[[Inputs], Tensor]
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What a score is computed from; a function of one's own reads what it needs.
-
-    Attributes:
-        id_cos: (N, C) cosines of N images with the classes.
-        scale: Makes logits of cosines, such as 30 for `mini`.
-        ood_cos: (N, U) cosines with OOD prompts; None where the method has none.
-        patch_cos: (N, P, C) cosines of an image's patches with the classes, or None.
-        temperature: T of scores that divide cosines by it.
-        groups: Groups of OOD prompts, for the grouped NegLabel.
-        seed: Draws which OOD prompts form a group.
-        weight: Weight of the patches, for GL-MCM.
-    """
-
-    id_cos: Tensor
-    scale: float
-    ood_cos: Tensor | None = None
-    patch_cos: Tensor | None = None
-    temperature: float = 1.0
-    groups: int = 1
-    seed: int = 0
-    weight: float = 1.0
-
-    @property
-    def ood(self) -> Tensor:
-        """Return the OOD cosines (N, U).
-
-        Raises:
-            MethodError: The method has no OOD prompts.
-        """
-        if self.ood_cos is None:
-            raise MethodError("this score needs OOD prompts, which the method has not; use mcm")
-        return self.ood_cos
-
-    @property
-    def patches(self) -> Tensor:
-        """Return the patch cosines (N, P, C).
-
-        Raises:
-            MethodError: The data has no patch features.
-        """
-        if self.patch_cos is None:
-            raise MethodError("this score needs patch features, which the data lack; use mcm")
-        return self.patch_cos
-
-
-SCORES: Mapping[str, Score] = MappingProxyType(
-    {
-        "mcm": Score(
-            "maximum of the softmax of raw cosines (T=1)", False, False,
-            lambda x: mcm(x.id_cos, x.temperature),
-        ),
-        "msp": Score(
-            "maximum of the softmax at the logit scale", False, False,
-            lambda x: msp(x.id_cos, x.scale),
-        ),
-        "energy": Score(
-            "free energy of the ID logits", False, False,
-            lambda x: energy(x.id_cos, x.scale),
-        ),
-        "id_mass": Score(
-            "probability mass of all ID classes among C+U", True, False,
-            lambda x: id_mass(x.id_cos, x.ood, x.scale),
-        ),
-        "max_softmax_all": Score(
-            "largest ID entry of the softmax over C+U", True, False,
-            lambda x: max_softmax_all(x.id_cos, x.ood, x.scale),
-        ),
-        "parity_msp": Score(
-            "largest of all C+U entries, as the authors' code has it", True, False,
-            lambda x: parity_msp(x.id_cos, x.ood, x.scale),
-        ),
-        "neglabel": Score(
-            "ID mass against groups of OOD prompts, averaged", True, False,
-            lambda x: neglabel(x.id_cos, x.ood, x.scale, x.groups, x.seed),
-        ),
-        "gl_mcm": Score(
-            "MCM of the image plus that of its best patch", False, True,
-            lambda x: gl_mcm(x.id_cos, x.patches, x.temperature, x.weight),
-        ),
-    }
-)  # fmt: skip
-
-
-def score(name: str, inputs: Inputs) -> Tensor:
-    """Compute a score by its name in `SCORES`.
-
-    Args:
-        name: The score's name, such as `mcm` or `energy`.
-        inputs: Cosines and constants.
-
-    Returns:
-        Scores (N,); higher means more OOD.
-
-    Raises:
-        ConfigError: There is no such score.
-
-    >>> score("mcm", Inputs(torch.zeros(1, 4), scale=30.0)).exp().round(decimals=6).tolist()
-    [4.0]
-    """
-    return find(name)(inputs)
-
-
-def find(name: str) -> Callable[[Inputs], Tensor]:
-    """Look up the function of a named score.
-
-    Args:
-        name: A name in ``SCORES``, one that was registered or installed, or a file that defines
-            `score(inputs)`, `./mine.py`.
-
-    Returns:
-        A function of `Inputs` that gives (N,) scores.
-
-    Raises:
-        ConfigError: No score has this name.
-    """
-    if name in SCORES:
-        return SCORES[name].compute
-    plugin = plugged("score", name)
-    if inspect.ismodule(plugin):
-        plugin = getattr(plugin, "score", None)
-        if plugin is None:
-            raise ConfigError(f"{name} must define a function score(inputs)")
-    if plugin is None:
-        known = [*SCORES, *plugin_names("score")]
-        raise ConfigError(f"unknown score {name!r}{nearest(name, known)}")
-    if not callable(plugin):
-        raise ConfigError(f"the score {name} must be a function of focoop.scores.Inputs")
-    chosen: Callable[[Inputs], Tensor] = plugin
-    return chosen
 
 
 def _surprise(logits: Tensor, among: int | None = None) -> Tensor:
