@@ -144,7 +144,7 @@ def test_the_packaged_tower_gives_the_same_features_in_onnxruntime(tmp_path: Pat
     pixels = torch.cat([torch.nn.functional.interpolate(part, 224) for part in coarse]) * 2 - 1
     found, wanted = tower(pixels), backbone.encode_images(pixels, patches="grid")
     assert found.patches is not None and wanted.patches is not None
-    # Convolutions that each library adds in an order of its own leave 2e-7 here.
+    # Convolutions that each library adds in an order of its own leave 3e-7 here.
     torch.testing.assert_close(found.pooled, wanted.pooled, rtol=0, atol=1e-8)
     torch.testing.assert_close(found.patches, wanted.patches, rtol=0, atol=1e-8)
 
