@@ -31,6 +31,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -85,10 +86,14 @@ def server(*command: str) -> Iterator[tuple[str, int]]:
             if not line:
                 raise SystemExit("the server ended before it listened")
             found = re.search(r"http://\S+", line)
+        # A server whose warnings nobody reads would stand still once the pipe is full.
+        reader = threading.Thread(target=shutil.copyfileobj, args=(process.stderr, sys.stderr))
+        reader.start()
         yield found[0], process.pid
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.wait(timeout=60)
+    reader.join()
     assert process.returncode == 0, f"the server ended with {process.returncode}"
 
 

@@ -65,8 +65,8 @@ class Mini(Backbone):
         self.text = tower.freeze().to(device)
         self._assets = assets
         head = read(assets, "mini/image_head.safetensors")
-        self.mean = head["mean"].to(device)
-        self.projection = head["projection"].to(device)
+        self.mean = head["mean"].double().to(device)
+        self.projection = head["projection"].double().to(device)
 
     @cached_property
     def trunk(self) -> EfficientNetLite0:
@@ -101,22 +101,23 @@ class Mini(Backbone):
             raise ConfigError(f"unknown patch features {patches!r}: mini offers 'grid'")
         with torch.no_grad():
             features = self.trunk(batch.to(self.mean.device, torch.float32))  # (N, 1280, 7, 7)
-            pooled = self.project(features.mean((2, 3)))
+            pooled = self.project(features.double().mean((2, 3)))
             if patches is None:
                 return ImageFeatures(pooled, None)
             regions = F.adaptive_avg_pool2d(features, GRID).flatten(2).transpose(1, 2)
             return ImageFeatures(pooled, self.project(regions))
 
     def project(self, features: Tensor) -> Tensor:
-        """Project features of the trunk into the joint space.
+        """Project features of the trunk into the joint space, in float64.
 
         Args:
             features: Trunk features (..., 1280).
 
         Returns:
-            Unit features (..., 256) on the CPU.
+            Unit features (..., 256) in float32, on the CPU.
         """
-        return F.normalize((features - self.mean) @ self.projection, dim=-1).cpu()
+        joint = (features.double() - self.mean) @ self.projection
+        return F.normalize(joint, dim=-1).float().cpu()
 
 
 def load_mini(device: str = "cpu") -> Backbone:

@@ -241,6 +241,8 @@ async def _all(
 ) -> list[Any]:
     """Wait for futures of threads, for so long, and as long as anybody waits for the answer."""
     waits = asyncio.gather(*map(asyncio.wrap_future, work), return_exceptions=errors)
+    # Work that was given up ends with an error that nobody asks for: asyncio would log each.
+    waits.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     leaving = asyncio.ensure_future(request.receive())  # all that can come is the connection's end
     try:
         await asyncio.wait((waits, leaving), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

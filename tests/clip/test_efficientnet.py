@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from focoop.clip.base import Backbone
-from focoop.clip.efficientnet import EfficientNetLite0, SameConv
+from focoop.clip.efficientnet import PIECE, EfficientNetLite0, PointConv, SameConv
 from focoop.clip.mini import Mini
 from focoop.seeds import torch_generator
 
@@ -70,6 +70,30 @@ def test_padding_is_that_of_tensorflow() -> None:
     # Even sizes: the window of output 0 starts at pixel 0, that of output 1 hangs over the end.
     assert even.flatten().tolist() == [45.0, 39.0, 66.0, 50.0]
     assert odd[0, 0].tolist() == [[4.0, 6.0, 4.0], [6.0, 9.0, 6.0], [4.0, 6.0, 4.0]]
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_channels_are_added_piece_by_piece(residual: bool) -> None:
+    draw = torch_generator(0, "pieces")
+    conv, features = PointConv(3 * PIECE, 40), torch.rand(2, 3 * PIECE, 5, 5, generator=draw)
+    before = torch.rand(2, 40, 5, 5, generator=draw) if residual else None
+    pairs = zip(features.split(PIECE, 1), conv.weight.split(PIECE, 1), strict=True)
+    with torch.no_grad():
+        expected = torch.zeros(()) if before is None else before
+        for part, weight in pairs:
+            expected = expected + F.conv2d(part, weight)
+        expected = expected + conv.bias[:, None, None]  # type: ignore[index]
+        assert torch.equal(conv(features, before), expected)
+
+
+def test_features_do_not_depend_on_how_many_images_come_at_once(
+    mini: Backbone, pictures: Tensor
+) -> None:
+    many = torch.cat([pictures, pictures.flip(2), pictures.flip(3), -pictures, -pictures.flip(3)])
+    together = mini.encode_images(many).pooled  # torch has other kernels from 16 images on
+    for count in (1, 3):
+        apart = [mini.encode_images(part).pooled for part in many[:6].split(count)]
+        assert torch.equal(torch.cat(apart), together[:6])
 
 
 def test_trunk_has_the_published_size() -> None:

@@ -16,7 +16,7 @@ from focoop.methods import available
 from focoop.predict import VERDICTS, Model, onnx_file
 from tests.helpers import toy_backbone
 from tests.predict.test_model import calibrated, images, model_of
-from tools.check_export import Asked, compared
+from tools.check_export import Asked, OnnxTower, compared
 
 SETS = ("cifar100", "dtd", "sun", "tinyimagenet")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -136,6 +136,20 @@ def test_every_method_from_pixels_to_verdicts(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_the_packaged_tower_gives_the_same_features_in_onnxruntime(tmp_path: Path) -> None:
+    backbone = focoop.load_backbone("mini")
+    tower = OnnxTower(backbone, "grid", tmp_path)
+    draw = torch.Generator().manual_seed(0)
+    coarse = [torch.rand(3, 3, size, size, generator=draw) for size in (4, 32, 224)]
+    pixels = torch.cat([torch.nn.functional.interpolate(part, 224) for part in coarse]) * 2 - 1
+    found, wanted = tower(pixels), backbone.encode_images(pixels, patches="grid")
+    assert found.patches is not None and wanted.patches is not None
+    # Convolutions that each library adds in an order of its own leave 3e-7 here.
+    torch.testing.assert_close(found.pooled, wanted.pooled, rtol=0, atol=1e-8)
+    torch.testing.assert_close(found.patches, wanted.patches, rtol=0, atol=1e-8)
+
+
+@pytest.mark.slow
 def test_a_transport_of_too_many_iterations_is_refused(tmp_path: Path) -> None:
     model = toy_model("fedotp")
     config = dataclasses.replace(model.method.config, max_iterations=1000)  # type: ignore[type-var]
@@ -170,6 +184,7 @@ def test_a_run_its_export_and_its_onnx_file_agree(tmp_path: Path) -> None:
     asked = Asked(tmp_path / "run", 3, tmp_path / "again", whole=True)
     done = list(compared([asked], tmp_path, files, whole=160))[-1]
     assert asked.found.whole, asked.found
+    assert asked.features_apart < 1e-8 and asked.found.score["ONNX"] < 1e-7
     assert done == len(files) > 1000 and len(asked.found.verdicts) == 3
     assert asked.found.images == dict.fromkeys(asked.found.images, done) | {"ONNX file": 160}
 
