@@ -83,17 +83,19 @@ def test_channels_are_added_piece_by_piece(residual: bool) -> None:
         for part, weight in pairs:
             expected = expected + F.conv2d(part, weight)
         expected = expected + conv.bias[:, None, None]  # type: ignore[index]
-        assert torch.equal(conv(features, before), expected)
+        # Other processors have other kernels for a product and a convolution: a few roundings.
+        torch.testing.assert_close(conv(features, before), expected, rtol=1e-6, atol=1e-6)
 
 
-def test_features_do_not_depend_on_how_many_images_come_at_once(
+def test_features_hardly_depend_on_how_many_images_come_at_once(
     mini: Backbone, pictures: Tensor
 ) -> None:
     many = torch.cat([pictures, pictures.flip(2), pictures.flip(3), -pictures, -pictures.flip(3)])
     together = mini.encode_images(many).pooled  # torch has other kernels from 16 images on
     for count in (1, 3):
         apart = [mini.encode_images(part).pooled for part in many[:6].split(count)]
-        assert torch.equal(torch.cat(apart), together[:6])
+        # Equal bits with AVX2 and AVX-512; elsewhere kernels may depend on the batch.
+        torch.testing.assert_close(torch.cat(apart), together[:6], rtol=0, atol=1e-6)
 
 
 def test_trunk_has_the_published_size() -> None:

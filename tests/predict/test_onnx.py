@@ -144,9 +144,10 @@ def test_the_packaged_tower_gives_the_same_features_in_onnxruntime(tmp_path: Pat
     pixels = torch.cat([torch.nn.functional.interpolate(part, 224) for part in coarse]) * 2 - 1
     found, wanted = tower(pixels), backbone.encode_images(pixels, patches="grid")
     assert found.patches is not None and wanted.patches is not None
-    # Convolutions that each library adds in an order of its own leave 3e-7 here.
-    torch.testing.assert_close(found.pooled, wanted.pooled, rtol=0, atol=1e-8)
-    torch.testing.assert_close(found.patches, wanted.patches, rtol=0, atol=1e-8)
+    # Equal bits with AVX2 and AVX-512. Where a processor's kernels add in another order, float32
+    # leaves about 3e-7.
+    torch.testing.assert_close(found.pooled, wanted.pooled, rtol=0, atol=1e-6)
+    torch.testing.assert_close(found.patches, wanted.patches, rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -184,7 +185,7 @@ def test_a_run_its_export_and_its_onnx_file_agree(tmp_path: Path) -> None:
     asked = Asked(tmp_path / "run", 3, tmp_path / "again", whole=True)
     done = list(compared([asked], tmp_path, files, whole=160))[-1]
     assert asked.found.whole, asked.found
-    assert asked.features_apart < 1e-8 and asked.found.score["ONNX"] < 1e-7
+    assert asked.features_apart < 1e-6 and asked.found.score["ONNX"] < 1e-5
     assert done == len(files) > 1000 and len(asked.found.verdicts) == 3
     assert asked.found.images == dict.fromkeys(asked.found.images, done) | {"ONNX file": 160}
 
