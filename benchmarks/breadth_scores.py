@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.breadth_texts import federated
 from benchmarks.breadth_words import tree_of, write_scenes
 from focoop.config import from_dict, merge
-from focoop.experiments import evaluate_state
+from focoop.experiments import evaluate_state, seeds_of
 from focoop.functional import scores
 from focoop.methods import Logits, Method, Params, Task, create
 from focoop.methods._metric import whitening
@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument("shared", type=Path, help="a folder with `features` and `images`")
     parser.add_argument("settings", help="files of settings, with commas")
     parser.add_argument("--shots", default="1,2,8,0")
-    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--seeds", default="3", help="how many, or which: 0,4")
     parser.add_argument("--ways", default=";".join(WAYS), help="with semicolons")
     given = parser.parse_args()
     ways = given.ways.split(";")
@@ -140,7 +140,7 @@ def main() -> None:
         write_scenes(given.shared, Path(folder))
         for setting in map(Path, given.settings.split(",")):
             for shots in given.shots.split(","):
-                for seed in map(int, given.seeds.split(",")):
+                for seed in seeds_of(given.seeds):
                     found = measured(tree_of(setting, int(shots), seed, Path(folder)), ways)
                     for way, row in found.items():
                         for name, value in row.items():

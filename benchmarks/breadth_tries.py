@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from focoop.clip import Backbone, load_backbone
 from focoop.data import read_folder
+from focoop.experiments import seeds_of
 from focoop.features.encoding import encode
 from focoop.features.storage import load_split
 from focoop.methods._metric import whitening
@@ -151,12 +152,12 @@ def main() -> None:
     """Print all rows."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("shared", type=Path)
-    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--seeds", default="3", help="how many, or which: 0,4")
     given = parser.parse_args()
     backbone = load_backbone("mini")
     rows: dict[str, list[float]] = defaultdict(list)
     for name in SETS:
-        for seed in map(int, given.seeds.split(",")):
+        for seed in seeds_of(given.seeds):
             found = {f"{name}, views": try_views(given.shared, name, seed, backbone)}
             for shots in (1, 2, 8):
                 about = f"{name}, head, {shots} shots"
