@@ -15,9 +15,7 @@ means little without its alarm.
 OUT is that of tools/prepare_features.py. The settings hold no test image.
 """
 
-import argparse
 import sys
-import tempfile
 from collections import defaultdict
 from dataclasses import fields, replace
 from pathlib import Path
@@ -29,13 +27,12 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.breadth_texts import federated
-from benchmarks.breadth_words import tree_of, write_scenes
+from benchmarks.breadth_words import cells_of, parser_of
 from focoop.config import from_dict, merge
-from focoop.experiments import evaluate_state, seeds_of
+from focoop.experiments import evaluate_state
 from focoop.functional import scores
 from focoop.methods import Logits, Method, Params, Task, create
 from focoop.methods._metric import whitening
-from focoop.methods._posterior import spread_within, typical_length
 from focoop.methods._sums import Totals
 from focoop.methods.focoop_plus import BACKGROUND, FOCoOpPlus
 from focoop.scenario import build_scenario
@@ -51,8 +48,7 @@ class Distance(FOCoOpPlus):
     def solve(self, totals: Totals, task: Task, extras: Params) -> tuple[Params, dict[str, float]]:
         """The metric in units of the length that training images have under it."""
         solved, report = super().solve(totals, task, extras)
-        spread, shrinkage = spread_within(totals)
-        metric = solved["metric"] * typical_length(totals, spread, shrinkage, solved["metric"])
+        metric = solved["metric"]
         total = totals.moment.cpu() - solved["centre"][:, None] * solved["centre"]
         fitted = float(((total @ metric) * metric).sum()) ** 0.5
         return {**solved, "metric": metric / (fitted or 1.0)}, report
@@ -127,26 +123,19 @@ def typical(images: Tensor, shared: Params) -> float:
 
 def main() -> None:
     """Print a line per setting, shots and way, means over seeds, then the mean over all cells."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("shared", type=Path, help="a folder with `features` and `images`")
-    parser.add_argument("settings", help="files of settings, with commas")
-    parser.add_argument("--shots", default="1,2,8,0")
-    parser.add_argument("--seeds", default="3", help="how many, or which: 0,4")
+    parser = parser_of(__doc__ or "", shots="1,2,8,0")
     parser.add_argument("--ways", default=";".join(WAYS), help="with semicolons")
     given = parser.parse_args()
     ways = given.ways.split(";")
     rows: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    with tempfile.TemporaryDirectory() as folder:
-        write_scenes(given.shared, Path(folder))
-        for setting in map(Path, given.settings.split(",")):
-            for shots in given.shots.split(","):
-                for seed in seeds_of(given.seeds):
-                    found = measured(tree_of(setting, int(shots), seed, Path(folder)), ways)
-                    for way, row in found.items():
-                        for name, value in row.items():
-                            for cell in (f"{setting.stem}, {shots} shots", ALL):
-                                rows[f"{cell}: {way}"][name].append(value)
-                tell(rows, f"{setting.stem}, {shots} shots")
+    for setting, shots, trees in cells_of(given):
+        here = f"{setting.stem}, {shots} shots"
+        for tree in trees:
+            for way, row in measured(tree, ways).items():
+                for name, value in row.items():
+                    for cell in (here, ALL):
+                        rows[f"{cell}: {way}"][name].append(value)
+        tell(rows, here)
     tell(rows, ALL)
 
 

@@ -16,6 +16,7 @@ import argparse
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,31 +101,44 @@ def measured(tree: dict[str, Any], ways: list[str]) -> dict[str, dict[str, float
     return found
 
 
-def main() -> None:
-    """Print AUROC without words and what each way adds to it, means over seeds."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def parser_of(about: str, shots: str) -> argparse.ArgumentParser:
+    """The options of a benchmark on validation settings: where data is, settings, shots, seeds."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("shared", type=Path, help="a folder with `features` and `images`")
     parser.add_argument("settings", help="files of settings, with commas")
-    parser.add_argument("--shots", default="1,2,8")
+    parser.add_argument("--shots", default=shots)
     parser.add_argument("--seeds", default="3", help="how many, or which: 0,4")
-    parser.add_argument("--ways", default=",".join(WAYS), help="none comes first")
-    given = parser.parse_args()
-    ways = given.ways.split(",")
+    return parser
+
+
+def cells_of(given: argparse.Namespace) -> Iterator[tuple[Path, int, list[dict[str, Any]]]]:
+    """Every setting with every number of shots, and FOCoOp+'s settings for each seed."""
     with tempfile.TemporaryDirectory() as folder:
         write_scenes(given.shared, Path(folder))
         for setting in map(Path, given.settings.split(",")):
             for shots in map(int, given.shots.split(",")):
-                cells: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-                for seed in seeds_of(given.seeds):
-                    found = measured(tree_of(setting, shots, seed, Path(folder)), ways)
-                    for way, row in found.items():
-                        for name, value in row.items():
-                            cells[name][way].append(value)
-                for name, columns in cells.items():
-                    base = float(np.mean(columns["none"]))
-                    more = (f"{way} {np.mean(columns[way]) - base:+.2f}" for way in ways[1:])
-                    about = f"{setting.stem} {shots} shots, {name}"
-                    print(f"{about}: {base:.1f}; {'; '.join(more)}", flush=True)
+                seeds = seeds_of(given.seeds)
+                yield setting, shots, [tree_of(setting, shots, s, Path(folder)) for s in seeds]
+
+
+def main() -> None:
+    """Print AUROC without words and what each way adds to it, means over seeds."""
+    parser = parser_of(__doc__ or "", shots="1,2,8")
+    parser.add_argument("--ways", default=",".join(WAYS), help="none comes first")
+    given = parser.parse_args()
+    ways = given.ways.split(",")
+    for setting, shots, trees in cells_of(given):
+        cells: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for tree in trees:
+            for way, row in measured(tree, ways).items():
+                for name, value in row.items():
+                    cells[name][way].append(value)
+        for name, columns in cells.items():
+            base = float(np.mean(columns["none"]))
+            more = (f"{way} {np.mean(columns[way]) - base:+.2f}" for way in ways[1:])
+            print(
+                f"{setting.stem} {shots} shots, {name}: {base:.1f}; {'; '.join(more)}", flush=True
+            )
 
 
 if __name__ == "__main__":

@@ -81,7 +81,8 @@ class Stem(SameConv):
             return super().forward(input)
         padded = F.pad(input, self.edges(input))
         colours = torch.eye(3, dtype=self.weight.dtype)[:, None, :, None, None]
-        red, green, blue = self.weight * colours  # weights of one colour, zero for the others
+        # Weights of one colour, zero for the others: one input channel has kernels that round otherwise.
+        red, green, blue = self.weight * colours
         out = F.conv2d(padded, red, stride=self.stride)
         for weight in (green, blue):
             out += F.conv2d(padded, weight, stride=self.stride)
