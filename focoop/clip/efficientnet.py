@@ -81,7 +81,7 @@ class Stem(SameConv):
             return super().forward(input)
         padded = F.pad(input, self.edges(input))
         colours = torch.eye(3, dtype=self.weight.dtype)[:, None, :, None, None]
-        # Weights of one colour, zero for the others: one input channel has kernels that round otherwise.
+        # Zero weights for the other colours: kernels for one input channel round otherwise.
         red, green, blue = self.weight * colours
         out = F.conv2d(padded, red, stride=self.stride)
         for weight in (green, blue):
