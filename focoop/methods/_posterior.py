@@ -4,7 +4,8 @@ All of it is computed from federated sums and the classes' text features, in coo
 images vary by 1 within classes:
     m_c ~ N(mu_c, I / n_c), mu_c ~ N(p_c, I / kappa), p_c predicted from the text feature
     E[mu_c | images] = w_c m_c + (1 - w_c) p_c, w_c = n_c / (n_c + kappa)
-kappa comes from how far class means lie from their predictions, beyond what n_c images explain.
+kappa comes from how far class means lie from their predictions, beyond what n_c images explain. A
+class is predicted from the other classes alone.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 RIDGES = tuple(10.0 ** (exponent / 8) for exponent in range(-16, 33))
 LEAST_VARIANCE = 1 / 16  # of class means about predictions, within 1: a name is 16 images at most
 FEWEST = 3  # classes with images from which a map is learned
+LEAST_FREE = 0.7  # share of the degrees of freedom of class means that a map leaves free
+# What a few classes say of the variance about predictions counts beside this many more of a usual
+# variance: a name is then worth four images.
+MORE_CLASSES, USUAL_VARIANCE = 5, 1 / 4
 # Variance of unit features within a class where nobody can tell it, as with one image a class, and
 # the share of all variance that it is at most. Five datasets have 0.45 to 0.71 (training images).
 TYPICAL, MOST = 0.6, 0.8
@@ -131,9 +136,10 @@ def posterior(totals: Totals, texts: Tensor, metric: Tensor) -> Posterior:
     words = (texts - texts[known].mean(dim=0)) @ metric
     left_out, predicted, explained = text_map(words, seen, known)
     count = float(known.sum())
-    off = (seen[known] - left_out).square().mean(dim=1) * (count / (count - 1.0))
+    off = (seen[known] - left_out).square().mean(dim=1)
     noise = 1.0 / images[known].clamp(min=1.0)
-    variance = max(float((off - noise).mean()), LEAST_VARIANCE)
+    measured = float((off - noise).sum()) + MORE_CLASSES * USUAL_VARIANCE
+    variance = max(measured / (count + MORE_CLASSES), LEAST_VARIANCE)
     kappa = 1.0 / variance
     apart = float(seen[known].var(dim=0).mean() - noise.mean())  # what class means vary by
     fit = max(0.0, 1.0 - variance / apart) ** 0.5 if apart > 0 else 0.0
@@ -152,7 +158,8 @@ def text_map(
 
     The prediction is b + a t_c + B t_c, with b the mean of the known class means, a of least
     squares (or 0, where that predicts better) and B by the ridge of least generalised
-    cross-validation.
+    cross-validation, among those that leave `LEAST_FREE` of the freedom: of few classes it would
+    often choose a ridge that fits their noise.
 
     Args:
         words: (C, D) text features about their mean over known classes.
@@ -161,9 +168,9 @@ def text_map(
         ridges: those to choose from, in means of the eigenvalues of the Gram matrix.
 
     Returns:
-        (known, D) predictions of each known class by a map that has not seen it, (C, D)
-        predictions of all classes from all known ones, and the share of variance about b that the
-        former explain.
+        (known, D) predictions of each known class by b and B of the other known classes, (C, D)
+        predictions of all classes from all known ones, and the share of the squares about the mean
+        of the others that the former explain.
     """
     text, middle = words[known], means[known].mean(dim=0)
     truth = means[known] - middle
@@ -176,17 +183,21 @@ def text_map(
     penalties = factors * values.mean().clamp(min=1e-12)
     filters = values / (values + penalties[:, None])  # (R, known)
     freedom = (count - 1.0 - filters.sum(dim=1)).clamp(min=1e-9)  # one is the mean's
+    tight = freedom < LEAST_FREE * (count - 1.0)
+    tight[freedom.argmax()] = False  # the largest ridge is always one to choose
     inner = {a: vectors.T @ (truth - a * text) for a in (0.0, slope)}
     errors = {
         a: ((1.0 - filters).square() * rotated.square().sum(dim=1)).sum(dim=1) / freedom.square()
         for a, rotated in inner.items()
     }
+    errors = {a: error.masked_fill(tight, math.inf) for a, error in errors.items()}
     a = min(errors, key=lambda a: float(errors[a].min()))
     best = int(errors[a].argmin())
     fitted = vectors @ (filters[best][:, None] * inner[a])
-    leverage = (vectors.square() * filters[best]).sum(dim=1)
+    leverage = 1.0 / count + (vectors.square() * filters[best]).sum(dim=1)  # on b, and on B
     rest = (truth - a * text - fitted) / (1.0 - leverage).clamp(min=1e-9)[:, None]
     dual = vectors @ (inner[a] / (values + penalties[best])[:, None])  # (known, D)
     predicted = middle + a * words + (words @ text.T) @ dual
-    unexplained = float(rest.square().sum() / truth.square().sum().clamp(min=1e-12))
-    return middle + truth - rest, predicted, 1.0 - unexplained
+    others = truth.square().sum() * (count / (count - 1.0)) ** 2  # about the others' mean
+    explained = 1.0 - float(rest.square().sum() / others.clamp(min=1e-12))
+    return middle + truth - rest, predicted, explained

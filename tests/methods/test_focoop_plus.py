@@ -44,7 +44,7 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 @pytest.mark.parametrize("related", [True, False])
 def test_predictions_from_names_leave_the_class_out(related: bool) -> None:
-    """Against a regression about the mean that is fitted anew without each class."""
+    """Against a regression with a constant that is fitted anew without each class."""
     words, count = draw(12, 5), 10
     means = 0.3 + (2.0 * words if related else 0.0) + 0.5 * draw(12, 5, seed=1)
     known = torch.arange(12) < count
@@ -52,24 +52,25 @@ def test_predictions_from_names_leave_the_class_out(related: bool) -> None:
     left_out, predicted, explained = text_map(words, means, known, ridges=(0.7,))
     text, truth = words[known].numpy(), means[known].numpy()
     middle = truth.mean(axis=0)
-    truth = truth - middle
     ridge = 0.7 * float(np.linalg.eigvalsh(text @ text.T).mean())
-    slope = (text * truth).sum() / (text**2).sum()
-    fits = {}
+    slope = (text * (truth - middle)).sum() / (text**2).sum()
+    fits, alone = {}, (truth.sum(axis=0) - truth) / (count - 1)
     for a in (0.0, slope):
         rows = []
         for c in range(count):
             rest = np.arange(count) != c
             x, y = text[rest], (truth - a * text)[rest]
-            b = np.linalg.solve(x.T @ x + ridge * np.eye(5), x.T @ y)
-            rows.append(a * text[c] + text[c] @ b)
+            at, of = x.mean(axis=0), y.mean(axis=0)
+            b = np.linalg.solve((x - at).T @ (x - at) + ridge * np.eye(5), (x - at).T @ (y - of))
+            rows.append(a * text[c] + of + (text[c] - at) @ b)
         fits[a] = np.array(rows)
     chosen = slope if related else min(fits, key=lambda a: ((truth - fits[a]) ** 2).sum())
-    np.testing.assert_allclose(left_out, middle + fits[chosen], atol=1e-9)
+    np.testing.assert_allclose(left_out, fits[chosen], atol=1e-9)
     error = ((truth - fits[chosen]) ** 2).sum()
-    assert explained == pytest.approx(1 - error / (truth**2).sum())
+    assert explained == pytest.approx(1 - error / ((truth - alone) ** 2).sum())
     assert (explained > 0.5) == related
-    b = np.linalg.solve(text.T @ text + ridge * np.eye(5), text.T @ (truth - chosen * text))
+    inner = truth - middle - chosen * text
+    b = np.linalg.solve(text.T @ text + ridge * np.eye(5), text.T @ inner)
     expected = middle + chosen * words.numpy() + words.numpy() @ b
     np.testing.assert_allclose(predicted, expected, atol=1e-9)
 
@@ -109,6 +110,37 @@ def test_names_that_say_nothing_change_no_direction() -> None:
     means = [one - totals.centre for one in (found.means, totals.means)]
     assert float(torch.nn.functional.cosine_similarity(*means).min()) > 0.99
     assert found.explained < 0.05
+
+
+def few(images: int, seed: int) -> tuple[Totals, Tensor]:
+    """Sums of a world of seven classes and wide features, in which names are worth one image."""
+    texts, truth = draw(7, 64, seed=seed), draw(7, 64, seed=seed + 50)
+    features = (texts + truth)[:, None] + draw(7, images, 64, seed=seed + 100)
+    counts = torch.full((7,), float(images), dtype=torch.float64)
+    flat = features.flatten(0, 1)
+    return Totals(features.mean(dim=1), counts, flat.T @ flat / len(flat), len(flat)), texts
+
+
+@pytest.mark.parametrize("images", [1, 2, 8])
+def test_few_classes_say_how_much_their_names_are_worth(images: int) -> None:
+    """A map that fits the noise of seven classes would make each name worth many images."""
+    unit = torch.eye(64, dtype=torch.float64)
+    found = [posterior(*few(images, seed), unit) for seed in range(8)]
+    assert max(one.kappa for one in found) < 2.5  # 1 in this world, 4 is usual
+    assert max(one.explained for one in found) < 0.8  # 1/2 in this world
+
+
+def test_a_class_far_from_all_others_is_not_predicted_by_itself() -> None:
+    """A name of its own kind has all the leverage of its direction, and says nothing of itself."""
+    words, means = 0.01 * draw(5, 8), draw(5, 8, seed=1)
+    words[0, 0] += 10.0
+    known = torch.ones(5, dtype=torch.bool)
+    words = words - words.mean(dim=0)
+    before, _, _ = text_map(words, means, known)
+    means[0, 1:] += 100.0  # a is of the other column
+    after, _, _ = text_map(words, means, known)
+    assert torch.isfinite(after).all()
+    assert float((after[0] - before[0]).abs().max()) < 10.0
 
 
 @pytest.mark.parametrize("related", [0.7, 0.0])
