@@ -57,6 +57,8 @@ def look(pid: int) -> dict[str, int]:
                 "written": int((folder / "io").read_text().split("wchar:")[1].split()[0]),
             }
         except (OSError, IndexError):  # it ended meanwhile
+            if one == pid:  # its children alone would look like a fall
+                return dict.fromkeys(found, 0)
             continue
         for name, value in facts.items():
             found[name] += value

@@ -8,6 +8,7 @@
     #fog@3        images corrupted at severity 3
 """
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ class Source:
             try:
                 lookup(parted(target)[0])
             except DataError:
-                if not Path(target).expanduser().is_dir():
+                if not os.path.isdir(os.path.expanduser(target)):  # False for a name too long
                     raise
                 told = f"no dataset is called {target!r}; a folder of images is folder:{target}"
                 raise DataError(told) from None

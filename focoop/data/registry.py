@@ -114,14 +114,11 @@ def lookup(name: str) -> Dataset:
 
 def _path_meant(name: str) -> str:
     """A user's own images as settings name them, where a name is a path to some."""
-    path = Path(name).expanduser()
-    try:
-        if path.is_dir():
-            return f"folder:{name}"
-        kinds = {".csv": "csv", ".safetensors": "file"}
-        return f"{kinds[path.suffix]}:{name}" if path.suffix in kinds and path.is_file() else ""
-    except OSError:  # a name that no path can have
-        return ""
+    path = os.path.expanduser(name)
+    if os.path.isdir(path):  # Path's own raises where a name is too long for a path
+        return f"folder:{name}"
+    kind = {".csv": "csv", ".safetensors": "file"}.get(os.path.splitext(path)[1])
+    return f"{kind}:{name}" if kind and os.path.isfile(path) else ""
 
 
 def read(name: str, split: str, root: str | Path | None = None) -> ImageSet:

@@ -109,3 +109,9 @@ def test_the_sets_for_validation_hold_their_classes_alone(tmp_path: Path) -> Non
     trees.plant(tmp_path / "intel_scenes", "seg_test/seg_test/sea/1.jpg", "seg_train/sea/2.jpg")
     spec = "intel_scenes"
     assert len(open_features(spec, "test", BACKBONE, root=tmp_path, cache_dir=tmp_path)) == 1
+
+
+@pytest.mark.parametrize("name", ["é" * 300, "é" * 300 + ".csv", "~nobody-at-all/x", "a\x00b"])
+def test_a_name_that_no_path_can_have_is_told(name: str) -> None:
+    with pytest.raises(DataError, match="no dataset is called"):
+        Source.parse(name)
