@@ -58,7 +58,7 @@ def spread_within(totals: Totals) -> tuple[Tensor, float]:
         spread = (totals.scatter / totals.freedom).cpu()
         if float(spread.diagonal().mean()) > NOTHING:
             rho = max(oas(totals.scatter, totals.freedom), 1e-6)
-            return spread, max(rho**0.5, totals.between)
+            return spread, max(rho**0.5, totals.between.shrinkage if totals.between else 0.0)
     left = 1.0 - float(totals.centre.square().sum())  # variance of all images, of unit length
     size = min(TYPICAL, MOST * left) if left > 0 else TYPICAL
     return torch.eye(width, dtype=torch.float64) * size / width, 1.0
@@ -87,13 +87,51 @@ def typical_length(totals: Totals, spread: Tensor, shrinkage: float, metric: Ten
     square = float(((total @ metric) * metric).sum())
     if square <= 0.0:
         return 1.0
-    if totals.freedom > 0:
-        inside = float(((spread @ metric) * metric).sum())
-        leverage = min(max((1.0 - shrinkage) * inside / totals.freedom, 0.0), MOST_LEVERAGE)
-        # Means of classes were not fitted: of their noise, a share of classes in images, all is in.
-        share = totals.freedom / max(images, 1.0)
-        square += share * inside * leverage / (1.0 - leverage)
+    fitted, new = squares_within(totals, spread, shrinkage, metric)
+    # Means of classes were not fitted: of their noise, a share of classes in images, all is in.
+    square += totals.freedom / max(images, 1.0) * (new - fitted)
     return math.sqrt(square)
+
+
+def squares_within(
+    totals: Totals, spread: Tensor, shrinkage: float, metric: Tensor
+) -> tuple[float, float]:
+    """Mean squares of images about their class: of those that made a metric, and of new ones.
+
+    Args:
+        totals: what is known of all images.
+        spread: (D, D) covariance of images within classes.
+        shrinkage: k, how far it was shrunk.
+        metric: (D, D) symmetric, inverse square root of the shrunk covariance.
+
+    Returns:
+        q over the images, and q / (1 - (1 - k) q / f) over new ones; the same where nobody told how
+        images vary.
+    """
+    fitted = float(((spread @ metric) * metric).sum())
+    if totals.freedom <= 0:
+        return fitted, fitted
+    leverage = min(max((1.0 - shrinkage) * fitted / totals.freedom, 0.0), MOST_LEVERAGE)
+    return fitted, fitted / (1.0 - leverage)
+
+
+def noise_of_means(totals: Totals, within: float, metric: Tensor) -> float:
+    """Square by which an image lies off its class for a client that nobody has heard of.
+
+    Args:
+        totals: what is known of all images.
+        within: mean square of new images about their class (`squares_within`).
+        metric: (D, D) symmetric, inverse square root of the covariance within classes.
+
+    Returns:
+        `within`, or more where class means of clients that hold the same classes differ by more
+        than their images explain: n times the square of the error of a mean of n images.
+    """
+    between = totals.between
+    if between is None:
+        return within
+    told = float(((between.noise @ metric) * metric).sum())
+    return max(within, between.alike * told + (1.0 - between.alike) * within)
 
 
 @dataclass(frozen=True)

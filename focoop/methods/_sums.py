@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from focoop.methods._averages import class_weighted_mean, weighted_mean
+from focoop.methods._between import Between, Told, between_clients, widest
 from focoop.methods._metric import class_means, distinct_counts
 from focoop.methods.base import Batch, ClientUpdate, Params, Server, Task
 
@@ -40,15 +41,14 @@ class Totals:
             proportion in which all rounds brought them, as means and moment do.
         moment: (D, D) mean of h h^T over these images; zeros where it is not asked for.
         told: images whose spread within classes is in `moment`.
-        between: how far to shrink the covariance within classes by what those of clients differ
-            (`between_clients`); 0 where that cannot be told.
+        between: how far clients of the same classes differ; nothing where that cannot be told.
     """
 
     means: Tensor
     images: Tensor
     moment: Tensor
     told: float
-    between: float = 0.0
+    between: Between | None = None
 
     @property
     def centre(self) -> Tensor:
@@ -166,10 +166,11 @@ class Sums:
         different = float(most.sum()) / max(float((now + before).sum()), 1e-9)
         shared = {"means": means, "mean_weight": WEIGHT * (most > 0)[:, None].to(means)}
         width = means.shape[1]
-        moment, spread_images, apart = means.new_zeros(width, width), 0.0, 0.0
+        moment, spread_images = means.new_zeros(width, width), 0.0
+        between: Between | None = None
         if self.second:
-            remembered["between"] = widest(memory.get("between"), between_clients(old, updates))
-            apart = float(remembered["between"][0])
+            between = widest(Between.remembered(memory), between_clients(told_by(old, updates)))
+            remembered |= between.memory() if between else {}
             moment, told_now = self._moment(old, updates, float(counts.sum()), now, before)
             told = told_now + float(memory.get("told", torch.zeros(())))
             remembered["told"] = torch.tensor(told, dtype=torch.float64)
@@ -177,7 +178,7 @@ class Sums:
             known = WEIGHT * spread_images / max(float(most.sum()), 1e-9)
             shared |= {"moment": moment, "spread_weight": moment.new_full((1,), known)}
         images = (now + before) * different
-        totals = Totals(means.double(), images, moment.double(), spread_images, apart)
+        totals = Totals(means.double(), images, moment.double(), spread_images, between)
         return shared, remembered, totals
 
     def _moment(
@@ -235,79 +236,29 @@ def possible_counts(update: ClientUpdate, least_images: int) -> ClientUpdate:
     )
 
 
-def between_clients(old: Params, updates: Sequence[ClientUpdate]) -> Tensor:
-    """How far to shrink the covariance within classes by what clients' own covariances differ.
-
-    Ledoit & Wolf (2004) shrink a covariance S to m I by E|S - E S|^2 / |S - m I|^2. Images of one
-    client have a camera or a style in common, so that the error of S for the next client is not
-    that of as many independent images. Here it is estimated from clients' own covariances S_k, of
-    f_k degrees of freedom:
-        E|S - E S|^2 = sum_k w_k^2 / (1 - w_k) |S_k - S|^2,  S = sum_k w_k S_k,  w_k = f_k / sum f
-    which for clients of the same kind is the error that their images explain. Clients of other
-    classes differ for that reason alone: the result is multiplied by how far they hold the same.
+def told_by(old: Params, updates: Sequence[ClientUpdate]) -> list[Told]:
+    """Return what single clients tell of how their images vary.
 
     Args:
         old: the shared tensors as clients received them.
         updates: what clients sent.
 
     Returns:
-        (2,) the shrinkage, from 0, where clients have no class in common, to 1; and the degrees of
-        freedom it is of. Zeros where less than two clients tell how images vary, as in secure sums.
+        The sums of every client that tells how its images vary; none of a secure sum of several.
     """
-    told = [found for update in updates if (found := own_covariance(old, update)) is not None]
-    if len(told) < 2:
-        return torch.zeros(2, dtype=torch.float64)
-    covariances = torch.stack([covariance for covariance, _, _ in told])
-    freedom = torch.tensor([freedom for _, freedom, _ in told], dtype=torch.float64)
-    weights = freedom / freedom.sum()
-    middle = torch.einsum("k,kde->de", weights, covariances)
-    errors = (covariances - middle).square().sum(dim=(1, 2))
-    error = float((weights.square() / (1.0 - weights) * errors).sum())
-    size = middle.diagonal().mean()
-    below = float((middle - size * torch.eye(len(middle), dtype=torch.float64)).square().sum())
-    shrinkage = min(1.0, error / below) if below > 0 else 0.0
-    same = alike(torch.stack([counts for _, _, counts in told]))
-    return torch.tensor([same * shrinkage, float(freedom.sum())], dtype=torch.float64)
-
-
-def own_covariance(old: Params, update: ClientUpdate) -> tuple[Tensor, float, Tensor] | None:
-    """A client's covariance (D, D) within classes, its degrees of freedom, its images (C,).
-
-    None where it does not tell how its images vary.
-    """
-    told = update.shared["mean_weight"][:, 0].cpu() > WEIGHT / 2
-    counts = update.class_counts.cpu().double() * told
-    freedom = float(counts.sum() - (counts > 0).sum())
-    share = float(update.shared["spread_weight"]) / WEIGHT
-    if share < LEAST_SHARE or freedom < 1:
-        return None
-    before, means = old["moment"].double().cpu(), update.shared["means"].double().cpu()
-    moment = before + (update.shared["moment"].double().cpu() - before) / share
-    scatter = counts.sum() * moment - means.T @ (counts[:, None] * means)
-    return scatter / freedom, freedom, counts
-
-
-def alike(counts: Tensor) -> float:
-    """How far clients hold the same classes: 1 if in the same shares, 0 if none is shared.
-
-    The overlap sum_c min(p_c, q_c) of a client's classes with those of all others, in the mean over
-    images.
-
-    Args:
-        counts: (K, C) images of every client and class; each client has some.
-
-    Returns:
-        A number from 0 to 1.
-    """
-    others = counts.sum(dim=0) - counts
-    own = counts / counts.sum(dim=1, keepdim=True)
-    overlaps = torch.minimum(own, others / others.sum(dim=1, keepdim=True)).sum(dim=1)
-    return float((overlaps * counts.sum(dim=1)).sum() / counts.sum())
-
-
-def widest(before: Tensor | None, now: Tensor) -> Tensor:
-    """Of two answers of `between_clients` the one of more images; the later one of as many."""
-    return now if before is None or now[1] >= before[1] else before
+    found = []
+    for update in updates:
+        measured = update.shared["mean_weight"][:, 0].cpu() > WEIGHT / 2
+        counts = update.class_counts.cpu().double() * measured
+        freedom = float(counts.sum() - (counts > 0).sum())
+        share = float(update.shared["spread_weight"]) / WEIGHT
+        if share < LEAST_SHARE or freedom < 1:
+            continue
+        before, means = old["moment"].double().cpu(), update.shared["means"].double().cpu()
+        moment = before + (update.shared["moment"].double().cpu() - before) / share
+        scatter = counts.sum() * moment - means.T @ (counts[:, None] * means)
+        found.append(Told(means, counts, scatter / freedom, freedom))
+    return found
 
 
 def oas(scatter: Tensor, freedom: float) -> float:

@@ -7,8 +7,9 @@ A client tells sums of its images, the server makes one Gaussian model of all cl
 answers with it under its own prior. Nothing is trained and nothing is tuned:
     Sigma = (1 - k) S + k tr(S)/D I, k = max(sqrt(rho), d)  S within classes, rho: OAS's shrinkage
     mu_c  = w_c m_c + (1 - w_c) p_c, w_c = n_c / (n_c + kappa)
+    nu_c  = mu_c + b_c Sigma (t_c - t)
     W(x)  = (x - m) Sigma^(-1/2),  B(x) = x T^(-1/2)
-    answer argmax_c s cos(W(h) - u u.W(h), W(mu_c) - u u.W(mu_c)) + log pi_c   s -> `score_scale`
+    answer argmax_c s cos(W(h) - u u.W(h), W(nu_c) - u u.W(nu_c)) + log pi_c   s -> `score_scale`
     score  -log sum_c pi_c exp(s cos(B(h), B(mu_c))) + a e               a: `SURPRISE`
     e = max(0, |W(h)| / r - 1)
 m_c is the mean of the n_c images of class c, m that of all images, p_c what the name of c predicts
@@ -16,6 +17,9 @@ by a map from text features to means that is learned from all other classes; kap
 within classes over that of means about such predictions (`_posterior.py`). Where names predict
 nothing, all means shrink alike and answers are those of the images. A class known by name alone has
 its prediction as its mean. pi is the client's prior, lambda -> `open_share` (`_prior.py`).
+t_c is the text feature of c and t their mean: W(h) W(nu_c) has b_c times the zero-shot evidence
+h.t_c in it. b_c is what Fisher's discriminant of means and texts asks for, by the sums
+(`_text_weight.py`); classes without images lean on their text the most.
 u = unit(m Sigma^(-1/2)) is what all images have in common: images of a domain that nobody has seen
 are off along it, and without it all of them would look like the same classes.
 d is the shrinkage that differences between clients of the same classes ask for, as those of unlike
@@ -37,8 +41,8 @@ within them only where images less classes make `least_freedom`. A later round a
 bring.
 
 Shared: measured `means` (C, D), `mean_weight` (C, 1), `moment` (D, D), `spread_weight` (1,); the
-server's `centre` (D,), `metric` (D, D), `background` (D, D), `classes` (C, D), and with J words
-`foreign` (J, D), `foreign_weight` (1,).
+server's `centre` (D,), `metric` (D, D), `background` (D, D), `classes` (C, D) mu, `answers` (C, D)
+nu, and with J words `foreign` (J, D), `foreign_weight` (1,).
 Private: `counts` (C,) of the client's own labels.
 
 Differs from the authors' code: there is none. FOCoOp's prompt sets, separations and transport are
@@ -59,9 +63,16 @@ from focoop.fields import setting
 from focoop.functional import scores
 from focoop.methods._closed_form import APART, SpreadConfig, SpreadForm, answerable, has_mean
 from focoop.methods._metric import whitening
-from focoop.methods._posterior import posterior, spread_within, typical_length
+from focoop.methods._posterior import (
+    noise_of_means,
+    posterior,
+    spread_within,
+    squares_within,
+    typical_length,
+)
 from focoop.methods._prior import PRIOR
 from focoop.methods._sums import Totals
+from focoop.methods._text_weight import with_texts
 from focoop.methods.base import Logits, Params, Task, Text
 
 if TYPE_CHECKING:
@@ -99,13 +110,13 @@ class FOCoOpPlus(SpreadForm):
     paper = "ours; James & Stein 1961"
     shares = "class means, second moment"
     scores_by = "ID mass against images at large, and distance"
-    revision = 2  # 1: the score counted every distance
+    revision = 3  # 1: the score counted every distance; 2: texts predicted means and no more
 
     @property
     def solved(self) -> tuple[str, ...]:  # type: ignore[override]
         """Return the names of what the server makes."""
         foreign = ("foreign", "foreign_weight") if self.config.foreign else ()
-        return ("centre", "metric", "background", "classes", *foreign)
+        return ("centre", "metric", "background", "classes", "answers", *foreign)
 
     @property
     def scale(self) -> float:
@@ -136,12 +147,17 @@ class FOCoOpPlus(SpreadForm):
         spread, shrinkage = spread_within(totals)
         metric = whitening(spread, shrinkage) * len(spread) ** 0.5
         length = typical_length(totals, spread, shrinkage, metric)
-        classes, report = totals.means, {"shrinkage": shrinkage}
-        words = {}
+        answers = classes = totals.means
+        report, words = {"shrinkage": shrinkage}, {}
         if self.config.names:
-            found = posterior(*self._with_words(totals, task), metric)
+            sums, texts = self._with_words(totals, task)
+            found = posterior(sums, texts, metric)
             classes, foreign = found.means[: len(classes)], found.means[len(classes) :]
-            report |= {"kappa": found.kappa, "explained": found.explained}
+            within = squares_within(totals, spread, shrinkage, metric)[1]
+            noise = noise_of_means(totals, within, metric)
+            moved = with_texts(sums, found, texts, metric, noise)
+            answers = moved.means[: len(classes)]
+            report |= {"kappa": found.kappa, "explained": found.explained, "text": moved.share}
             if self.config.foreign:
                 words = {"foreign": foreign, "foreign_weight": centre.new_tensor([found.fit])}
         solved = {
@@ -149,6 +165,7 @@ class FOCoOpPlus(SpreadForm):
             "metric": metric / length,
             "background": whitening(totals.moment, min(shrinkage, BACKGROUND)),
             "classes": classes,
+            "answers": answers,
         }
         return {**solved, **words}, report
 
@@ -172,7 +189,7 @@ class FOCoOpPlus(SpreadForm):
         if self.config.foreign:
             parts["foreign"] = F.normalize(params["foreign"] @ params["background"], dim=-1)
             parts["foreign_weight"] = params["foreign_weight"]
-        return Text(across((classes - centre) @ params["metric"], along), parts=parts)
+        return Text(across((params["answers"] - centre) @ params["metric"], along), parts=parts)
 
     def evidence(self, text: Text, pooled: Tensor) -> Logits:
         """Cosines with class means; for the score those against the background, and lengths."""

@@ -5,11 +5,13 @@ import pytest
 import torch
 from sklearn.covariance import ledoit_wolf_shrinkage
 
-from focoop.methods._posterior import spread_within
-from focoop.methods._sums import alike, oas
+from focoop.methods._between import alike
+from focoop.methods._posterior import noise_of_means, spread_within
+from focoop.methods._sums import oas
 from focoop.methods.base import Batch
 from focoop.methods.focoop_plus import FOCoOpPlus
 from tests.methods.closed_form_toy import (
+    C,
     contrasts,
     made,
     one_round,
@@ -38,7 +40,8 @@ def test_clients_of_one_kind_ask_for_the_shrinkage_that_their_images_do() -> Non
     features, labels = pooled(clients)
     expected = ledoit_wolf_shrinkage(contrasts(features, labels), assume_centered=True)
     found = totals_of(made(FOCoOpPlus), clients)
-    assert found.between == pytest.approx(expected, rel=0.25)  # of 60 clients: a tenth by chance
+    assert found.between is not None
+    assert found.between.shrinkage == pytest.approx(expected, rel=0.25)  # a tenth by chance
     assert spread_within(found)[1] == oas(found.scatter, found.freedom) ** 0.5  # which is more
 
 
@@ -50,17 +53,25 @@ def test_clients_of_different_kinds_ask_for_more() -> None:
     error = np.mean([((one - middle) ** 2).sum() for one in covariances]) / 2
     off = middle - np.trace(middle) / DIM * np.eye(DIM)
     found = totals_of(made(FOCoOpPlus), clients)
-    assert found.between == pytest.approx(error / (off**2).sum(), rel=1e-6)
-    assert spread_within(found)[1] == found.between > oas(found.scatter, found.freedom) ** 0.5
+    assert found.between is not None
+    asked = found.between.shrinkage
+    assert asked == pytest.approx(error / (off**2).sum(), rel=1e-6)
+    assert spread_within(found)[1] == asked > oas(found.scatter, found.freedom) ** 0.5
+
+
+def shrinkage(clients: list[Batch]) -> float:
+    """What the differences of clients ask for."""
+    found = totals_of(made(FOCoOpPlus), clients).between
+    assert found is not None
+    return found.shrinkage
 
 
 def test_clients_without_a_common_class_are_not_compared() -> None:
     clients = drawn(kinds=3, each=30, clients=3)
     apart = [Batch(one.pooled, None, one.labels * 0 + k) for k, one in enumerate(clients)]
-    assert totals_of(made(FOCoOpPlus), apart).between == 0.0
+    assert shrinkage(apart) == 0.0
     half = [Batch(one.pooled, None, one.labels * (1 + k)) for k, one in enumerate(clients)]
-    same = totals_of(made(FOCoOpPlus), clients).between
-    assert 0.0 < totals_of(made(FOCoOpPlus), half).between < same
+    assert 0.0 < shrinkage(half) < shrinkage(clients)
     assert alike(torch.tensor([[3.0, 1.0, 0.0], [0.0, 1.0, 1.0]])) == pytest.approx(0.25)
 
 
@@ -70,3 +81,36 @@ def test_a_client_alone_in_a_later_round_leaves_what_was_compared() -> None:
     before = server.memory["between"]
     late = method.aggregate(server, sent(method, task, server.shared, clients[:1]), task)
     assert torch.equal(late.memory["between"], before) and before[0] > 0
+
+
+UNIT = torch.eye(DIM, dtype=torch.float64)
+
+
+def clients_of_classes(apart: float, light: float, each: int = 8) -> list[Batch]:
+    """Twelve clients of all classes, whose class means differ, and whose light does."""
+    found = []
+    for k in range(12):
+        labels = torch.arange(C * each) % C
+        means = apart * draw(C, DIM, seed=300 + k) + light * draw(1, DIM, seed=400 + k)
+        found.append(Batch(means[labels] + draw(C * each, DIM, seed=500 + k), None, labels))
+    return found
+
+
+@pytest.mark.parametrize("light", [0.0, 5.0])
+@pytest.mark.parametrize("apart", [0.0, 1.0])
+def test_class_means_are_as_uncertain_as_clients_differ(apart: float, light: float) -> None:
+    """Images vary by 1 within classes; n images of a class have clients' own 1/8 n in common."""
+    totals = totals_of(made(FOCoOpPlus), clients_of_classes(apart, light))
+    assert totals.between is not None and totals.between.alike == pytest.approx(1.0)
+    expected = (1.0 + 8 * apart**2) * DIM
+    found = noise_of_means(totals, float(DIM), UNIT)
+    assert found == pytest.approx(expected, rel=0.25)  # of 12 clients and few classes
+    assert found >= DIM
+
+
+def test_noise_of_means_is_that_of_images_where_clients_share_no_class() -> None:
+    clients = clients_of_classes(1.0, 1.0)
+    apart = [Batch(one.pooled, None, one.labels * 0 + k) for k, one in enumerate(clients[:C])]
+    assert noise_of_means(totals_of(made(FOCoOpPlus), apart), 7.0, UNIT) == 7.0
+    alone = totals_of(made(FOCoOpPlus), clients[:1])
+    assert alone.between is None and noise_of_means(alone, 7.0, UNIT) == 7.0

@@ -12,12 +12,15 @@ from focoop.methods._metric import whitening
 from focoop.methods._posterior import (
     MOST,
     TYPICAL,
+    noise_of_means,
     posterior,
     spread_within,
+    squares_within,
     text_map,
     typical_length,
 )
 from focoop.methods._sums import Totals, oas
+from focoop.methods._text_weight import with_texts
 from focoop.methods.base import ClientUpdate, Logits, Server
 from focoop.methods.focoop_plus import BACKGROUND, SURPRISE, FOCoOpPlus
 from focoop.seeds import torch_generator
@@ -265,16 +268,20 @@ def test_answer_and_score_written_out(names: bool, foreign: tuple[str, ...]) -> 
     total = features.T @ features / len(labels)
     least = min(rho, BACKGROUND)
     wide = (1 - least) * total + least * np.trace(total) / DIM * np.eye(DIM)
-    means = np.stack([features[labels == c].mean(axis=0) for c in range(C)])
+    answers = means = np.stack([features[labels == c].mean(axis=0) for c in range(C)])
     if names:
         values, vectors = np.linalg.eigh(sigma)
         root = torch.from_numpy((vectors * values**-0.5) @ vectors.T)
-        found = posterior(totals_of(method, CLIENTS), task.anchors, root)
+        totals = totals_of(method, CLIENTS)
+        found = posterior(totals, task.anchors, root)
         means = found.means.numpy()
+        inside = squares_within(totals, torch.from_numpy(spread), rho, root)[1]
+        noise = noise_of_means(totals, inside, root)
+        answers = with_texts(totals, found, task.anchors, root, noise).means.numpy()
     if foreign:  # as classes without images
         plain = task.texts([f"a photo of a {word}." for word in (*foreign, *task.classes)])
         texts = plain[: len(foreign)] + (task.anchors - plain[len(foreign) :]).mean(dim=0)
-        zeros, totals = torch.zeros(len(texts), dtype=torch.float64), totals_of(method, CLIENTS)
+        zeros = torch.zeros(len(texts), dtype=torch.float64)
         more = replace(
             totals,
             means=torch.cat([totals.means, torch.zeros_like(texts)]),
@@ -303,7 +310,8 @@ def test_answer_and_score_written_out(names: bool, foreign: tuple[str, ...]) -> 
     for i, image in enumerate(tested.numpy()):
         mass, off = 0.0, image - centre
         for c in range(C):
-            expected = cosine(across(off), across(means[c] - centre), sigma) + np.log(prior[c]) / 20
+            near = cosine(across(off), across(answers[c] - centre), sigma)
+            expected = near + np.log(prior[c]) / 20
             assert float(logits.id[i, c]) == pytest.approx(expected, abs=1e-6)
             mass += prior[c] * np.exp(20 * cosine(image, means[c], wide))
         excess = max(0.0, product(off, off, sigma) ** 0.5 / typical - 1)
