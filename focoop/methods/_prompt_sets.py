@@ -37,16 +37,21 @@ class PromptSetsConfig:
     ood_steps: int = setting(4, "M, ascent steps on OOD prompts", low=0, high=1000, group="paper")
     sigma: float = setting(1e-3, "sigma, scale of the starting noise", low=0, group="paper")
     tau_id: float = setting(0.1, "tau_1, price of moving class prompts", low=0, group="paper")
-    tau_ood: float = setting(0.1, "tau_2, price of moving OOD prompts", above=0, group="paper")
+    tau_ood: float = setting(0.01, "tau_2, price of moving OOD prompts", above=0, group="paper")
     mu: float = setting(
-        20.0, "mu; tau_2 mu is the width of the soft maximum", above=0, group="paper"
+        200.0, "mu; tau_2 mu is the width of the soft maximum", above=0, group="paper"
     )
     transport_tau: float = setting(0.1, "tau of SemiUOT's loose marginal", above=0, group="paper")
     seemly_count: int = setting(
         0, "M of top-M seemly OOD prompts; 0: as many as U", low=0, high=50_000, group="paper"
     )
     alpha: float = setting(
-        0.5, "alpha, share of T^g kept in calibration", low=0, high=1, group="paper"
+        0.5,
+        "alpha, share of T^g kept in calibration",
+        low=0,
+        high=1,
+        grid=(0.5, 0.9),
+        group="paper",
     )
     # Engineering
     context_tokens: int = setting(
