@@ -48,6 +48,7 @@ BOS = {
     "no ascent": "ascent=none",
     "random directions": "ascent=random",
     "no price": "price=false",
+    "dear OOD moves": "tau_ood=0.1,mu=20.0",  # few OOD prompts move; as wide a soft maximum
     "mean for soft maximum": "outer=mean",
     "neither ascent nor soft maximum": "bos=false",
     "paper's w/o BOS": "bos=false,detection_weight=0.0",
