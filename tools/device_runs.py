@@ -75,7 +75,6 @@ ALSO = {"cifar100": "focoop-paper"}  # presets that are no method's, by setting
 # What the paper says of such a preset: its rate alone, which no paper gives, is chosen.
 LITERAL = (
     "method.global_share=0.2",
-    "method.alpha=0.5",
     "method.ood_radius=0.0",
     "method.score=mcm",
     "method.open_share=1.0",

@@ -109,7 +109,8 @@ class Consistency:
             # Columns that drew alike differ by rounding alone: ties must not depend on it.
             mass = (plan.mass.double() * len(ood)).round(decimals=6)
             seemly = self.seemly_of(plan, mass, len(words))
-        calibrated, pull = self.pulled(flat_id, flat_ood, seemly)
+        before = server.shared["global"].flatten(1)
+        calibrated, pull = self.pulled(flat_id, before, flat_ood, seemly)
         mass, cost = mass.to(ood.device), cost.to(ood.device)
         rows = self.kept(mass, cost, len(copies), len(words))
         ood_prompts = weighted_mean(updates, "ood") if self.keep == "mean" else ood[rows]
@@ -184,31 +185,47 @@ class Consistency:
         excess = (1.0 - 1.0 / mass[rows].clamp(min=1.0)).to(part.dtype)
         return Seemly(rows, part, excess, row_entropy(plan))
 
-    def pulled(self, flat_id: Tensor, flat_ood: Tensor, seemly: Seemly) -> tuple[Tensor, float]:
-        """T^g (C, n d_t) moved towards the seemly prompts, and the mean share it was moved by.
+    def pulled(
+        self, trained: Tensor, before: Tensor, flat_ood: Tensor, seemly: Seemly
+    ) -> tuple[Tensor, float]:
+        """Move class prompts towards the seemly OOD prompts.
 
-        `barycentre` moves every class by 1 - alpha. `seemly` moves class c by (1 - alpha) w_c, with
-            w_c = (1 - H_c / log J) sum_j pi_cj e_j / b_c, e_j = 1 - a_j / q_j if seemly, else 0:
-        nothing where a row is uniform, or where no prompt draws more than its prior. Then the
-        distances of the classes from their mean are brought back to the root mean square they had:
-        a pull turns classes, it does not merge them.
+        `barycentre` moves every class by 1 - alpha. `seemly` moves class c by (1 - alpha) w_c m_c:
+            w_c = (1 - H_c / log J) sum_j pi_cj e_j / b_c, e_j = 1 - a_j / q_j if seemly, else 0
+            m_c = min(1, |t_c - before_c| / |barycentre_c - t_c|)
+        A class stays where its row is uniform, where no prompt draws more than its prior, and where
+        training has not moved it: a pull is a part of the round's own step, and does not add up
+        over rounds in which the learning rate is small. Then the distances of the classes from
+        their mean are brought back to the root mean square they had.
+
+        Args:
+            trained: (C, n d_t) the clients' mean class prompts.
+            before: (C, n d_t) class prompts as clients received them.
+            flat_ood: (J, n d_t) all OOD prompts.
+            seemly: which of them look like classes.
+
+        Returns:
+            The moved prompts (C, n d_t), and the mean share by which they were moved.
         """
         if self.calibration == "none" or self.alpha == 1.0:
-            return flat_id, 0.0
-        rows = seemly.rows.to(flat_id.device)
-        least = RESIDUE / len(flat_id)
+            return trained, 0.0
+        rows = seemly.rows.to(trained.device)
+        least = RESIDUE / len(trained)
         if self.calibration == "barycentre":
-            part = seemly.part.to(flat_id)
-            target = transport.barycentre(part, flat_ood[rows], flat_id, min_mass=least)
-            return self.alpha * flat_id + (1.0 - self.alpha) * target, 1.0 - self.alpha
-        part = (seemly.part * seemly.excess).to(flat_id)
-        target = transport.barycentre(part, flat_ood[rows], flat_id, min_mass=least)
-        sent = part.sum(dim=1) * len(flat_id)  # of a row's mass 1/C
-        weight = (1.0 - self.alpha) * sent * (1.0 - seemly.entropy.to(flat_id))
-        moved = flat_id + weight[:, None] * (target - flat_id)
+            part = seemly.part.to(trained)
+            target = transport.barycentre(part, flat_ood[rows], trained, min_mass=least)
+            return self.alpha * trained + (1.0 - self.alpha) * target, 1.0 - self.alpha
+        part = (seemly.part * seemly.excess).to(trained)
+        target = transport.barycentre(part, flat_ood[rows], trained, min_mass=least)
+        sent = part.sum(dim=1) * len(trained)  # of a row's mass 1/C
+        way = torch.linalg.vector_norm(target - trained, dim=1)
+        step = torch.linalg.vector_norm(trained - before, dim=1)
+        limit = (step / way.clamp(min=1e-12)).clamp(max=1.0)
+        weight = (1.0 - self.alpha) * sent * (1.0 - seemly.entropy.to(trained)) * limit
+        moved = trained + weight[:, None] * (target - trained)
         middle = moved.mean(dim=0)
-        before, after = spread(flat_id), spread(moved)
-        factor = before / after if after > 0 else 1.0
+        old, new = spread(trained), spread(moved)
+        factor = old / new if new > 0 else 1.0
         return middle + factor * (moved - middle), float(weight.mean())
 
     def kept(self, mass: Tensor, cost: Tensor, clients: int, slots: int) -> Tensor:

@@ -46,12 +46,7 @@ class PromptSetsConfig:
         0, "M of top-M seemly OOD prompts; 0: as many as U", low=0, high=50_000, group="paper"
     )
     alpha: float = setting(
-        0.5,
-        "alpha, share of T^g kept in calibration",
-        low=0,
-        high=1,
-        grid=(0.5, 0.9),
-        group="paper",
+        0.5, "alpha, share of T^g kept in calibration", low=0, high=1, group="paper"
     )
     # Engineering
     context_tokens: int = setting(
@@ -126,7 +121,7 @@ class PromptSetsConfig:
     )
     calibration: Literal["seemly", "barycentre", "none"] = setting(
         "seemly",
-        "pull of T^g: by how `seemly` the prompts are and keeping the classes' spread, the "
+        "pull of T^g: by how `seemly` the prompts are and how far training moved a class, the "
         "`barycentre` for every class alike, `none`",
         group="ablation",
     )
