@@ -135,7 +135,10 @@ def test_small_transports_run_on_one_thread(
     try:
         with pytest.raises(RuntimeError, match="no plan") if fails else nullcontext():
             Consistency(tau=0.1, rule=rule).calibrate(
-                draw(CLASSES, 2, 3), torch.arange(WORDS), updates, Server({})
+                draw(CLASSES, 2, 3),
+                torch.arange(WORDS),
+                updates,
+                Server({"global": draw(CLASSES, 2, 3)}),
             )
         assert used == [1] and torch.get_num_threads() == 2
     finally:

@@ -48,8 +48,13 @@ def plan_of(consistency: Consistency, prompts: Tensor, updates: list[ClientUpdat
     return consistency.solve(cost, Server({})).plan * len(prompts)
 
 
+def from_zero(prompts: Tensor) -> Server:
+    """A server that sent zeros: training has moved every class farther than any OOD prompt lies."""
+    return Server({"global": torch.zeros_like(prompts)})
+
+
 def step(consistency: Consistency, prompts: Tensor, updates: list[ClientUpdate]) -> Server:
-    return consistency.calibrate(prompts, torch.arange(WORDS), updates, Server({}))
+    return consistency.calibrate(prompts, torch.arange(WORDS), updates, from_zero(prompts))
 
 
 @pytest.mark.parametrize("size", [10.0, 1000.0])
@@ -117,7 +122,7 @@ def rounds(consistency: Consistency | None, count: int = 25) -> list[float]:
     prompts, updates = planted(near=1.0)
     for update in updates:  # OOD prompts with much in common, as trained ones have
         update.shared["ood"] = 0.3 * update.shared["ood"] + 2.0
-    server = Server({"ood": updates[0].shared["ood"]})
+    server = Server({"global": prompts, "ood": updates[0].shared["ood"]})
     found = []
     for index in range(count):
         updates = []
@@ -170,6 +175,47 @@ def test_classes_are_pulled_to_what_looks_like_them() -> None:
     assert towards[0] > 0.3 > abs(towards[1])
 
 
+def test_a_pull_is_the_written_out_share_of_the_way() -> None:
+    """Of classes that were trained far, a little or not at all; the spread is restored."""
+    prompts, updates = planted(near=0.6)
+    before = prompts - torch.tensor([5.0, 0.1, 0.0, 5.0, 0.1, 0.0])[:, None, None]
+    consistency = Consistency(tau=0.1, alpha=0.3)
+    plan = plan_of(consistency, prompts, updates).numpy() / CLASSES
+    ood = torch.cat([u.shared["ood"] for u in updates]).flatten(1)
+    mass = plan.sum(0) * len(ood)
+    seemly = sorted(range(len(ood)), key=lambda j: -mass[j])[:WORDS]
+    expected = []
+    for c in range(CLASSES):
+        here, row = prompts[c, 0], plan[c] * CLASSES
+        entropy = -sum(p * math.log(p) for p in row if p > 0) / math.log(len(ood))
+        drawn = {j: row[j] * max(0.0, 1.0 - 1.0 / mass[j]) for j in seemly}
+        target = sum(w * ood[j] for j, w in drawn.items()) / sum(drawn.values())
+        trained, way = (here - before[c, 0]).norm(), (target - here).norm()
+        share = 0.7 * sum(drawn.values()) * (1.0 - entropy) * min(1.0, float(trained / way))
+        expected.append(here + share * (target - here))
+        assert float(share * way) <= 0.7 * float(trained) + 1e-12
+    moved = torch.stack(expected)
+    moved = moved.mean(0) + spread(prompts) / spread(moved) * (moved - moved.mean(0))
+    found = consistency.calibrate(
+        prompts, torch.arange(WORDS), updates, Server({"global": before})
+    ).shared["global"]
+    torch.testing.assert_close(found.flatten(1), moved, rtol=1e-6, atol=1e-6)
+
+
+def test_pulls_do_not_add_up_where_nobody_trains() -> None:
+    """At the end of a falling rate clients hardly move prompts, and the server must not go on."""
+    prompts, updates = planted(near=0.6)
+    server = Server({"global": prompts})
+    for _ in range(5):
+        server = Consistency(tau=0.1).calibrate(prompts, torch.arange(WORDS), updates, server)
+        assert server.report["pull"] == 0.0
+        torch.testing.assert_close(server.shared["global"], prompts)
+        prompts = server.shared["global"]
+    barycentres = Consistency(tau=0.1, calibration="barycentre")
+    drifted = barycentres.calibrate(prompts, torch.arange(WORDS), updates, server)
+    assert float((drifted.shared["global"] - prompts).norm()) > 0.1 * float(prompts.norm())
+
+
 def test_words_stay_distinct_where_the_paper_s_rule_loses_them() -> None:
     prompts, updates = planted()
     kept = step(Consistency(tau=0.1), prompts, updates)
@@ -183,7 +229,7 @@ def test_seemly_words_and_the_plan_by_word_follow_words_that_moved() -> None:
     prompts, updates = planted()
     words = torch.tensor([7, 7, 2, 3, 4, 5, 6, 0])  # slot -> word; nobody has word 1
     consistency = Consistency(tau=0.1, keep="paper", seemly_count=4)
-    found = consistency.calibrate(prompts, words, updates, Server({}))
+    found = consistency.calibrate(prompts, words, updates, from_zero(prompts))
     cost = consistency.cost(
         prompts.flatten(1), torch.cat([u.shared["ood"] for u in updates]).flatten(1)
     )
