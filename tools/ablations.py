@@ -3,12 +3,14 @@
     python tools/ablations.py --out runs/ablations --device cuda --jobs 12 --minutes 7
     python tools/ablations.py --out runs/ablations --settings siblings --variants "full,no GOC"
     python tools/ablations.py --out runs/ablations --settings apart --variants full,local_only
+    python tools/ablations.py --out docs/results/focoop --page    # runs nothing
 
 Needs torch, numpy and safetensors alone, and no data beside the packaged features. Every run is a
 cell of the grid that `focoop compare` makes, in RUNS, by default a folder beside OUT; a run that
 is finished is not made again. Seeds are run in groups, and after each group the results so far are
 written into OUT: `ablations.md`, `ablations.json` and `curves.json`. `--minutes` stops before a
-group that would not end in time; the same command goes on.
+group that would not end in time; the same command goes on. `--page` writes the tables of a folder's
+`ablations.json` and `curves.json` between the marks of its `parts.md`.
 
 Settings, all of the packaged CIFAR-100 with ten clients and 8 shots:
 - `apart`: no class in common, classes dealt at random. All parts are switched off in turn.
@@ -75,6 +77,7 @@ SPLITS = {
     "siblings": '[partition]\nkind = "pathological"',
     "mixed": '[partition]\nkind = "dirichlet"\nalpha = 0.5',
 }
+BEGIN, END = "<!-- parts: begin -->", "<!-- parts: end -->"
 # Means over rounds that are drawn, from what the server reports.
 CURVES = (
     "spread", "row_entropy", "distinct_words", "seemly_overlap", "pull", "transport_gap",
@@ -101,6 +104,9 @@ Cells = dict[tuple[str, str, int], dict[str, float]]
 def main() -> int:
     """Run what is not there yet, and write the tables."""
     given = parser().parse_args()
+    if given.page:
+        write_page(given.out)
+        return 0
     given.out.mkdir(parents=True, exist_ok=True)
     runs = given.runs or given.out.with_name(given.out.name + "-runs")
     files = {name: setting_file(name, runs, given) for name in given.settings.split(",")}
@@ -127,6 +133,7 @@ def parser() -> argparse.ArgumentParser:
     """The options."""
     one = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     one.add_argument("--out", type=Path, required=True)
+    one.add_argument("--page", action="store_true", help="write the tables of OUT into its page")
     one.add_argument("--runs", type=Path, help="folder of run folders, about 16 MB each")
     one.add_argument("--settings", default=",".join(TABLES))
     one.add_argument("--variants", default="", help="only these, as in 'full,no GOC'")
@@ -214,6 +221,23 @@ def write(runs: Path, out: Path) -> None:
     (out / "ablations.md").write_text(page(cells, curves), encoding="utf-8")
 
 
+def write_page(folder: Path) -> None:
+    """Write the tables of committed runs between the marks of `parts.md`."""
+    page = folder / "parts.md"
+    text = page.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    after = rest.split(END)[1]
+    page.write_text(f"{before}{BEGIN}\n\n{committed(folder)}\n\n{END}{after}", encoding="utf-8")
+
+
+def committed(folder: Path) -> str:
+    """The tables of a folder's `ablations.json` and `curves.json`."""
+    rows = json.loads((folder / "ablations.json").read_text(encoding="utf-8"))
+    cells = {(row.pop("setting"), row.pop("variant"), row.pop("seed")): row for row in rows}
+    curves = json.loads((folder / "curves.json").read_text(encoding="utf-8"))
+    return tables(cells, curves)
+
+
 def collect(runs: Path) -> tuple[Cells, dict[str, Any]]:
     """Percentages by (setting, variant, seed), and means over seeds of every round's report."""
     names = {label: name for setting in TABLES for name, label in methods_of(setting).items()}
@@ -255,13 +279,19 @@ def mean_curves(runs: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, list
 
 
 def page(cells: Cells, curves: Mapping[str, Any]) -> str:
-    """All tables."""
-    parts = [
+    """All tables, with what they hold."""
+    return (
         "# Ablations\n\nMade by `tools/ablations.py`. Percent; mean over seeds. Below `full` every "
         "row is the *difference* to it in pairs of equal seed, with the half width of its 95% "
         "confidence interval (t distribution) and, in brackets, the p-value of the paired t test."
-    ]
-    for setting in dict.fromkeys(key[0] for key in cells):
+        f"\n\n{tables(cells, curves)}\n"
+    )
+
+
+def tables(cells: Cells, curves: Mapping[str, Any]) -> str:
+    """The tables of every setting, each under a heading."""
+    parts = []
+    for setting in (name for name in TABLES if any(key[0] == name for key in cells)):
         rows = {v: {n: row for (s, w, n), row in cells.items() if (s, w) == (setting, v)}
                 for v in dict.fromkeys(key[1] for key in cells if key[0] == setting)}  # fmt: skip
         parts.append(f"## {setting}\n\n{table(setting, rows)}")
@@ -271,7 +301,7 @@ def page(cells: Cells, curves: Mapping[str, Any]) -> str:
         for name in CURVES[1:]:
             if full and name in full["full"]:
                 parts.append(f"`{name}`:\n\n{curve_table(full, name)}")
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(parts)
 
 
 def table(setting: str, rows: Mapping[str, Mapping[int, Mapping[str, float]]]) -> str:
