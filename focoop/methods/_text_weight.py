@@ -5,20 +5,24 @@ is a direction along which a vision-language model was trained to tell the class
 is zero-shot classification. In coordinates in which images vary by 1 within classes, a class is
 answered along
     v_c = y_c + b u_c,   y_c = (mu_c - m) Sigma^(-1/2),  u_c = (t_c - t) Sigma^(1/2)
-so that x v_c adds b times the zero-shot evidence h.t_c to that of the class mean. Fisher's
-discriminant of the two tells b: with D_y and D_u how far new images of a class lie along either,
-summed over classes, b is the ratio of the entries of V^(-1) (D_y, D_u), V the sums of products of
-y and u. All of it comes from the federated sums: a class's images say without bias how far along u
-they lie, and along y once what a mean of n images has of their own noise is taken out.
+so that x v_c adds b times the zero-shot evidence h.t_c to that of the class mean. Between two
+classes new images are x v_a - x v_b apart in the mean, with the variance |v_a - v_b|^2. The b of
+the largest square of the one over the other, each summed over pairs of classes, is Fisher's:
+    b = (yy D_u - yu D_y) / (uu D_y - yu D_u),  D_y, D_u = sum_c E[x | c] y_c, sum_c E[x | c] u_c
+with yy, yu, uu the sums of products of y and u, all about their means over classes.
+
+All of it comes from the federated sums. The class means of images stand for E[x | c]: D_u has no
+error on average, and D_y none once the noise that they share with y is taken out. Texts that say
+nothing of the images have D_u = yu = 0 on average, and then b = 0.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 
 from focoop.threads import one_core
 
@@ -31,9 +35,11 @@ if TYPE_CHECKING:
 # Fisher's weight serves all pairs of classes alike. Answers are lost between like classes, whose
 # means say less: validation images of nine sets ask for two to three times as much.
 LIKE_CLASSES = 2.0
-# Degrees of freedom that count for the posterior being right, in which case texts add nothing.
+# D_y as images tell it is a small difference of large numbers. What posterior means say of
+# themselves counts beside it like this many degrees of freedom of images within classes.
 DOUBT = 400.0
 MOST = 100.0  # most length of the text beside that of a class mean: what is left is zero-shot
+SAME = 1e-12  # squares of texts about their mean, in all squares, that are rounding errors
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,8 @@ def with_texts(
 ) -> TextWeight:
     """Move posterior class means by the weight that texts deserve as a classifier.
 
+    A class with weight w of its images has the b that is right if all classes had this weight.
+
     Args:
         totals: what is known of all images.
         found: posterior class means.
@@ -62,63 +70,83 @@ def with_texts(
         noise: square of how far a new image lies from its class under the metric.
 
     Returns:
-        The moved means. Those given where no name has predicted a class.
+        The moved means. Those given where no name has predicted a class, or all texts are the same.
     """
-    known, weights = found.weights > 0, found.weights
-    if found.kappa <= 0:
+    weights, centre, texts = found.weights, totals.centre.cpu(), texts.double().cpu()
+    known = weights > 0
+    about = texts - texts[known].mean(dim=0)
+    if found.kappa <= 0 or float(about[known].square().sum()) <= SAME * float(known.sum()):
         return TextWeight(found.means, 0.0)
-    centre, texts = totals.centre.cpu(), texts.double().cpu()
-    along = torch.nn.functional.normalize(centre @ metric, dim=0)
     with one_core():  # bits that do not depend on the machine
-        directions = torch.linalg.solve(metric, (texts - texts[known].mean(dim=0)).T).T
+        directions = torch.linalg.solve(metric, about.T).T
         moves = torch.linalg.solve(metric, directions.T).T  # of a mean, for b = 1
-    u = about_their_mean(across_plane(directions, along)[known])
-    measured = about_their_mean(across_plane((totals.means.cpu() - centre) @ metric, along)[known])
-    y = about_their_mean(across_plane((found.means - centre) @ metric, along)[known])
-    share = weights[known][:, None]
-    predicted = (y - share * measured) / (1.0 - share).clamp(min=1e-9)
-    squares = float(measured.square().sum() - (noise / totals.images.cpu()[known]).sum())
-    ours = {
-        weight: fisher(
-            weight * measured + (1.0 - weight) * predicted,
-            u,
-            weight * squares + (1.0 - weight) * float((measured * predicted).sum()),
-            float((measured * u).sum()),
-            y,
-            totals.freedom,
-        )
-        for weight in set(weights.tolist())
-    }
-    factors = torch.tensor([ours[weight] for weight in weights.tolist()], dtype=torch.float64)
-    lengths = float((factors[known][:, None] * u).norm() / y.norm().clamp(min=1e-12))
-    return TextWeight(found.means + factors[:, None] * moves, lengths)
+    along = F.normalize(centre @ metric, dim=0)
+    rows = ((one.cpu() - centre) @ metric for one in (totals.means, found.predicted, found.means))
+    m, p, y, u = (about_their_mean(across_plane(one, along)[known]) for one in (*rows, directions))
+    error = noise * float((1.0 / totals.images.cpu()[known].clamp(min=1.0)).sum())
+    told = told_by_images(m, p, weights, error)
+    believed = mixed(inner(m, y), inner(p, y), weights)
+    factors = fisher(
+        mixed(
+            mixed(inner(m, m), inner(m, p), weights),
+            mixed(inner(m, p), inner(p, p), weights),
+            weights,
+        ),
+        mixed(inner(m, u), inner(p, u), weights),
+        inner(u, u),
+        (totals.freedom * told + DOUBT * believed) / (totals.freedom + DOUBT),
+        inner(m, u),
+    )
+    length = float((factors[known][:, None] * u).norm() / y.norm().clamp(min=1e-12))
+    return TextWeight(found.means + factors[:, None] * moves, length)
 
 
-def fisher(
-    y: Tensor, u: Tensor, along_y: float, along_u: float, truth: Tensor, freedom: float
-) -> float:
+def told_by_images(measured: Tensor, predicted: Tensor, weights: Tensor, error: float) -> Tensor:
+    """D_y, how far new images of a class lie along its posterior mean, as class means tell it.
+
+    A class mean has its noise in common with y: w times where y is made of it, less 1 / C times,
+    which is the mean over classes, of predictions from the other classes too.
+
+    Args:
+        measured: (C, D) class means of images, about their mean.
+        predicted: (C, D) what names predict, each from the other classes, about their mean.
+        weights: (W,) weights w of the images in posterior means.
+        error: squares of the noise of class means, summed over classes.
+
+    Returns:
+        (W,) sums over classes.
+    """
+    along = mixed(inner(measured, measured), inner(measured, predicted), weights)
+    return along - (weights - 1.0 / len(measured)) * error
+
+
+def fisher(yy: Tensor, yu: Tensor, uu: float, along_y: Tensor, along_u: float) -> Tensor:
     """b, the weight of texts beside class means.
 
     Args:
-        y: (C, D) directions of class means.
-        u: (C, D) directions of texts.
-        along_y: how far new images of a class lie along y, summed over classes, as images tell it.
-        along_u: the same along u.
-        truth: (C, D) posterior class means, which tell along_y too.
-        freedom: degrees of freedom of what images tell of their noise.
+        yy: (C,) sum of squares of the directions of class means.
+        yu: (C,) sum of products of those with the directions of texts.
+        uu: sum of squares of the directions of texts, above 0.
+        along_y: (C,) D_y, how far new images lie along y.
+        along_u: D_u, the same along u.
 
     Returns:
-        `LIKE_CLASSES` times Fisher's weight, 0 where texts add nothing.
+        (C,) `LIKE_CLASSES` times Fisher's weight, 0 where texts add nothing, `MOST` at most.
     """
-    along_y = (freedom * along_y + DOUBT * float((truth * y).sum())) / (freedom + DOUBT)
-    yy, yu, uu = (float((a * b).sum()) for a, b in ((y, y), (y, u), (u, u)))
-    if uu <= 0 or yy <= 0:
-        return 0.0
     means, texts = uu * along_y - yu * along_u, yy * along_u - yu * along_y
-    if texts <= 0:
-        return 0.0
-    most = MOST * math.sqrt(yy / uu)
-    return min(LIKE_CLASSES * texts / means, most) if means > 0 else most
+    most = MOST * (yy / uu).sqrt()
+    factors = torch.where(means > 0, torch.minimum(LIKE_CLASSES * texts / means, most), most)
+    return torch.where(texts > 0, factors, torch.zeros_like(factors))
+
+
+def mixed(ours: float | Tensor, theirs: float | Tensor, weights: Tensor) -> Tensor:
+    """Return w times the one and 1 - w times the other for weights (W,)."""
+    return weights * ours + (1.0 - weights) * theirs
+
+
+def inner(a: Tensor, b: Tensor) -> float:
+    """Return the sum of products of two tensors of one shape."""
+    return float((a * b).sum())
 
 
 def across_plane(rows: Tensor, along: Tensor) -> Tensor:
