@@ -18,6 +18,7 @@ nothing of the images have D_u = yu = 0 on average, and then b = 0.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ class TextWeight:
 
     Attributes:
         means: (C, D) means of which (mean - m) Sigma^(-1/2) is v_c.
-        share: length of b u_c over that of y_c, in the mean over classes with images.
+        share: length of b u_c over that of y_c, over classes with images.
     """
 
     means: Tensor
@@ -60,7 +61,9 @@ def with_texts(
 ) -> TextWeight:
     """Move posterior class means by the weight that texts deserve as a classifier.
 
-    A class with weight w of its images has the b that is right if all classes had this weight.
+    Classes with images have one weight. Classes known by name alone have another: the one that is
+    right where all classes are predicted. A weight for each class by its number of images would
+    answer some by other evidence than their rivals.
 
     Args:
         totals: what is known of all images.
@@ -72,8 +75,7 @@ def with_texts(
     Returns:
         The moved means. Those given where no name has predicted a class, or all texts are the same.
     """
-    weights, centre, texts = found.weights, totals.centre.cpu(), texts.double().cpu()
-    known = weights > 0
+    centre, texts, known = totals.centre.cpu(), texts.double().cpu(), found.weights > 0
     about = texts - texts[known].mean(dim=0)
     if found.kappa <= 0 or float(about[known].square().sum()) <= SAME * float(known.sum()):
         return TextWeight(found.means, 0.0)
@@ -81,67 +83,58 @@ def with_texts(
         directions = torch.linalg.solve(metric, about.T).T
         moves = torch.linalg.solve(metric, directions.T).T  # of a mean, for b = 1
     along = F.normalize(centre @ metric, dim=0)
-    rows = ((one.cpu() - centre) @ metric for one in (totals.means, found.predicted, found.means))
-    m, p, y, u = (about_their_mean(across_plane(one, along)[known]) for one in (*rows, directions))
-    error = noise * float((1.0 / totals.images.cpu()[known].clamp(min=1.0)).sum())
-    told = told_by_images(m, p, weights, error)
-    believed = mixed(inner(m, y), inner(p, y), weights)
-    factors = fisher(
-        mixed(
-            mixed(inner(m, m), inner(m, p), weights),
-            mixed(inner(m, p), inner(p, p), weights),
-            weights,
-        ),
-        mixed(inner(m, u), inner(p, u), weights),
-        inner(u, u),
-        (totals.freedom * told + DOUBT * believed) / (totals.freedom + DOUBT),
-        inner(m, u),
+    rows = ((one.cpu() - centre) @ metric for one in (totals.means, found.means, found.predicted))
+    measured, y, predicted, u = (
+        about_their_mean(across_plane(one, along)[known]) for one in (*rows, directions)
     )
-    length = float((factors[known][:, None] * u).norm() / y.norm().clamp(min=1e-12))
-    return TextWeight(found.means + factors[:, None] * moves, length)
+    errors = noise / totals.images.cpu()[known].clamp(min=1.0)
+    along_u, freedom = inner(measured, u), totals.freedom
+    factors = []
+    for one, weights in ((y, found.weights[known]), (predicted, torch.zeros_like(errors))):
+        told = told_by_images(measured, one, weights, errors)
+        along_y = (freedom * told + DOUBT * inner(y, one)) / (freedom + DOUBT)
+        factors.append(fisher(one, u, along_y, along_u))
+    length = factors[0] * float(u.norm() / y.norm().clamp(min=1e-12))
+    each = known.double() * factors[0] + (~known).double() * factors[1]  # (C,)
+    return TextWeight(found.means + each[:, None] * moves, length)
 
 
-def told_by_images(measured: Tensor, predicted: Tensor, weights: Tensor, error: float) -> Tensor:
-    """D_y, how far new images of a class lie along its posterior mean, as class means tell it.
+def told_by_images(measured: Tensor, y: Tensor, weights: Tensor, errors: Tensor) -> float:
+    """D_y, how far new images of a class lie along y, as class means of images tell it.
 
     A class mean has its noise in common with y: w times where y is made of it, less 1 / C times,
-    which is the mean over classes, of predictions from the other classes too.
+    which is in the mean of y over classes, by predictions from other classes too.
 
     Args:
         measured: (C, D) class means of images, about their mean.
-        predicted: (C, D) what names predict, each from the other classes, about their mean.
-        weights: (W,) weights w of the images in posterior means.
-        error: squares of the noise of class means, summed over classes.
+        y: (C, D) posterior means, or what names predict, about their mean.
+        weights: (C,) weights w of a class's images in its y.
+        errors: (C,) squares of the noise of class means.
 
     Returns:
-        (W,) sums over classes.
+        The sum over classes.
     """
-    along = mixed(inner(measured, measured), inner(measured, predicted), weights)
-    return along - (weights - 1.0 / len(measured)) * error
+    return inner(measured, y) - float(((weights - 1.0 / len(y)) * errors).sum())
 
 
-def fisher(yy: Tensor, yu: Tensor, uu: float, along_y: Tensor, along_u: float) -> Tensor:
+def fisher(y: Tensor, u: Tensor, along_y: float, along_u: float) -> float:
     """b, the weight of texts beside class means.
 
     Args:
-        yy: (C,) sum of squares of the directions of class means.
-        yu: (C,) sum of products of those with the directions of texts.
-        uu: sum of squares of the directions of texts, above 0.
-        along_y: (C,) D_y, how far new images lie along y.
+        y: (C, D) directions of class means, about their mean.
+        u: (C, D) directions of texts, about their mean; not all zero.
+        along_y: D_y, how far new images lie along y.
         along_u: D_u, the same along u.
 
     Returns:
-        (C,) `LIKE_CLASSES` times Fisher's weight, 0 where texts add nothing, `MOST` at most.
+        `LIKE_CLASSES` times Fisher's weight, 0 where texts add nothing, `MOST` at most.
     """
+    yy, yu, uu = inner(y, y), inner(y, u), inner(u, u)
     means, texts = uu * along_y - yu * along_u, yy * along_u - yu * along_y
-    most = MOST * (yy / uu).sqrt()
-    factors = torch.where(means > 0, torch.minimum(LIKE_CLASSES * texts / means, most), most)
-    return torch.where(texts > 0, factors, torch.zeros_like(factors))
-
-
-def mixed(ours: float | Tensor, theirs: float | Tensor, weights: Tensor) -> Tensor:
-    """Return w times the one and 1 - w times the other for weights (W,)."""
-    return weights * ours + (1.0 - weights) * theirs
+    if texts <= 0:
+        return 0.0
+    most = MOST * math.sqrt(yy / uu)
+    return min(LIKE_CLASSES * texts / means, most) if means > 0 else most
 
 
 def inner(a: Tensor, b: Tensor) -> float:

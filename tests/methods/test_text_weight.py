@@ -9,7 +9,14 @@ from torch import Tensor
 
 from focoop.methods._posterior import Posterior, posterior, squares_within
 from focoop.methods._sums import Totals
-from focoop.methods._text_weight import DOUBT, LIKE_CLASSES, fisher, told_by_images, with_texts
+from focoop.methods._text_weight import (
+    DOUBT,
+    LIKE_CLASSES,
+    MOST,
+    fisher,
+    told_by_images,
+    with_texts,
+)
 from focoop.methods.focoop_plus import FOCoOpPlus
 from tests.methods.closed_form_toy import CLIENTS, made, one_round, task_for, totals_of
 from tests.methods.test_focoop_plus import draw
@@ -61,10 +68,8 @@ def toy_evidence() -> tuple[Tensor, Tensor, Tensor]:
 
 def fishers(truth: Tensor, y: Tensor, u: Tensor) -> float:
     """The method's weight, less what it adds for like classes."""
-    yy, yu, uu, along_y, along_u = (
-        (a * b).sum().reshape(1) for a, b in ((y, y), (y, u), (u, u), (truth, y), (truth, u))
-    )
-    return float(fisher(yy, yu, float(uu), along_y, float(along_u))) / LIKE_CLASSES
+    along_y, along_u = (float((truth * one).sum()) for one in (y, u))
+    return fisher(y, u, along_y, along_u) / LIKE_CLASSES
 
 
 def test_the_weight_is_fishers_for_drawn_images() -> None:
@@ -111,25 +116,24 @@ def test_how_far_new_images_lie_along_means_is_told_without_bias(count: int, wei
         predicted = others + 0.2 * texts
         y = weight * measured + (1.0 - weight) * predicted
         expected = float(((truth - truth.mean(dim=0)) * (y - y.mean(dim=0))).sum())
-        rows = (one - one.mean(dim=0) for one in (measured, predicted))
-        found = told_by_images(*rows, torch.tensor([weight]).double(), 24 * count / each)
-        errors.append(float(found) - expected)
+        rows = (one - one.mean(dim=0) for one in (measured, y))
+        weights, noise = torch.full((count,), weight), torch.full((count,), 24 / each)
+        errors.append(told_by_images(*rows, weights, noise) - expected)
     assert abs(np.mean(errors)) < 4 * np.std(errors) / len(errors) ** 0.5
     assert np.std(errors) / len(errors) ** 0.5 < 24 / each / 8  # a class's noise would be seen
 
 
 def written_out(totals: Totals, found: Posterior, texts: Tensor, noise: float) -> list[float]:
-    """b of every class by sums over pairs of classes, from the definitions in the module."""
-    metric, rows, w = METRIC.numpy(), [], found.weights.numpy()
-    centre = totals.centre.numpy()
+    """b of classes with images and of others, by sums over pairs, from the module's definitions."""
+    metric, known = METRIC.numpy(), (found.weights > 0).numpy()
+    centre, rows = totals.centre.numpy(), []
     unit = centre @ metric / np.linalg.norm(centre @ metric)
-    off = texts.numpy() - texts.numpy().mean(axis=0)
-    for one in ((totals.means.numpy() - centre) @ metric, off @ np.linalg.inv(metric)):
-        rows.append(one - np.outer(one @ unit, unit))
-    m, u = rows
-    p = (found.predicted.numpy() - centre) @ metric
-    p -= np.outer(p @ unit, unit)
-    posterior_means = w[:, None] * m + (1 - w[:, None]) * p
+    off = texts.numpy() - texts.numpy()[known].mean(axis=0)
+    sides = [(one.numpy() - centre) @ metric for one in (totals.means, found.means)]
+    sides += [(found.predicted.numpy() - centre) @ metric, off @ np.linalg.inv(metric)]
+    for one in sides:
+        rows.append((one - np.outer(one @ unit, unit))[known])
+    m, y, predicted, u = rows
 
     def pairs(a: np.ndarray, b: np.ndarray) -> float:
         total = 0.0
@@ -137,30 +141,33 @@ def written_out(totals: Totals, found: Posterior, texts: Tensor, noise: float) -
             total += float(((a[i] - a) * (b[i] - b)).sum())
         return total / (2 * len(a))
 
-    factors, count = [], len(m)
-    for weight in w:
-        y = weight * m + (1 - weight) * p
-        error = sum(noise / float(n) for n in totals.images)
-        told = pairs(m, y) - (weight - 1 / count) * error
-        f = totals.freedom
-        along = (f * told + DOUBT * pairs(posterior_means, y)) / (f + DOUBT)
-        v = np.array([[pairs(y, y), pairs(y, u)], [pairs(y, u), pairs(u, u)]])
+    factors, f = [], totals.freedom
+    images, weights = (one.numpy()[known] for one in (totals.images, found.weights))
+    for one, shares in ((y, weights), (predicted, 0 * weights)):
+        told = pairs(m, one)
+        for n, w in zip(images, shares, strict=True):
+            told -= (w - 1 / len(m)) * noise / n
+        along = (f * told + DOUBT * pairs(y, one)) / (f + DOUBT)
+        v = np.array([[pairs(one, one), pairs(one, u)], [pairs(one, u), pairs(u, u)]])
         best = np.linalg.solve(v, [along, pairs(m, u)])
-        factors.append(LIKE_CLASSES * best[1] / best[0])
+        most = MOST * np.sqrt(v[0, 0] / v[1, 1])  # texts alone, where means speak against it
+        factors.append(LIKE_CLASSES * best[1] / best[0] if best[0] > 0 else most)
+        assert best[1] > 0
     return factors
 
 
 def test_weights_of_classes_with_unlike_numbers_of_images_are_as_written_out() -> None:
     totals, texts, _ = world(said=0.7)
-    images = 4.0 + torch.arange(CLASSES).double() % 5
+    images = (4.0 + torch.arange(CLASSES).double() % 5) * (torch.arange(CLASSES) > 9)
     totals = replace(totals, images=images, told=float(images.sum()))
     found, means, _ = moved(totals, texts)
     inverse = torch.linalg.inv(METRIC)
-    full = (texts - texts.mean(dim=0)) @ inverse @ inverse
+    full = (texts - texts[10:].mean(dim=0)) @ inverse @ inverse
     factors = ((means - found.means) * full).sum(dim=1) / full.square().sum(dim=1)
-    expected = written_out(totals, found, texts, noise=float(WIDTH))
-    assert min(expected) > 0
-    np.testing.assert_allclose(factors.numpy(), expected, rtol=1e-6)
+    known, new = written_out(totals, found, texts, noise=float(WIDTH))
+    assert new > 10 * known > 0
+    expected = torch.where(images > 0, known, new)
+    np.testing.assert_allclose(factors.numpy(), expected.numpy(), rtol=1e-6)
 
 
 def test_one_text_for_all_classes_moves_nothing() -> None:
@@ -196,9 +203,9 @@ def test_sums_tell_the_weight_that_true_means_do() -> None:
     seen = ((found.means - totals.centre) @ METRIC, off @ inverse, truth @ METRIC)
     rows = (one - (one @ along)[:, None] * along for one in seen)
     y, u, t = (one - one.mean(dim=0) for one in rows)
-    yy, yu, uu, ty, tu = (float((p * q).sum()) for p, q in ((y, y), (y, u), (u, u), (t, y), (t, u)))
+    yy, ty, tu = (float((p * q).sum()) for p, q in ((y, y), (t, y), (t, u)))
     told = (totals.freedom * ty + DOUBT * yy) / (totals.freedom + DOUBT)
-    exact = fisher(*(torch.tensor([one]) for one in (yy, yu)), uu, torch.tensor([told]), tu)
+    exact = fisher(y, u, told, tu)
     assert float(b) > 0 and float(b / exact) == pytest.approx(1.0, abs=0.15)
 
 
