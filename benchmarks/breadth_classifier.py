@@ -5,11 +5,13 @@ Answers with class means alone (`no texts`, revision 2), with Fisher's weight of
 `fedlda` on the same images. Ten clients without a common class: accuracy with the classes of one's
 own client expected (`own`), with everybody's images (`all`), and the area under own against other
 classes (`area`). SET:new, a fifth of the classes is known by name alone: accuracy on their images
-with all classes to choose from (`new`). PACS and Office: two domains are known, accuracy (`all`) in
-a third, twelve such triples. Percent, means over seeds and triples.
+with all classes to choose from (`new`). SET:uneven, a class has 1 to 31 images, half of the classes
+5 or less. PACS and Office: two domains are known, accuracy (`all`) in a third, twelve such triples.
+Percent, means over seeds and triples.
 
     python benchmarks/breadth_classifier.py SHARED/features
     python benchmarks/breadth_classifier.py SHARED/features --sets cifar100:new,dtd:new --shots 2,8
+    python benchmarks/breadth_classifier.py SHARED/features --sets cifar100:uneven --shots 0
 
 Half of each class's training images validate. Test images are not read, but every domain is some
 triple's third.
@@ -89,15 +91,19 @@ def task_of(classes: tuple[str, ...], backbone: Backbone) -> Task:
 
 
 def cells_of(
-    found: FeatureSet, shots: int, seeds: Sequence[int], task: Task, new: bool
+    found: FeatureSet, shots: int, seeds: Sequence[int], task: Task, kind: str
 ) -> Iterator[Cell]:
-    """Ten clients without a common class, for every seed; nobody has a fifth where `new`."""
+    """Ten clients without a common class, for every seed; `new` or `uneven` where `kind` says."""
     images, labels = found.pooled.double(), found.labels
     for seed in seeds:
         generator = torch_generator(seed, "classifier")
         learn, validate = halves(labels, shots or len(labels), generator)
         order = torch.randperm(len(found.classes), generator=generator)
-        holder = torch.where(order < new * len(order) // 5, NOBODY, order % CLIENTS)
+        holder = torch.where(order < (kind == "new") * len(order) // 5, NOBODY, order % CLIENTS)
+        if kind == "uneven":
+            most = 2.0 ** (5.0 * torch.rand(len(order), generator=generator))
+            mine = [learn[labels[learn] == c][: int(most[c])] for c in range(len(order))]
+            learn = torch.cat(mine)
         held = [learn[holder[labels[learn]] == k] for k in range(CLIENTS)]
         clients = [Batch(images[rows], None, labels[rows]) for rows in held]
         parts = [validate[labels[validate] == c][:VALIDATE] for c in range(len(found.classes))]
@@ -176,7 +182,7 @@ def all_cells(folder: Path, given: Any, backbone: Backbone) -> Iterator[tuple[st
     """Names of settings and their cells."""
     seeds = seeds_of(given.seeds)
     for text in given.sets.split(","):
-        name, _, new = text.partition(":")
+        name, _, kind = text.partition(":")
         split = "all" if name in DOMAINS else "train"
         found = load_split(folder / f"{name}.safetensors", split)
         task = task_of(found.classes, backbone)
@@ -184,7 +190,7 @@ def all_cells(folder: Path, given: Any, backbone: Backbone) -> Iterator[tuple[st
             if name in DOMAINS:
                 cells = (c for seed in seeds for c in triples_of(found, shots, seed, task))
             else:
-                cells = cells_of(found, shots, seeds, task, bool(new))
+                cells = cells_of(found, shots, seeds, task, kind)
             yield f"{text} {shots or 'all'}", cells
 
 
