@@ -140,6 +140,8 @@ class Posterior:
 
     Attributes:
         means: (C, D) posterior means of features; zero for a class without images and prediction.
+        predicted: (C, D) what names predict of each class, a class with images left out; its means
+            where there is no map.
         weights: (C,) weight of the images in each; 0 for a class known by name alone.
         kappa: how many images weigh as much as the name.
         explained: share of the variance of class means that names predict, classes left out.
@@ -147,6 +149,7 @@ class Posterior:
     """
 
     means: Tensor
+    predicted: Tensor
     weights: Tensor
     kappa: float
     explained: float
@@ -167,9 +170,10 @@ def posterior(totals: Totals, texts: Tensor, metric: Tensor) -> Posterior:
     images, means, centre = totals.images.cpu(), totals.means.cpu(), totals.centre.cpu()
     known, texts = images > 0, texts.double().cpu()
     if not known.any():  # before the first round: zero-shot
-        return Posterior(texts, known.double(), 0.0, 0.0)
+        return Posterior(texts, texts, known.double(), 0.0, 0.0)
     if int(known.sum()) < FEWEST:  # too few to learn a map from: images alone
-        return Posterior(means * known[:, None], known.double(), 0.0, 0.0)
+        means = means * known[:, None]
+        return Posterior(means, means, known.double(), 0.0, 0.0)
     seen = (means - centre) @ metric
     words = (texts - texts[known].mean(dim=0)) @ metric
     left_out, predicted, explained = text_map(words, seen, known)
@@ -186,7 +190,7 @@ def posterior(totals: Totals, texts: Tensor, metric: Tensor) -> Posterior:
     with one_core():  # bits that do not depend on the machine
         prior = centre + torch.linalg.solve(metric, predicted.T).T
     mixed = weights[:, None] * means + (1.0 - weights[:, None]) * prior
-    return Posterior(mixed, weights, kappa, explained, fit)
+    return Posterior(mixed, prior, weights, kappa, explained, fit)
 
 
 def text_map(

@@ -19,7 +19,8 @@ nothing, all means shrink alike and answers are those of the images. A class kno
 its prediction as its mean. pi is the client's prior, lambda -> `open_share` (`_prior.py`).
 t_c is the text feature of c and t their mean: W(h) W(nu_c) has b_c times the zero-shot evidence
 h.t_c in it. b_c is what Fisher's discriminant of means and texts asks for, by the sums
-(`_text_weight.py`); classes without images lean on their text the most.
+(`_text_weight.py`): one number for all classes with images and another for those known by name
+alone, which lean on their text the most. Texts that say nothing of the images have b = 0.
 u = unit(m Sigma^(-1/2)) is what all images have in common: images of a domain that nobody has seen
 are off along it, and without it all of them would look like the same classes.
 d is the shrinkage that differences between clients of the same classes ask for, as those of unlike
@@ -110,7 +111,9 @@ class FOCoOpPlus(SpreadForm):
     paper = "ours; James & Stein 1961"
     shares = "class means, second moment"
     scores_by = "ID mass against images at large, and distance"
-    revision = 3  # 1: the score counted every distance; 2: texts predicted means and no more
+    # 1: the score counted every distance; 2: texts predicted means and no more; 3: the weight of
+    # texts was another one for each number of images, and wrong for few classes
+    revision = 4
 
     @property
     def solved(self) -> tuple[str, ...]:  # type: ignore[override]
