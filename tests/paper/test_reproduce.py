@@ -188,6 +188,7 @@ def test_what_is_drawn_are_the_numbers_of_the_run_folders(
 
     for name, folder, published in (("T1-toy-K=2", "toy", [61.25]), ("T1-toy-K=3", "toy-k3", [])):
         bars = drawn[name].axes[0]
+        assert [one.get_title() for one in drawn[name].axes] == ["ACC, % ↑", "FPR95, % ↓"]
         means, spreads = stats(f"{folder}/toy")
         assert [patch.get_width() for patch in bars.patches] == pytest.approx(means)
         (whisker,) = bars.collections[0].get_segments()
@@ -215,6 +216,15 @@ def test_the_command_lists_and_makes(made: Made, toy: Path) -> None:
     assert "T1, not run: not here" in again.stderr
     other = call("paper", "F5", f"--items={toy}", f"--out={out}", "--set=federation.rounds=7")
     assert other.exit_code != 0 and "other settings" in other.stderr
+
+
+def test_the_screen_counts_runs_and_says_how_long_is_left(toy: Path, tmp_path: Path) -> None:
+    arguments = ("paper", "F5", f"--items={toy}", f"--out={tmp_path}", "--seeds=1", "--jobs=0")
+    first, second, third, *_ = call(*arguments, "--formats=svg").stderr.splitlines()
+    assert [first, second] == ["seed 0", "2 of 2 runs to make, a line for each:"]
+    assert re.match(r"F5 \[1/2, about \d+ s left\] toy shots=1 fedncm seed 0: finished", third)
+    again = call(*arguments, "--formats=svg")
+    assert again.exit_code == 0 and "to make" not in again.stderr
 
 
 def test_figures_are_of_the_kinds_asked_for(made: Made, toy: Path, tmp_path: Path) -> None:
