@@ -9,7 +9,7 @@ import pytest
 
 import focoop
 from focoop.errors import ConfigError
-from focoop.experiments import parse_sweep, sweep_points
+from focoop.experiments import log_base, parse_sweep, sweep_points
 from tests.toy_command import call
 from tests.toy_setting import write_setting
 
@@ -50,6 +50,16 @@ def test_points_are_the_product() -> None:
 def test_bad_sweeps_are_refused(texts: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         sweep_points([parse_sweep(text) for text in texts])
+
+
+@pytest.mark.parametrize(
+    ("values", "base"),
+    [((1, 2, 16), 2), ((0.1, 1, 10), 10), ((1, 2, 4), 0), ((0, 1, 16), 0), ((), 0), ((-8, 8), 0)],
+)
+def test_an_axis_of_values_that_grow_manyfold_is_logarithmic(
+    values: tuple[float, ...], base: int
+) -> None:
+    assert log_base(values) == base
 
 
 @pytest.mark.slow
