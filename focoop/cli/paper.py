@@ -88,7 +88,7 @@ def paper(
         messages().print("stopped: the same command goes on where it stopped")
         interruption.mark_announced()
         raise
-    _report(made)
+    _report(made, packaged)
 
 
 def _list(items: "Sequence[Item]", choices: "Choices") -> None:
@@ -137,7 +137,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _report(made: "Sequence[Reproduction]") -> None:
+def _report(made: "Sequence[Reproduction]", packaged: bool) -> None:
     """What was written and what was not; the exit code is 1 where a run failed or all lack data."""
     for one in made:
         _missing(one)
@@ -148,8 +148,9 @@ def _report(made: "Sequence[Reproduction]") -> None:
         for path in one.files:
             out().print(str(path), soft_wrap=True)
     if any(one.lacking or one.without for one in made):
-        told = "instead of images: ready features by --features DIR; some items: --packaged"
-        messages().print(told)
+        other = "the public datasets: the same command without --packaged, in another --out"
+        images = "instead of images: ready features by --features DIR; some items: --packaged"
+        messages().print(other if packaged else images)
     if not any(one.files for one in made):
         lacking = any(one.lacking for one in made)
         raise DataError(

@@ -4,6 +4,7 @@ import csv
 import math
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,6 +93,38 @@ def test_files_of_a_sweep(table: tuple[focoop.Table, Path]) -> None:
     found.save(out)
     assert figure.read_bytes() == first, "equal results give equal files"
     assert all(math.isfinite(entry["mean"]) for entry in found.sweep)
+
+
+@pytest.mark.slow
+def test_lines_and_bands_are_the_numbers_of_the_run_folders(
+    table: tuple[focoop.Table, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, out = table
+    drawn: dict[str, Any] = {}
+
+    def keep(figure: Any, stem: Path) -> list[Path]:
+        drawn[stem.name] = figure
+        return []
+
+    monkeypatch.setattr("focoop.experiments.sweeps.save_figure", keep)
+    found.save(out)
+    for share in ("0.1", "0.5"):
+        axes = drawn[f"sweep-toy-method.open_share={share}-own"].axes[0]
+        (line,) = axes.lines
+        own = [
+            [
+                100 * focoop.open_run(folder).summary["accuracy_own"]
+                for folder in out.glob(f"toy-shots={shots}-open_share={share}/fedncm/seed*")
+            ]
+            for shots in (1, 2)
+        ]
+        means, spreads = map(statistics.mean, own), list(map(statistics.stdev, own))
+        assert list(line.get_xdata()) == [1, 2]
+        assert list(line.get_ydata()) == pytest.approx(list(means))
+        band = axes.collections[0].get_paths()[0].vertices
+        for shots, spread in zip((1, 2), spreads, strict=True):
+            heights = band[band[:, 0] == shots][:, 1]
+            assert max(heights) - min(heights) == pytest.approx(2 * spread, abs=1e-9)
 
 
 @pytest.mark.slow

@@ -225,6 +225,8 @@ def test_the_screen_counts_runs_and_says_how_long_is_left(toy: Path, tmp_path: P
     assert re.match(r"F5 \[1/2, about \d+ s left\] toy shots=1 fedncm seed 0: finished", third)
     again = call(*arguments, "--formats=svg")
     assert again.exit_code == 0 and "to make" not in again.stderr
+    nothing = call(*arguments, "--packaged")
+    assert nothing.exit_code == 3 and "the same command without --packaged" in nothing.stderr
 
 
 def test_figures_are_of_the_kinds_asked_for(made: Made, toy: Path, tmp_path: Path) -> None:
@@ -304,7 +306,16 @@ def test_killed_in_the_middle_and_resumed_equals_unkilled(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_map_has_the_cosines_of_images_and_prompts(tmp_path: Path) -> None:
+def test_a_map_has_the_cosines_of_images_and_prompts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+
+    def keep(figure: Any, stem: Path, formats: Sequence[str]) -> list[Path]:
+        drawn.append(figure)
+        return []
+
+    monkeypatch.setattr("focoop.paper.figures.save_figure", keep)
     items = write_items(tmp_path, QUICK)
     focoop.reproduce("F6", seeds=1, folder=items, out=tmp_path / "out")
     run = focoop.open_run(tmp_path / "out" / "runs" / "toy-map" / "toy" / "focoop" / "seed0")
@@ -322,6 +333,9 @@ def test_a_map_has_the_cosines_of_images_and_prompts(tmp_path: Path) -> None:
                 cosines = some @ row / (row @ row) ** 0.5
                 expected += float((cosines / (some * some).sum(1) ** 0.5).mean()) / 2
             assert float(line[1 + at]) == pytest.approx(expected, abs=2e-5)
+    (picture,) = drawn[0].axes[0].images
+    written = [[float(value) for value in line[1:]] for line in lines]
+    assert picture.get_array().tolist() == [pytest.approx(row, abs=1e-6) for row in written]
     with pytest.raises(RunError, match="other settings"):
         other = {"negatives.count": 4}
         focoop.reproduce("F6", overrides=other, seeds=1, folder=items, out=tmp_path / "out")
