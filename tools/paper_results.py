@@ -35,8 +35,6 @@ from focoop.paper import (
 )
 
 FOLDER, PAGE, NUMBERS = "paper", "paper.md", "numbers.json"
-# Figures that are committed: what few files show best. `focoop paper` draws all.
-DRAWN = re.compile(r"T1-.*-K=10|F5-.*|F6-.*|F7-.*")
 INTRO = """# The paper's tables and figures
 
 What `focoop paper all` makes with the packaged backbone `mini`, a small stand-in for CLIP, beside
@@ -138,11 +136,10 @@ def draw_all(tree: dict[str, Any], folder: Path) -> None:
             drawn += draw_numbers(numbers, choices)
             drawn += draw_maps(numbers.item, folder)
     for path in drawn:
-        if DRAWN.fullmatch(path.stem):
-            target = path.with_name(path.name.replace("=", ""))  # links need no escapes
-            target.write_text(small(path.read_text(encoding="utf-8")), encoding="utf-8")
-        if "=" in path.name or not DRAWN.fullmatch(path.stem):
-            path.unlink()
+        text = small(path.read_text(encoding="utf-8"))
+        path.unlink()
+        plain = path.with_name(path.name.replace("=", ""))  # links need no escapes
+        plain.write_text(text, encoding="utf-8")
 
 
 def draw_maps(item: Item, folder: Path) -> list[Path]:
@@ -162,9 +159,11 @@ def small(svg: str) -> str:
     svg = re.sub(r"<\?xml.*?\?>|<!DOCTYPE.*?>", "", svg, flags=re.DOTALL)
     svg = re.sub(r' transform="rotate\(-0 [^"]*"', "", svg)
     svg = re.sub(r"(font-family:|font: \S+) [^;\"]*", r"\1 sans-serif", svg)
-    used = set(re.findall(r'(?:href="|url\()#([^")]+)', svg))
-    svg = re.sub(r' id="([^"]+)"', lambda m: m[0] if m[1] in used else "", svg)
-    svg = re.sub(r"(\.\d\d)\d+", r"\1", svg)
+    used = dict.fromkeys(re.findall(r'(?:href="|url\()#([^")]+)', svg))
+    short = {name: f"a{at}" for at, name in enumerate(used)}
+    svg = re.sub(r' id="([^"]+)"', lambda m: f' id="{short[m[1]]}"' if m[1] in used else "", svg)
+    svg = re.sub(r'((?:href="|url\()#)([^")]+)', lambda m: m[1] + short[m[2]], svg)
+    svg = re.sub(r"<[^>]*>", lambda tag: rounded(tag[0]), svg)  # labels between tags stay
     svg = re.sub(r"\s+", " ", svg).replace("> <", "><").strip()
     while (bare := re.sub(r"<g>((?:(?!<g[ >]|</g>).)*)</g>", r"\1", svg)) != svg:
         svg = bare  # groups without attributes, from the innermost on
@@ -172,6 +171,12 @@ def small(svg: str) -> str:
     svg = re.sub(r' style="([^"]*)"', lambda m: f' class="c{styles.index(m[1])}"', svg)
     rules = "".join(f".c{at}{{{style}}}" for at, style in enumerate(styles))
     return svg.replace(">", f"><style>{rules}</style>", 1).replace("><", ">\n<") + "\n"
+
+
+def rounded(tag: str) -> str:
+    """A tag whose numbers have two digits behind the point, none of them an idle zero."""
+    tag = re.sub(r"(\.\d\d)\d+", r"\1", tag)
+    return re.sub(r"(\.\d)0\b|\.00\b", r"\1", tag)
 
 
 def page(tree: dict[str, Any], folder: Path) -> str:

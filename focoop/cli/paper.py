@@ -8,6 +8,7 @@ import typer
 
 from focoop.cli import interruption
 from focoop.cli.display import PROSE, Column, Sheet
+from focoop.cli.display.sheet import joined
 from focoop.cli.fetch import Features
 from focoop.cli.grid_notes import note_seeds
 from focoop.cli.grid_options import Jobs, Methods, NoRun, Presets, Seeds, count_jobs
@@ -79,7 +80,7 @@ def paper(
             **given,
             folder=items_folder,
             jobs=count_jobs(jobs, [device or "cpu"]),
-            on_progress=_tell,
+            on_progress=_Teller(),
             on_round=track,
             run=not no_run,
         )
@@ -87,7 +88,7 @@ def paper(
         messages().print("stopped: the same command goes on where it stopped")
         interruption.mark_announced()
         raise
-    _report(made)
+    _report(made, packaged)
 
 
 def _list(items: "Sequence[Item]", choices: "Choices") -> None:
@@ -107,16 +108,26 @@ def _list(items: "Sequence[Item]", choices: "Choices") -> None:
     )
 
 
-def _tell(progress: "Progress") -> None:
-    """One line for each run that ends."""
-    from focoop.experiments import line
+class _Teller:
+    """Says how many runs there are to make when the first one starts, then a line for each."""
 
-    if progress.outcome.status not in ("finished", "failed"):
-        return
-    rest = progress.seconds_left
-    left = "" if rest is None or not rest else f"; about {_duration(rest)} left"
-    text = f"{progress.item} [{progress.done}/{progress.total}] {line(progress.outcome)}{left}"
-    messages().print(text, soft_wrap=True)
+    def __init__(self) -> None:
+        self.begun = False
+
+    def __call__(self, progress: "Progress") -> None:
+        """Tell of a run that starts, commits a round or ends."""
+        from focoop.experiments import line
+
+        if progress.outcome.status not in ("finished", "failed"):
+            if not self.begun:
+                count = progress.total - progress.done
+                messages().print(f"{count} of {progress.total} runs to make, a line for each:")
+            self.begun = True
+            return
+        rest = progress.seconds_left
+        left = f", about {_duration(rest)} left" if rest else ""
+        text = f"{progress.item} [{progress.done}/{progress.total}{left}] {line(progress.outcome)}"
+        messages().print(joined(text.split("  "), messages().width), markup=False)
 
 
 def _duration(seconds: float) -> str:
@@ -126,7 +137,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _report(made: "Sequence[Reproduction]") -> None:
+def _report(made: "Sequence[Reproduction]", packaged: bool) -> None:
     """What was written and what was not; the exit code is 1 where a run failed or all lack data."""
     for one in made:
         _missing(one)
@@ -137,8 +148,9 @@ def _report(made: "Sequence[Reproduction]") -> None:
         for path in one.files:
             out().print(str(path), soft_wrap=True)
     if any(one.lacking or one.without for one in made):
-        told = "instead of images: ready features by --features DIR; some items: --packaged"
-        messages().print(told)
+        other = "the public datasets: the same command without --packaged, in another --out"
+        images = "instead of images: ready features by --features DIR; some items: --packaged"
+        messages().print(other if packaged else images)
     if not any(one.files for one in made):
         lacking = any(one.lacking for one in made)
         raise DataError(

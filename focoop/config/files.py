@@ -113,7 +113,9 @@ def _instead(path: Path) -> str:
     beside = sorted(file.name for file in path.parent.glob("*.toml"))
     if closest(path.name, beside):
         return nearest(path.name, beside)
-    return nearest(name.as_posix(), shipped_names())
+    known = shipped_names()
+    same = [one for one in known if one.rpartition("/")[2] == name.name]  # of another folder
+    return f"; nearest is {same[0]!r}" if same else nearest(name.as_posix(), known)
 
 
 def shipped_names() -> list[str]:

@@ -29,6 +29,7 @@ UNDATED: dict[str, dict[str, Any]] = {
 }
 FORMATS: tuple[str, ...] = ("svg", "png", "pdf")
 DOTS = 150  # per inch of a PNG
+MANYFOLD = 8  # the largest value by the smallest, from which on an axis is logarithmic
 
 
 def new_figure(width: float, height: float) -> Any:
@@ -129,15 +130,29 @@ def draw_lines(axes: Any, rows: Sequence[Mapping[str, Any]], key: str) -> dict[s
         )
         low, high = ([m + sign * s for m, s in zip(mean, spread, strict=True)] for sign in (-1, 1))
         axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
-    positive = [number for number in numbers if number is not None and number > 0]
-    if numeric and len(positive) == len(numbers) and max(positive) / min(positive) >= 8:
-        axes.set_xscale("log", base=2 if all(n == int(n) for n in positive) else 10)
+    base = log_base([number for number in numbers if number is not None]) if numeric else 0
+    if base:
+        axes.set_xscale("log", base=base)
     axes.set_xticks([place[value] for value in values], values)
     axes.minorticks_off()
     axes.set_xlabel(key)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     return {value: float(place[value] or 0.0) for value in values}
+
+
+def log_base(values: Sequence[float]) -> int:
+    """Choose the axis of a swept setting: logarithmic where its values grow manyfold.
+
+    Args:
+        values: The setting's values.
+
+    Returns:
+        2 for whole numbers, else 10; 0: an even axis.
+    """
+    if not values or min(values) <= 0 or max(values) / min(values) < MANYFOLD:
+        return 0
+    return 2 if all(value == int(value) for value in values) else 10
 
 
 def _number(text: str) -> float | None:

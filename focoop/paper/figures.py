@@ -24,10 +24,12 @@ from focoop.experiments import (
 )
 from focoop.paper.items import Item
 from focoop.paper.numbers import Entry
+from focoop.paper.writing import lower_is_better
 from focoop.runs import RunFolder
 
 Array = np.ndarray[Any, Any]
-ACROSS = 2  # panels side by side: wider figures are too small to read on a page
+ACROSS, WIDTH = 2, 3.4  # panels side by side and inches of each: a page has room for no more
+MANY, NARROW = 8, 2.3  # from so many panels on three stand side by side, so many inches each
 SPAN = 5.0  # percent that an axis of lines spans at least: less would show noise as a trend
 IMAGES = 100  # of a class, in a map of similarities
 OURS, THEIRS = COLOURS[0], COLOURS[1]
@@ -60,18 +62,24 @@ def draw(
     if not there or item.figure not in ("bars", "lines"):
         return []
     columns = list(dict.fromkeys(one.column for one in there))
-    across = min(ACROSS, len(columns))
+    bars, many = item.figure == "bars", len(columns) >= MANY
+    across = ACROSS + 1 if many else min(ACROSS, len(columns))
     down = math.ceil(len(columns) / across)
     methods = len(dict.fromkeys(one.method for one in there))
-    tall = 3.0 if item.figure == "lines" else 0.9 + 0.24 * methods
-    figure = new_figure(3.4 * across + 0.6, tall * down + 0.9)
-    together = {} if item.figure == "lines" else {"sharey": True}  # methods are named once a row
-    panels = np.ravel(np.asarray(figure.subplots(down, across, squeeze=False, **together)))
+    tall = 0.6 + 0.24 * methods if bars else 3.0
+    figure = new_figure((NARROW if many else WIDTH) * across + 0.6, tall * down + 0.9)
+    # Bars name the methods once a row, and the percents below the lowest panels.
+    shared = {"sharex": bars, "sharey": bars}
+    panels = np.ravel(np.asarray(figure.subplots(down, across, squeeze=False, **shared)))
     for axes, column in zip(panels, columns, strict=False):
         members = [one for one in there if one.column == column]
-        (_lines if item.figure == "lines" else _bars)(axes, members)
-    for axes in panels[len(columns) :]:
-        axes.set_axis_off()
+        if bars:
+            _bars(axes, members, "↓" if lower_is_better(item, column) else "↑")
+        else:
+            _lines(axes, members)
+    for at in range(len(columns), len(panels)):
+        panels[at].set_axis_off()
+        panels[at - across].tick_params(labelbottom=True)
     handles: dict[str, Any] = {}
     for axes in panels[: len(columns)]:
         handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
@@ -82,7 +90,7 @@ def draw(
     return save_figure(figure, stem, formats)
 
 
-def _bars(axes: Any, members: Sequence[Entry]) -> None:
+def _bars(axes: Any, members: Sequence[Entry], better: str) -> None:
     """A bar per method, the deviation as a whisker, the paper's value as a mark."""
     places = list(range(len(members)))
     means = [one.ours.mean for one in members if one.ours is not None]
@@ -95,7 +103,8 @@ def _bars(axes: Any, members: Sequence[Entry]) -> None:
     axes.set_yticks(places, [one.method for one in members])
     axes.set_ylim(len(members) - 0.5, -0.5)
     axes.set_xlim(0, 105)
-    axes.set_xlabel(f"{members[0].column}, %")
+    axes.set_title(f"{members[0].column}, % {better}", fontsize=9)
+    axes.set_axisbelow(True)
     axes.grid(axis="x", alpha=0.3)
 
 

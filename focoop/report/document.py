@@ -11,6 +11,7 @@ from typing import Any
 from focoop.errors import FocoopError
 from focoop.report import drawings, sections
 from focoop.report.detection import Detection, detection
+from focoop.report.origins import origin, run_index
 from focoop.report.records import RunRecord, collect_runs
 from focoop.report.summary import summary
 from focoop.report.swept import Swept, find_sweeps, sweep_charts
@@ -58,10 +59,12 @@ def write_report(
     for anchor, swept in sweeps.items():
         charts[anchor] = {"sweep": sweep_charts(swept, settings)}
         body.append(_sweep(anchor, swept, charts[anchor]))
+    asked, all_rows = 0, sum(map(len, settings.values()))
     for number, (name, rows) in enumerate(settings.items()):
         found: dict[str, Detection | str] = {}
         for label, records in rows.items() if details else ():
-            told(f"asking {label} on {name} about its images")
+            asked += 1
+            told(f"[{asked}/{all_rows}] asking {label} on {name} about its images")
             records[0].folder.look_for_weights(weights)
             found[label] = _detection(records[0])
         anchor = f"s{number}"
@@ -78,7 +81,7 @@ def write_report(
                 settings,
                 {at: (one.title, list(one.points.values())) for at, one in sweeps.items()},
             ),
-            "ORIGIN": sections.origin(collection),
+            "ORIGIN": origin(collection),
             "BODY": "\n".join(body),
             "DATA": json.dumps(charts, allow_nan=False).replace("</", "<\\/"),
             "LICENCE": _asset("uplot.LICENSE").replace("--", "- -"),
@@ -151,10 +154,19 @@ def _setting(
         ),
         ("Bytes and seconds", sections.traffic(rows, links)),
         ("Partition", sections.partition(any_run)),
-        ("Runs", sections.run_index(rows, links, out)),
+        ("Runs", run_index(rows, links, out)),
     ]
-    inner = "".join(f"<section><h3>{title}</h3>{html}</section>" for title, html in parts if html)
-    return f'<article id="{anchor}"><h2>{escape(name)}</h2>{inner}</article>', drawn
+    there = {f"{anchor}-{at}": part for at, part in enumerate(parts) if part[1]}
+    jumps = "".join(f'<a href="#{at}">{title}</a> ' for at, (title, _) in there.items())
+    inner = "".join(
+        f'<section id="{at}"><h3>{title}</h3>{html}</section>'
+        for at, (title, html) in there.items()
+    )
+    html = (
+        f'<article id="{anchor}"><h2>{escape(name)}</h2><nav aria-label="{escape(name)}">'
+        f'<a href="#top">top</a> {jumps}</nav>{inner}</article>'
+    )
+    return html, drawn
 
 
 NOTE = (

@@ -10,6 +10,7 @@ from focoop.report.records import RunRecord
 
 Rows = Mapping[str, Sequence[RunRecord]]
 Chart = dict[str, Any]
+NOISE = 1e-12  # what a server reports below this is a rounding error of zero
 MANY = 20  # clients that are drawn one by one, at most
 # What a server's report calls a number -> how the chart is titled.
 SERVER = {
@@ -182,7 +183,8 @@ def steady_numbers(rows: Rows) -> list[tuple[str, str, float]]:
 
 def _reported(record: RunRecord, key: str) -> list[tuple[int, float]]:
     """(round, number) of what a run's server reported."""
-    return [(e["round"], e["server"][key]) for e in record.rounds if key in (e.get("server") or {})]
+    told = [(e["round"], e["server"][key]) for e in record.rounds if key in (e.get("server") or {})]
+    return [(at, 0.0 if abs(value) < NOISE else value) for at, value in told]
 
 
 def _is_steady(told: Sequence[tuple[int, float]]) -> bool:

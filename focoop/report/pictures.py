@@ -13,15 +13,16 @@ LARGEST = 512  # cells of a side; larger matrices are averaged in blocks
 RAMP = np.array([[253, 234, 69], [166, 157, 117], [124, 123, 120], [66, 78, 107], [0, 34, 78]])
 
 
-def matrix_image(values: np.ndarray[Any, Any], alt: str) -> str:
+def matrix_image(values: np.ndarray[Any, Any], alt: str, cut: int = 0) -> str:
     """Draw a matrix as an image: dark cells are large.
 
     Args:
         values: (rows, columns) of numbers, none negative.
         alt: What the picture shows, for those who do not see it.
+        cut: Behind so many columns stands a line; 0: there is none.
 
     Returns:
-        An `<img>` element with the picture inside.
+        An element with the picture inside.
     """
     cells = _blocks(np.asarray(values, dtype=np.float64))
     top = cells.max()
@@ -37,9 +38,10 @@ def matrix_image(values: np.ndarray[Any, Any], alt: str) -> str:
     Image.fromarray(colours.round().astype(np.uint8)).save(stream, "PNG", optimize=True)
     source = base64.b64encode(stream.getvalue()).decode()
     rows, columns = cells.shape
+    at = f'<span class="cut" style="left:{100 * cut / len(values[0]):.2f}%"></span>' if cut else ""
     return (
-        f'<img class="matrix" width="{columns}" height="{rows}" alt="{escape(alt)}" '
-        f'src="data:image/png;base64,{source}">'
+        f'<div class="plan">{at}<img class="matrix" width="{columns}" height="{rows}" '
+        f'alt="{escape(alt)}" src="data:image/png;base64,{source}"></div>'
     )
 
 
@@ -65,9 +67,10 @@ def strip(groups: Mapping[str, Sequence[float]], what: str) -> str:
     Returns:
         An `<svg>` element, 0 to 100 from left to right.
     """
-    step, left, width = 46, 12, 760  # names stand above their points, where long ones have room
+    # Names stand above their points, where long ones have room; on a phone letters are larger.
+    step, left, width = 60, 14, 760
     height = step * len(groups) + 34
-    scale = (width - left - 20) / 100
+    scale = (width - left - 30) / 100
     parts = [
         f'<svg class="strip" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(what)}">'
     ]
@@ -76,8 +79,8 @@ def strip(groups: Mapping[str, Sequence[float]], what: str) -> str:
         parts.append(f'<line class="grid" x1="{x:.0f}" x2="{x:.0f}" y1="4" y2="{height - 26}"/>')
         parts.append(f'<text class="tick" x="{x:.0f}" y="{height - 8}">{tick}</text>')
     for row, (name, values) in enumerate(groups.items()):
-        y = step * row + 33
-        parts.append(f'<text class="name" x="0" y="{y - 13}">{escape(_short(name))}</text>')
+        y = step * row + 45
+        parts.append(f'<text class="name" x="0" y="{y - 19}">{escape(_short(name))}</text>')
         for value in values:
             parts.append(f'<circle cx="{left + value * scale:.1f}" cy="{y:.1f}" r="5"/>')
         if values:

@@ -1,9 +1,7 @@
 """The parts of a report's page as HTML; what is drawn by its script is in `drawings.py`."""
 
-import os
 from collections.abc import Mapping, Sequence
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,7 @@ from focoop.functional import paired
 from focoop.report.detection import Detection
 from focoop.report.drawings import steady_numbers
 from focoop.report.pictures import bar, matrix_image, strip
-from focoop.report.records import Collection, RunRecord
+from focoop.report.records import RunRecord
 
 Rows = Mapping[str, Sequence[RunRecord]]
 LIKE_BEST = 0.05  # p-value from which on a method is not told apart from the best
@@ -282,16 +280,23 @@ def transport_plan(record: RunRecord) -> str:
         return ""
     plan = committed.memory["plan_by_word"].double().numpy()
     words = record.folder.negative_words
-    seemly = committed.memory["seemly"].bool().tolist() if "seemly" in committed.memory else []
-    listed = [words[i] for i, is_so in enumerate(seemly) if is_so and i < len(words)]
+    seemly = np.zeros(plan.shape[1], dtype=bool)
+    if "seemly" in committed.memory:
+        seemly |= committed.memory["seemly"].numpy().astype(bool)
+    order = np.lexsort((-plan.sum(axis=0), ~seemly))  # seemly words first, by their mass
+    count = int(seemly.sum())
+    listed = [words[place] for place in order[:count] if place < len(words)]
+    named = f"{escape(', '.join(listed[:40]))}{' …' if len(listed) > 40 else ''}"
+    told = f"Left of the line: the {count} words judged seemly (like a class): {named}"
+    told = told if count else "No word was judged seemly (like a class)"
     alt = "mass that each class sends to each OOD word"
     caption = (
         f"{plan.shape[0]} classes (rows) by {plan.shape[1]} OOD words (columns), copies of a "
-        "word at all clients together; dark: much mass. "
-        f"{len(listed)} words drew most mass and were judged seemly (like a class): "
-        f"{escape(', '.join(listed[:40]))}{' …' if len(listed) > 40 else ''}."
+        "word at all clients together, the words with most mass first; dark: much mass. "
+        f"{told}."
     )
-    return f"<figure>{matrix_image(plan, alt)}<figcaption>{caption}</figcaption></figure>"
+    picture = matrix_image(plan[:, order], alt, count)
+    return f"<figure>{picture}<figcaption>{caption}</figcaption></figure>"
 
 
 def steady(rows: Rows) -> str:
@@ -334,67 +339,3 @@ def nearest(details: Mapping[str, Detection | str]) -> str:
             f'<table class="words"><tbody>{items}</tbody></table></details>'
         )
     return "".join(boxes)
-
-
-def run_index(rows: Rows, anchor: str, out: Path) -> str:
-    """List the runs of one setting with links to their folders.
-
-    Args:
-        rows: Runs by method.
-        anchor: What the identifiers of the methods begin with.
-        out: The report's own file, to which links are relative.
-
-    Returns:
-        A table.
-    """
-    body = []
-    for place, (label, records) in enumerate(rows.items()):
-        for number, record in enumerate(records):
-            mark = f' id="{anchor}-{place}"' if number == 0 else ""
-            path = os.path.relpath(record.folder.path.resolve(), out.resolve().parent)
-            manifest = record.folder.manifest
-            commit = str((manifest.get("code") or {}).get("commit") or "")[:8]
-            body.append(
-                f'<tr{mark}><th scope="row">{escape(label)}</th><td>{record.seed}</td>'
-                f"<td>{escape(record.folder.status)}</td><td>{record.last['round']}</td>"
-                f"<td>{escape(str(manifest.get('started', ''))[:16])}</td><td>{escape(commit)}</td>"
-                f'<td><a href="{escape(path)}/">{escape(path)}</a></td></tr>'
-            )
-    head = "".join(
-        f'<th scope="col">{name}</th>'
-        for name in ("method", "seed", "status", "round", "started", "commit", "folder")
-    )
-    return (
-        f'<div class="wide" tabindex="0"><table class="runs"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div>"
-    )
-
-
-def origin(collection: Collection) -> str:
-    """Say by which commands, versions and machines the runs were made.
-
-    Args:
-        collection: The runs.
-
-    Returns:
-        A list.
-    """
-    commands: dict[str, int] = {}
-    versions: dict[str, int] = {}
-    for record in collection.records:
-        manifest = record.folder.manifest
-        command = " ".join(map(str, manifest.get("command", [])))
-        commands[command] = commands.get(command, 0) + 1
-        made = manifest.get("versions", {})
-        text = ", ".join(
-            f"{name} {made[name]}" for name in ("focoop", "torch", "python") if name in made
-        )
-        text += f", {(manifest.get('hardware') or {}).get('device', '')}"
-        versions[text] = versions.get(text, 0) + 1
-    lines = [f"<li><code>{escape(c)}</code> ({n} runs)</li>" for c, n in commands.items() if c]
-    lines += [f"<li>{escape(v)} ({n} runs)</li>" for v, n in versions.items()]
-    lines += [
-        f"<li>left out: {escape(path)}: {escape(reason)}</li>"
-        for path, reason in collection.unused.items()
-    ]
-    return f'<ul class="origin">{"".join(lines)}</ul>'

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from focoop.config import to_dict
+from focoop.experiments import log_base
 from focoop.report.drawings import Chart, Rows, short_numbers
 from focoop.report.records import GRID_FOLDER, RunRecord
 from focoop.report.summary import HEADLINES, headline
@@ -96,6 +97,7 @@ def sweep_charts(swept: Swept, settings: Mapping[str, Rows]) -> list[Chart]:
         drawn = [line for line in lines if line["x"]]
         if drawn:
             chart = {"title": f"{title}, %", "x": swept.key, "methods": True, "points": True}
+            chart |= {"log": log_base(list(swept.points))}
             charts.append({**chart, "lines": drawn})
     return charts
 

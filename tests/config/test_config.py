@@ -175,6 +175,15 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
         loading.load(tmp_path / "number.toml")
 
 
+def test_a_setting_of_another_folder_is_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for wrong in ("demo/cifar100", "configs/cifar100.toml"):
+        with pytest.raises(ConfigError, match="settings/cifar100"):
+            loading.load(Path(wrong))
+
+
 def test_hash_names_values_not_spelling() -> None:
     assert writing.config_hash(RunConfig()) == writing.config_hash(loading.load())
     assert writing.config_hash(loading.load(None, ["federation.lr=2"])) == writing.config_hash(

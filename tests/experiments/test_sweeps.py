@@ -4,12 +4,13 @@ import csv
 import math
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import focoop
 from focoop.errors import ConfigError
-from focoop.experiments import parse_sweep, sweep_points
+from focoop.experiments import log_base, parse_sweep, sweep_points
 from tests.toy_command import call
 from tests.toy_setting import write_setting
 
@@ -52,6 +53,16 @@ def test_bad_sweeps_are_refused(texts: list[str], said: str) -> None:
         sweep_points([parse_sweep(text) for text in texts])
 
 
+@pytest.mark.parametrize(
+    ("values", "base"),
+    [((1, 2, 16), 2), ((0.1, 1, 10), 10), ((1, 2, 4), 0), ((0, 1, 16), 0), ((), 0), ((-8, 8), 0)],
+)
+def test_an_axis_of_values_that_grow_manyfold_is_logarithmic(
+    values: tuple[float, ...], base: int
+) -> None:
+    assert log_base(values) == base
+
+
 @pytest.mark.slow
 def test_the_long_table_holds_the_runs_numbers(table: tuple[focoop.Table, Path]) -> None:
     found, out = table
@@ -82,6 +93,38 @@ def test_files_of_a_sweep(table: tuple[focoop.Table, Path]) -> None:
     found.save(out)
     assert figure.read_bytes() == first, "equal results give equal files"
     assert all(math.isfinite(entry["mean"]) for entry in found.sweep)
+
+
+@pytest.mark.slow
+def test_lines_and_bands_are_the_numbers_of_the_run_folders(
+    table: tuple[focoop.Table, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, out = table
+    drawn: dict[str, Any] = {}
+
+    def keep(figure: Any, stem: Path) -> list[Path]:
+        drawn[stem.name] = figure
+        return []
+
+    monkeypatch.setattr("focoop.experiments.sweeps.save_figure", keep)
+    found.save(out)
+    for share in ("0.1", "0.5"):
+        axes = drawn[f"sweep-toy-method.open_share={share}-own"].axes[0]
+        (line,) = axes.lines
+        own = [
+            [
+                100 * focoop.open_run(folder).summary["accuracy_own"]
+                for folder in out.glob(f"toy-shots={shots}-open_share={share}/fedncm/seed*")
+            ]
+            for shots in (1, 2)
+        ]
+        means, spreads = map(statistics.mean, own), list(map(statistics.stdev, own))
+        assert list(line.get_xdata()) == [1, 2]
+        assert list(line.get_ydata()) == pytest.approx(list(means))
+        band = axes.collections[0].get_paths()[0].vertices
+        for shots, spread in zip((1, 2), spreads, strict=True):
+            heights = band[band[:, 0] == shots][:, 1]
+            assert max(heights) - min(heights) == pytest.approx(2 * spread, abs=1e-9)
 
 
 @pytest.mark.slow

@@ -188,6 +188,7 @@ def test_what_is_drawn_are_the_numbers_of_the_run_folders(
 
     for name, folder, published in (("T1-toy-K=2", "toy", [61.25]), ("T1-toy-K=3", "toy-k3", [])):
         bars = drawn[name].axes[0]
+        assert [one.get_title() for one in drawn[name].axes] == ["ACC, % ↑", "FPR95, % ↓"]
         means, spreads = stats(f"{folder}/toy")
         assert [patch.get_width() for patch in bars.patches] == pytest.approx(means)
         (whisker,) = bars.collections[0].get_segments()
@@ -215,6 +216,17 @@ def test_the_command_lists_and_makes(made: Made, toy: Path) -> None:
     assert "T1, not run: not here" in again.stderr
     other = call("paper", "F5", f"--items={toy}", f"--out={out}", "--set=federation.rounds=7")
     assert other.exit_code != 0 and "other settings" in other.stderr
+
+
+def test_the_screen_counts_runs_and_says_how_long_is_left(toy: Path, tmp_path: Path) -> None:
+    arguments = ("paper", "F5", f"--items={toy}", f"--out={tmp_path}", "--seeds=1", "--jobs=0")
+    first, second, third, *_ = call(*arguments, "--formats=svg").stderr.splitlines()
+    assert [first, second] == ["seed 0", "2 of 2 runs to make, a line for each:"]
+    assert re.match(r"F5 \[1/2, about \d+ s left\] toy shots=1 fedncm seed 0: finished", third)
+    again = call(*arguments, "--formats=svg")
+    assert again.exit_code == 0 and "to make" not in again.stderr
+    nothing = call(*arguments, "--packaged")
+    assert nothing.exit_code == 3 and "the same command without --packaged" in nothing.stderr
 
 
 def test_figures_are_of_the_kinds_asked_for(made: Made, toy: Path, tmp_path: Path) -> None:
@@ -294,7 +306,16 @@ def test_killed_in_the_middle_and_resumed_equals_unkilled(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_map_has_the_cosines_of_images_and_prompts(tmp_path: Path) -> None:
+def test_a_map_has_the_cosines_of_images_and_prompts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+
+    def keep(figure: Any, stem: Path, formats: Sequence[str]) -> list[Path]:
+        drawn.append(figure)
+        return []
+
+    monkeypatch.setattr("focoop.paper.figures.save_figure", keep)
     items = write_items(tmp_path, QUICK)
     focoop.reproduce("F6", seeds=1, folder=items, out=tmp_path / "out")
     run = focoop.open_run(tmp_path / "out" / "runs" / "toy-map" / "toy" / "focoop" / "seed0")
@@ -312,6 +333,9 @@ def test_a_map_has_the_cosines_of_images_and_prompts(tmp_path: Path) -> None:
                 cosines = some @ row / (row @ row) ** 0.5
                 expected += float((cosines / (some * some).sum(1) ** 0.5).mean()) / 2
             assert float(line[1 + at]) == pytest.approx(expected, abs=2e-5)
+    (picture,) = drawn[0].axes[0].images
+    written = [[float(value) for value in line[1:]] for line in lines]
+    assert picture.get_array().tolist() == [pytest.approx(row, abs=1e-6) for row in written]
     with pytest.raises(RunError, match="other settings"):
         other = {"negatives.count": 4}
         focoop.reproduce("F6", overrides=other, seeds=1, folder=items, out=tmp_path / "out")

@@ -35,10 +35,12 @@ def finished(out: Path) -> int:
     return sum(path.stat().st_size > 0 for path in out.glob("runs/**/metrics.jsonl"))
 
 
-def kill_after(item: str, out: Path, runs: int) -> None:
-    """Start the command, and kill it in the run after so many."""
+def kill_after(item: str, out: Path, runs: int, jobs: int) -> None:
+    """Start the command, and kill it in the run after so many; its workers end by themselves."""
     with subprocess.Popen(
-        command(item, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [*command(item, out), f"--jobs={jobs}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     ) as process:
         end = time.monotonic() + TIMEOUT
         while process.poll() is None and time.monotonic() < end and finished(out) < runs:
@@ -49,13 +51,18 @@ def kill_after(item: str, out: Path, runs: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("item", "count"), [("ablation", 6), ("T1", 20), ("F5", 40), ("F7", 28)])
-def test_killed_and_resumed_equals_unkilled(item: str, count: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("item", "count", "jobs"),
+    [("ablation", 6, 0), ("ablation", 6, 2), ("T1", 20, 0), ("F5", 40, 0), ("F7", 28, 0)],
+)
+def test_killed_and_resumed_equals_unkilled(
+    item: str, count: int, jobs: int, tmp_path: Path
+) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     subprocess.run(command(item, whole), check=True, capture_output=True, timeout=TIMEOUT)
     assert finished(whole) == count
     for runs in (1, count // 2):
-        kill_after(item, cut, runs)
+        kill_after(item, cut, runs, jobs)
     assert finished(cut) < count and contents(cut) == {}
     subprocess.run(command(item, cut), check=True, capture_output=True, timeout=TIMEOUT)
     made = contents(cut)

@@ -84,6 +84,11 @@ def check_page(page: Any) -> None:
         if min(a[2], b[2]) - max(a[0], b[0]) > 1 and min(a[3], b[3]) - max(a[1], b[1]) > 1
     ]
     assert overlapping == []
+    heights = "[...document.querySelectorAll('{}')].map(e => e.getBoundingClientRect().height)"
+    assert min(page.evaluate(heights.format(".strip text"))) >= 11, "letters too small to read"
+    assert max(page.evaluate(heights.format(".runs tr"))) < 50, "a run takes one line"
+    jumps = "[...document.querySelectorAll('nav a')].map(e => e.getAttribute('href'))"
+    assert all(page.locator(one).count() == 1 for one in set(page.evaluate(jumps)))
     assert serious_findings(page) == []
 
 

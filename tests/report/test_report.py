@@ -1,5 +1,7 @@
 """A report shows the numbers of its run folders, needs no network, and says what it leaves out."""
 
+import base64
+import io
 import json
 import re
 import shutil
@@ -9,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from sklearn import metrics as oracle
 
 import focoop
@@ -17,7 +20,8 @@ from focoop.experiments import tables
 from focoop.features.lookup import save_splits
 from focoop.report import collect_runs
 from focoop.report.detection import GRID, bin_edges, precision_curve, roc_curve
-from focoop.report.drawings import frontier, learning_curves
+from focoop.report.drawings import frontier, learning_curves, server_curves, steady_numbers
+from focoop.report.sections import bars_table, transport_plan
 from focoop.runs import RunFolder
 from tests.toy_command import call
 from tests.toy_setting import images, write_setting
@@ -89,6 +93,82 @@ def test_charts_hold_the_numbers_of_the_run_folders(grid: Path, page: str) -> No
     assert changing and "distinct OOD words" not in changing
     assert "The same in every round: distinct OOD words: " in page
     assert {chart["title"] for chart in drawn["clients"]}
+
+
+def test_bars_and_points_are_the_numbers_of_the_run_folders(grid: Path, page: str) -> None:
+    table = page.split('class="bars"')[1].split("</table>")[0]
+    bars = r'style="width:([\d.]+)%"></span><a[^>]*>([\d.]+)<'
+    for label in ("focoop", "promptfl"):
+        runs = [focoop.open_run(grid / f"toy/{label}/seed{seed}").summary for seed in (0, 1)]
+        means = [
+            50 * sum(run["ood"]["far"][metric] for run in runs) for metric in ("auroc", "fpr95")
+        ]
+        row = table.split(f'<th scope="row">{label}</th>')[1].split("</tr>")[0]
+        assert re.findall(bars, row) == [(f"{mean:.1f}", f"{mean:.1f}") for mean in means]
+    by_type = [{"fog": 0.25, "snow": 0.5}, {"fog": 0.5, "snow": 0.75}]
+    records = [
+        replace(record, metrics=[{**record.last, "corrupted_by_type": found}])
+        for record, found in zip(collect_runs([grid]).records, by_type, strict=False)
+    ]
+    damaged = bars_table({"a": records}, "corrupted_by_type", "x")
+    assert re.findall(bars, damaged) == [("37.5", "37.5"), ("62.5", "62.5")]
+    drawing = page.split('class="strip"')[1].split("</svg>")[0]
+    ticks = [float(x) for x in re.findall(r'class="tick" x="([\d.]+)"', drawing)]
+    points = [float(x) for x in re.findall(r'<circle cx="([\d.]+)"', drawing)]
+    order = re.findall(r'class="name"[^>]*>(\w+)<', drawing)
+    expected = [
+        row["accuracy_own"]
+        for label in order
+        for row in focoop.open_run(grid / f"toy/{label}/seed0").clients
+    ]
+    shares = [(x - ticks[0]) / (ticks[-1] - ticks[0]) for x in points]
+    assert sorted(order) == ["focoop", "promptfl"]
+    assert shares == pytest.approx(expected, abs=1e-3)
+
+
+def test_the_area_under_a_roc_curve_is_the_runs_auroc(grid: Path, page: str) -> None:
+    (drawn,) = [c for c in charts(page)["s0"]["detection"] if c["title"] == "far: ROC, %"]
+    for line in drawn["lines"]:
+        run = focoop.open_run(grid / f"toy/{line['name']}/seed0")
+        area = np.trapezoid(np.array(line["y"]) / 100, np.array(line["x"]) / 100)
+        # A curve drawn at 101 places leans by one of them where it jumps.
+        assert area == pytest.approx(run.summary["ood"]["far"]["auroc"], abs=6e-3)
+
+
+def test_the_transport_plan_has_the_seemly_words_before_a_line(grid: Path) -> None:
+    (record,) = [
+        one
+        for one in collect_runs([grid]).records
+        if (one.folder.config.method.name, one.seed) == ("focoop", 0)
+    ]
+    committed = record.folder.resume_point()
+    assert committed is not None
+    mass = committed.memory["plan_by_word"].double().sum(0).tolist()
+    seemly = committed.memory["seemly"].bool().tolist()
+    picked = sorted((at for at in range(len(mass)) if seemly[at]), key=lambda at: -mass[at])
+    assert 0 < len(picked) < len(mass)
+    html = transport_plan(record)
+    names = ", ".join(record.folder.negative_words[at] for at in picked)
+    assert f"the {len(picked)} words judged seemly (like a class): {names}." in html
+    assert f'class="cut" style="left:{100 * len(picked) / len(mass):.2f}%"' in html
+    encoded = re.findall(r"base64,([^\"]+)", html)
+    pixels = np.array(Image.open(io.BytesIO(base64.b64decode(encoded[0]))).convert("RGB"))
+    empty = (pixels == 236).all(axis=(0, 2)).tolist()
+    rest = sorted((at for at in range(len(mass)) if not seemly[at]), key=lambda at: -mass[at])
+    assert empty == [mass[at] <= 0 for at in [*picked, *rest]]
+
+
+def test_rounding_errors_of_the_transport_are_no_curve(grid: Path) -> None:
+    record = next(one for one in collect_runs([grid]).records if one.label == "focoop")
+    rounds = [
+        {"round": number, "server": {"transport_gap": gap, "spread": 1.0 + number}}
+        for number, gap in ((1, 0.0), (2, 3e-17), (3, -1e-18))
+    ]
+    rows = {"focoop": [replace(record, rounds=rounds)]}
+    assert [chart["title"] for chart in server_curves(rows)] == [
+        "spread of the global class prompts"
+    ]
+    assert ("gap of the transport", "focoop", 0.0) in steady_numbers(rows)
 
 
 def test_it_needs_nothing_but_itself(page: str) -> None:

@@ -42,6 +42,7 @@ def test_settings_that_differ_in_one_number_are_a_sweep() -> None:
     assert list(found.points) == [2, 4, 16]
     (chart,) = sweep_charts(found, SETTINGS)
     assert chart["title"] == "own classes, %" and chart["x"] == "partition.shots"
+    assert chart["log"] == 2, "16 is eight times 2"
     first, second = chart["lines"]
     assert (first["name"], first["x"]) == ("a", [2, 4, 16])
     assert first["y"] == pytest.approx([55, 60, 80]), "the killed run of 4 shots does not count"

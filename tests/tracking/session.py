@@ -60,6 +60,9 @@ def tensorboard(target: str, folder: Path) -> dict[str, Any]:
 
 
 def wandb(target: str, folder: Path) -> dict[str, Any]:
+    import wandb as package
+
+    package.teardown()  # its service writes the last rounds while it ends
     files = sorted(folder.glob("wandb/offline-run-*/run-*.wandb"))
     curves: Curves = {}
     settings: dict[str, str] = {}

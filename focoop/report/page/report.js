@@ -76,7 +76,7 @@
     const digits = (u, values) => values.map((value) => (value == null ? "" : String(Number(value.toPrecision(3)))));
     const whole = chart.x === "round" ? { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] } : {};
     const wide = Math.max(240, box.clientWidth);
-    const x = { time: false };
+    const x = chart.log ? { time: false, distr: 3, log: chart.log } : { time: false };
     if (chart.mark !== undefined) {
       const low = Math.min(xs[0], chart.mark), high = Math.max(xs.at(-1), chart.mark), rim = 0.02 * (high - low || 1);
       x.range = () => [low - rim, high + rim]; // the threshold is seen, also where no score reaches it
