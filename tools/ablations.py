@@ -32,6 +32,9 @@ from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from results_cells import read_rows, write_rows
 
 from focoop.experiments import seeds_of
 from focoop.experiments.__main__ import main as grid
@@ -215,8 +218,7 @@ def write(runs: Path, out: Path) -> None:
         {"setting": s, "variant": v, "seed": n, **{k: round(x, 3) for k, x in row.items()}}
         for (s, v, n), row in sorted(cells.items())
     ]
-    lines = ",\n".join(json.dumps(one) for one in told)
-    (out / "ablations.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    write_rows(out / "ablations.json", told, ("setting", "variant"))
     (out / "curves.json").write_text(json.dumps(curves, indent=1) + "\n", encoding="utf-8")
     (out / "ablations.md").write_text(page(cells, curves), encoding="utf-8")
 
@@ -232,7 +234,7 @@ def write_page(folder: Path) -> None:
 
 def committed(folder: Path) -> str:
     """The tables of a folder's `ablations.json` and `curves.json`."""
-    rows = json.loads((folder / "ablations.json").read_text(encoding="utf-8"))
+    rows = read_rows(folder / "ablations.json", ("setting", "variant"))
     cells = {(row.pop("setting"), row.pop("variant"), row.pop("seed")): row for row in rows}
     curves = json.loads((folder / "curves.json").read_text(encoding="utf-8"))
     return tables(cells, curves)

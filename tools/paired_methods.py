@@ -7,7 +7,6 @@ Reads docs/results/cells.json and writes a table between the marks `<!-- paired:
 """
 
 import argparse
-import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,10 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from results_cells import read_rows
 
 from focoop.functional import paired
 
@@ -90,7 +93,7 @@ def main() -> int:
     if not MARK.search(page):
         print(f"{given.page} has no marks of the table", file=sys.stderr)
         return 1
-    found = table(json.loads(CELLS.read_text(encoding="utf-8")), given.first, given.second)
+    found = table(read_rows(CELLS), given.first, given.second)
     page = MARK.sub(lambda mark: f"{mark[1]}\n{found}\n\n{mark[2]}", page)
     given.page.write_text(page, encoding="utf-8")
     print(f"wrote {given.page}")

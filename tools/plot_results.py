@@ -8,9 +8,13 @@ drawing stands in the site, so that it fits the light and the dark theme.
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from results_cells import read_rows
 
 SETTING = "cifar100"
 # Method -> its name in the chart; in the order of the chart, from the top.
@@ -60,12 +64,12 @@ def means(path: Path) -> Means:
     """Return for each method its mean accuracy on own and on all classes, over seeds.
 
     Args:
-        path: `cells.json`, one entry for each run.
+        path: `cells.json`.
 
     Returns:
         Method -> (own classes, all classes) in percent; methods without runs are left out.
     """
-    cells = json.loads(path.read_text(encoding="utf-8"))
+    cells = read_rows(path)
     found: Means = {}
     for method in METHODS:
         runs = [c for c in cells if c["setting"] == SETTING and c["method"] == method]

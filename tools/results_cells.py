@@ -1,6 +1,7 @@
 """Numbers of runs as tools read them: percent by column, for each setting, method and seed."""
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from focoop.errors import RunError
 from focoop.experiments.tables import columns
 
 Cells = dict[tuple[str, str, int], dict[str, float]]
+SAME = ("setting", "method")
 
 
 def read_results(path: Path) -> Cells:
@@ -48,10 +50,48 @@ def read_cells(path: Path) -> Cells:
     Returns:
         Percent by column.
     """
-    keys = ("setting", "method", "seed")
     return {
         (row["setting"], row["method"], row["seed"]): {
-            name: value for name, value in row.items() if name not in keys
+            name: value for name, value in row.items() if name not in (*SAME, "seed")
         }
-        for row in json.loads(path.read_text(encoding="utf-8"))
+        for row in read_rows(path)
     }
+
+
+def read_rows(path: Path, same: Sequence[str] = SAME) -> list[dict[str, Any]]:
+    """Read the runs of a file that `write_rows` made.
+
+    Args:
+        path: The file.
+        same: What the runs of a line have in common.
+
+    Returns:
+        One entry for each run.
+    """
+    lines = json.loads(path.read_text(encoding="utf-8"))
+    return [
+        {name: value if name in same else value[i] for name, value in line.items()}
+        for line in lines
+        for i in range(len(line["seed"]))
+    ]
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], same: Sequence[str] = SAME) -> None:
+    """Write runs, those of one setting and method in a line, with a list over seeds by column.
+
+    Args:
+        path: The file.
+        rows: One entry for each run; with `seed`.
+        same: What the runs of a line have in common.
+    """
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((*(row[name] for name in same), *row), []).append(row)
+    lines = []
+    for group in groups.values():
+        line = {
+            name: value if name in same else [row[name] for row in group]
+            for name, value in group[0].items()
+        }
+        lines.append(json.dumps(line, separators=(",", ":")))
+    path.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")

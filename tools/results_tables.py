@@ -9,7 +9,6 @@ that the pages beside the folder quote (`quoted_results.py`).
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -17,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from quoted_results import write_pages
-from results_cells import Cells, read_cells, read_results
+from results_cells import Cells, read_cells, read_results, write_rows
 
 from focoop.experiments.tables import NOTE, markdown, stat
 
@@ -38,14 +37,11 @@ def main() -> int:
     for path in given.files:
         cells |= read_results(path)
     given.folder.mkdir(parents=True, exist_ok=True)
-    lines = [
-        json.dumps(
-            {"setting": s, "method": m, "seed": n, **{k: round(v, 3) for k, v in row.items()}},
-            separators=(",", ":"),
-        )
+    rows = [
+        {"setting": s, "method": m, "seed": n, **{k: round(v, 3) for k, v in row.items()}}
         for (s, m, n), row in sorted(cells.items())
     ]
-    evidence.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+    write_rows(evidence, rows)
     (given.folder / "tables.md").write_text(page(cells), encoding="utf-8")
     print(f"{len(cells)} runs in {evidence}")
     for path in write_pages(given.folder.parent, cells):

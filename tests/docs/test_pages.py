@@ -1,7 +1,6 @@
 """What pages say agrees with what is in the repository: drawings, charts, numbers, files."""
 
 import importlib.util
-import json
 import re
 import sys
 from pathlib import Path
@@ -44,7 +43,7 @@ def test_the_chart_is_that_of_the_committed_numbers(plot: ModuleType) -> None:
 def test_the_table_of_the_results_has_the_committed_numbers(plot: ModuleType) -> None:
     text = (DOCS / "results.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([^|]+) \| \**([\d.]+)\** \| \**([\d.]+)\** \|", text, flags=re.M)
-    cells = json.loads((DOCS / "results" / "cells.json").read_text(encoding="utf-8"))
+    cells = plot.read_rows(DOCS / "results" / "cells.json")
     ran = {cell["method"] for cell in cells if cell["setting"] == "cifar100"}
     names = {method: name for method, name in plot.METHODS.items() if method in ran}
     assert {row[0] for row in rows} == set(names.values())

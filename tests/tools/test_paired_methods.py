@@ -1,6 +1,5 @@
 """One method against another: the page's table is that of the committed runs."""
 
-import json
 import math
 import statistics
 
@@ -8,7 +7,7 @@ from tools import paired_methods
 
 
 def test_the_page_has_the_table_of_the_committed_runs() -> None:
-    cells = json.loads(paired_methods.CELLS.read_text(encoding="utf-8"))
+    cells = paired_methods.read_rows(paired_methods.CELLS)
     page = paired_methods.ROOT / "docs" / "results" / "focoop" / "alone.md"
     found = paired_methods.table(cells, "focoop", "local_only")
     assert found in page.read_text(encoding="utf-8")
