@@ -6,6 +6,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from tools.small_svg import small
+
 Rows = Sequence[Mapping[str, Any]]
 # Colours of Okabe and Ito, told apart by marker and line too.
 LOOKS = {
@@ -97,6 +99,7 @@ def figure(rows: Rows, setting: str, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     drawn.savefig(path, metadata={"Date": None})
     pyplot.close(drawn)
+    path.write_text(small(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def draw(
