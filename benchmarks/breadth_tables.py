@@ -171,8 +171,7 @@ def trained(cells: Cells, sets: Sequence[str], shots: Sequence[int]) -> str:
     return (
         f"## Federated statistics against federated prompts\n\nMeans over {len(common)} cells, "
         f"{len({name for name, _ in common})} sets with {said} shots, {SEEDS} seeds each. Trained "
-        "methods have their presets and 25 rounds. FOCoOp was run on a CPU with bfloat16\n"
-        "inside the frozen tower, the others on a GPU.\n\n" + table(columns).replace(" ± 0.0", "")
+        "methods have their presets and 25 rounds.\n\n" + table(columns).replace(" ± 0.0", "")
     )
 
 

@@ -176,12 +176,12 @@ def read_cells(path: Path) -> dict[str, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """Plain values with five digits behind the point, a thousandth of a percent."""
+    """Plain values with six digits behind the point, a ten-thousandth of a percent."""
     if isinstance(value, dict):
         return {key: rounded(one) for key, one in value.items()}
     if isinstance(value, list):
         return [rounded(one) for one in value]
-    return round(value, 5) if isinstance(value, float) else value
+    return round(value, 6) if isinstance(value, float) else value
 
 
 def write_results(
