@@ -3,6 +3,7 @@
 import io
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ UNDATED: dict[str, dict[str, Any]] = {
 FORMATS: tuple[str, ...] = ("svg", "png", "pdf")
 DOTS = 150  # per inch of a PNG
 MANYFOLD = 8  # the largest value by the smallest, from which on an axis is logarithmic
+ROOM = 0.05  # of a logarithmic axis, which the name of a value needs
 
 
 def new_figure(width: float, height: float) -> Any:
@@ -99,6 +101,13 @@ def parse_formats(text: str) -> tuple[str, ...]:
     return names
 
 
+def _too_near(numbers: Sequence[float]) -> set[float]:
+    """Numbers whose names would touch the next one's on a logarithmic axis."""
+    ordered = sorted(numbers)
+    least = ROOM * math.log(ordered[-1] / ordered[0])
+    return {low for low, high in pairwise(ordered) if math.log(high / low) < least}
+
+
 def draw_lines(axes: Any, rows: Sequence[Mapping[str, Any]], key: str) -> dict[str, float]:
     """Draw a line per method over the values of one setting, with the deviation as a band.
 
@@ -133,7 +142,9 @@ def draw_lines(axes: Any, rows: Sequence[Mapping[str, Any]], key: str) -> dict[s
     base = log_base([number for number in numbers if number is not None]) if numeric else 0
     if base:
         axes.set_xscale("log", base=base)
-    axes.set_xticks([place[value] for value in values], values)
+    near = _too_near([number for number in numbers if number is not None]) if base else set()
+    named = ["" if place[value] in near else value for value in values]
+    axes.set_xticks([place[value] for value in values], named)
     axes.minorticks_off()
     axes.set_xlabel(key)
     axes.grid(alpha=0.3)

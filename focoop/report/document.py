@@ -18,6 +18,7 @@ from focoop.report.swept import Swept, find_sweeps, sweep_charts
 from focoop.runs import SLIM, write
 
 Told = Callable[[str], None]
+FEW = 8  # settings that are all shown open; of more, each opens by a click
 WITHOUT_MODELS = "the run folders are copies without models"
 
 
@@ -54,11 +55,8 @@ def write_report(
     paths = [runs] if isinstance(runs, str | Path) else list(runs)
     collection, out = collect_runs(paths), Path(out)
     settings = collection.by_setting()
-    body, charts = [], {}
-    sweeps = {f"w{number}": swept for number, swept in enumerate(find_sweeps(settings))}
-    for anchor, swept in sweeps.items():
-        charts[anchor] = {"sweep": sweep_charts(swept, settings)}
-        body.append(_sweep(anchor, swept, charts[anchor]))
+    articles: dict[str, str] = {}
+    charts = {}
     asked, all_rows = 0, sum(map(len, settings.values()))
     for number, (name, rows) in enumerate(settings.items()):
         found: dict[str, Detection | str] = {}
@@ -68,9 +66,15 @@ def write_report(
             records[0].folder.look_for_weights(weights)
             found[label] = _detection(records[0])
         anchor = f"s{number}"
-        html, drawn = _setting(anchor, name, rows, found, out)
-        body.append(html)
-        charts[anchor] = drawn
+        html, charts[anchor] = _setting(anchor, name, rows, found, out)
+        articles[name] = _article(anchor, name, html, is_open=len(settings) <= FEW)
+    body = []
+    sweeps = {f"w{number}": swept for number, swept in enumerate(find_sweeps(settings))}
+    for anchor, swept in sweeps.items():
+        charts[anchor] = {"sweep": sweep_charts(swept, settings)}
+        points = "".join(articles.pop(name) for name in swept.points.values())
+        body.append(_sweep(anchor, swept, charts[anchor], points))
+    body += articles.values()
     page = _filled(
         _asset("report.html"),
         {
@@ -79,7 +83,7 @@ def write_report(
             "SUMMARY": summary(
                 collection,
                 settings,
-                {at: (one.title, list(one.points.values())) for at, one in sweeps.items()},
+                {at: (one.title, one.points) for at, one in sweeps.items()},
             ),
             "ORIGIN": origin(collection),
             "BODY": "\n".join(body),
@@ -103,15 +107,23 @@ def _detection(record: RunRecord) -> Detection | str:
         return str(error)
 
 
-def _sweep(anchor: str, swept: Swept, drawn: Mapping[str, list[Any]]) -> str:
-    """The section of a sweep: lines over its values. Tables are those of its settings, below."""
+def _sweep(anchor: str, swept: Swept, drawn: Mapping[str, list[Any]], points: str) -> str:
+    """The section of a sweep: lines over its values, and below them the settings it is made of."""
     note = (
         '<p class="note">Means over seeds; the band is from the lowest seed to the highest. Every '
-        "point is a setting with a section of its own below.</p>"
+        "point is a setting with a section of its own:</p>"
     )
     return (
-        f'<article id="{anchor}"><h2>{escape(swept.title)}</h2>'
-        f"<section>{_charts(anchor, 'sweep', drawn)}{note}</section></article>"
+        f'<article id="{anchor}" class="sweep"><h2>{escape(swept.title)}</h2>'
+        f"<section>{_charts(anchor, 'sweep', drawn)}{note}</section>{points}</article>"
+    )
+
+
+def _article(anchor: str, name: str, html: str, *, is_open: bool) -> str:
+    """A setting's section, which its heading opens and closes."""
+    return (
+        f'<article id="{anchor}"><details{" open" if is_open else ""}>'
+        f"<summary><h2>{escape(name)}</h2></summary>{html}</details></article>"
     )
 
 
@@ -162,11 +174,8 @@ def _setting(
         f'<section id="{at}"><h3>{title}</h3>{html}</section>'
         for at, (title, html) in there.items()
     )
-    html = (
-        f'<article id="{anchor}"><h2>{escape(name)}</h2><nav aria-label="{escape(name)}">'
-        f'<a href="#top">top</a> {jumps}</nav>{inner}</article>'
-    )
-    return html, drawn
+    nav = f'<nav aria-label="{escape(name)}"><a href="#top">top</a> {jumps}</nav>'
+    return nav + inner, drawn
 
 
 NOTE = (

@@ -68,7 +68,7 @@ def strip(groups: Mapping[str, Sequence[float]], what: str) -> str:
         An `<svg>` element, 0 to 100 from left to right.
     """
     # Names stand above their points, where long ones have room; on a phone letters are larger.
-    step, left, width = 60, 14, 760
+    step, left, width = 66, 14, 760
     height = step * len(groups) + 34
     scale = (width - left - 30) / 100
     parts = [
@@ -79,8 +79,8 @@ def strip(groups: Mapping[str, Sequence[float]], what: str) -> str:
         parts.append(f'<line class="grid" x1="{x:.0f}" x2="{x:.0f}" y1="4" y2="{height - 26}"/>')
         parts.append(f'<text class="tick" x="{x:.0f}" y="{height - 8}">{tick}</text>')
     for row, (name, values) in enumerate(groups.items()):
-        y = step * row + 45
-        parts.append(f'<text class="name" x="0" y="{y - 19}">{escape(_short(name))}</text>')
+        y = step * row + 50
+        parts.append(f'<text class="name" x="0" y="{y - 24}">{escape(_short(name))}</text>')
         for value in values:
             parts.append(f'<circle cx="{left + value * scale:.1f}" cy="{y:.1f}" r="5"/>')
         if values:

@@ -257,10 +257,15 @@ def partition(record: RunRecord) -> str:
         for name, count in (client.train or client.test).items():
             if name in place:
                 counts[row, place[name]] = count
+    ends = f"from {escape(names.clients[0].name)} to {escape(names.clients[-1].name)}"
+    if counts.min() == counts.max():
+        return (
+            f'<p class="note">Each of the {counts.shape[0]} clients ({ends}) has '
+            f"{int(counts.max())} images of each of the {counts.shape[1]} classes.</p>"
+        )
     alt = f"training images of {counts.shape[1]} classes at {counts.shape[0]} clients"
     caption = (
-        f"{counts.shape[0]} clients (rows, from {escape(names.clients[0].name)} to "
-        f"{escape(names.clients[-1].name)}) by {counts.shape[1]} classes (columns); "
+        f"{counts.shape[0]} clients (rows, {ends}) by {counts.shape[1]} classes (columns); "
         f"dark: up to {int(counts.max())} images, light grey: none."
     )
     return f"<figure>{matrix_image(counts, alt)}<figcaption>{caption}</figcaption></figure>"
@@ -308,9 +313,11 @@ def steady(rows: Rows) -> str:
     Returns:
         A note, or nothing.
     """
+    labels: dict[str, list[str]] = {}
+    for title, label, value in steady_numbers(rows):
+        labels.setdefault(f"{title}: {value:g}", []).append(escape(label))
     told = [
-        f"{title}: {value:g}{f' ({escape(label)})' if len(rows) > 1 else ''}"
-        for title, label, value in steady_numbers(rows)
+        f"{number} ({', '.join(of)})" if len(rows) > 1 else number for number, of in labels.items()
     ]
     return f'<p class="note">The same in every round: {"; ".join(told)}.</p>' if told else ""
 

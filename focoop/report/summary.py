@@ -119,54 +119,92 @@ def _lead(
 def summary(
     collection: Collection,
     settings: Mapping[str, Rows],
-    sweeps: Mapping[str, tuple[str, Sequence[str]]] = MappingProxyType({}),
+    sweeps: Mapping[str, tuple[str, Mapping[float, str]]] = MappingProxyType({}),
 ) -> str:
     """Write the first screen.
 
     Args:
         collection: All runs.
         settings: Runs by setting and method, in the order of the page.
-        sweeps: Title and settings of every sweep, by the anchor of its section.
+        sweeps: Title of every sweep and its settings by value, by the anchor of its section.
 
     Returns:
         A sentence on what was run, one on who wins, and a card for each sweep and for each setting
-        that is in none; those of a sweep are folded.
+        that is in none; of a sweep's settings those with something to compare have one, folded.
     """
     found = {name: winners(rows) for name, rows in settings.items()}
     cards = {
         name: _card(f"s{number}", name, rows, found[name])
         for number, (name, rows) in enumerate(settings.items())
     }
-    swept = {name for _, names in sweeps.values() for name in names}
-    first = [
-        _sweep_card(anchor, title, [found[name] for name in names])
-        for anchor, (title, names) in sweeps.items()
-    ]
+    swept = {name for _, points in sweeps.values() for name in points.values()}
+    first = []
+    for anchor, (title, points) in sweeps.items():
+        note, lines = _won([found[name] for name in points.values()])
+        if not lines:
+            note, lines = _best_values({value: settings[name] for value, name in points.items()})
+        first.append(_sweep_card(anchor, title, note, lines))
     first += [card for name, card in cards.items() if name not in swept]
-    folded = "".join(card for name, card in cards.items() if name in swept)
+    folded = [card for name, card in cards.items() if name in swept and found[name]]
     told = f"{_run(collection, settings)}{_verdict(found)}<div class='cards'>{''.join(first)}</div>"
     if not folded:
         return told
-    head = f"The {len(swept)} settings of {_counted(len(sweeps), 'sweep')}, one by one"
-    return f"{told}<details><summary>{head}</summary><div class='cards'>{folded}</div></details>"
+    head = f"{_counted(len(folded), 'setting')} of {_counted(len(sweeps), 'sweep')}, one by one"
+    inner = "".join(folded)
+    return f"{told}<details><summary>{head}</summary><div class='cards'>{inner}</div></details>"
 
 
-def _sweep_card(anchor: str, title: str, found: Sequence[Sequence[Winner]]) -> str:
-    """A sweep in a few words: who is best at how many of its points."""
+def _sweep_card(anchor: str, title: str, note: str, lines: Sequence[str]) -> str:
+    """A sweep in a few words."""
+    items = "".join(f"<li>{line}</li>" for line in lines)
+    return (
+        f'<div class="card"><h2><a href="#{anchor}">{escape(title)}</a></h2>'
+        f"<p class='note'>{note}</p><ul>{items}</ul></div>"
+    )
+
+
+def _metric(key: str) -> str:
+    arrow = "↓" if tables.lower_is_better(key) else "↑"
+    return f"<span class='metric'>{HEADLINES[key]} {arrow}</span>"
+
+
+def _won(found: Sequence[Sequence[Winner]]) -> tuple[str, list[str]]:
+    """Who is best at how many points of a sweep; no lines where nothing can be compared."""
     lines = []
-    for metric, name in HEADLINES.items():
+    for metric in HEADLINES:
         won = [one for of_point in found for one in of_point if one.metric == metric]
         counts = Counter(one.label for one in won).most_common(SHOWN)
         if counts:
-            arrow = "↓" if tables.lower_is_better(metric) else "↑"
             told = ", ".join(f"<b>{escape(label)}</b> {count}" for label, count in counts)
-            lines.append(f"<li><span class='metric'>{name} {arrow}</span> {told}</li>")
-    points = _counted(len(found), "point")
-    told = f"Best at how many of {points}:" if lines else f"{points}: nothing to compare."
-    return (
-        f'<div class="card"><h2><a href="#{anchor}">{escape(title)}</a></h2>'
-        f"<p class='note'>{told}</p><ul>{''.join(lines)}</ul></div>"
-    )
+            lines.append(f"{_metric(metric)} {told}")
+    return f"Best at how many of {_counted(len(found), 'point')}:", lines
+
+
+def _best_values(points: Mapping[float, Rows]) -> tuple[str, list[str]]:
+    """At which value a method is best that has the sweep for itself."""
+    label, *others = dict.fromkeys(label for rows in points.values() for label in rows)
+    count = _counted(len(points), "point")
+    if others:
+        return f"{count}: nothing to compare.", []
+    values = {
+        value: [headline(run) for records in rows.values() for run in records if run.finished]
+        for value, rows in points.items()
+    }
+    lines = []
+    for metric in HEADLINES:
+        means = {
+            value: float(np.mean([run[metric] for run in runs]))
+            for value, runs in values.items()
+            if runs and all(metric in run for run in runs)
+        }
+        if means:
+            lower = tables.lower_is_better(metric)
+            ranked = sorted(means, key=means.__getitem__, reverse=not lower)
+            best, worst = means[ranked[0]], means[ranked[-1]]
+            told = f"<b>{best:.1f}</b> at {ranked[0]:g}, {worst:.1f} at {ranked[-1]:g}"
+            is_level = abs(best - worst) < LEVEL
+            lines.append(f"{_metric(metric)} {f'<b>{best:.1f}</b> at all' if is_level else told}")
+    return f"{escape(label)} at {count}, the best and the worst:", lines
 
 
 def _run(collection: Collection, settings: Mapping[str, Rows]) -> str:
@@ -241,11 +279,7 @@ def _card(anchor: str, name: str, rows: Rows, found: Sequence[Winner]) -> str:
 
 def _line(one: Winner, link: str) -> str:
     """One winner, linked to its runs: by how much, and what the test says."""
-    arrow = "↓" if tables.lower_is_better(one.metric) else "↑"
-    told = (
-        f"<span class='metric'>{HEADLINES[one.metric]} {arrow}</span> "
-        f'<b><a href="{link}">{escape(one.label)} {one.mean:.1f}</a></b>, '
-    )
+    told = f'{_metric(one.metric)} <b><a href="{link}">{escape(one.label)} {one.mean:.1f}</a></b>, '
     if one.lead is None:
         return f"{told}no seed in common with {escape(one.second)}"
     spread = f" ± {one.lead.half_width:.1f}" if one.lead.half_width else ""

@@ -10,7 +10,7 @@ import pytest
 
 import focoop
 from focoop.errors import ConfigError
-from focoop.experiments import log_base, parse_sweep, sweep_points
+from focoop.experiments import draw_lines, log_base, new_figure, parse_sweep, sweep_points
 from tests.toy_command import call
 from tests.toy_setting import write_setting
 
@@ -145,3 +145,14 @@ def test_the_command_ends_with_one_table_of_all_points(tmp_path: Path) -> None:
         assert [cell.startswith("**") for cell in own] == [v == max(values) for v in values]
     assert "pictures beside them (svg, png, pdf)" in done.stderr
     assert ".svg" not in done.stderr, "dozens of names help nobody"
+
+
+def test_names_of_values_do_not_touch_on_a_logarithmic_axis() -> None:
+    rows = [
+        {"method": "a", "tau": tau, "mean": 1.0, "std": 0.0} for tau in (0.1, 1, 2, 4, 6, 8, 10)
+    ]
+    axes = new_figure(4, 3).subplots()
+    draw_lines(axes, rows, "tau")
+    assert [label.get_text() for label in axes.get_xticklabels()] == [
+        *("0.1", "1", "2", "4", "6", "", "10")
+    ]

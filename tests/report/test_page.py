@@ -1,5 +1,6 @@
 """The report in a browser: two widths, both themes, no error, no overflow, readable by machines."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,64 @@ def test_a_report_of_a_hundred_runs_is_small_and_quick(
     page.close()
 
 
+@pytest.fixture(scope="module")
+def folded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of more settings than are shown open."""
+    folder = tmp_path_factory.mktemp("folded")
+    sweep = "partition.shots=5,6,7,8,9,10,11,12,13"
+    setting, out = write_setting(folder / "data"), folder / "out"
+    focoop.compare(setting, ["fedncm"], seeds=[0], sweep=sweep, out=out, jobs=0)
+    return focoop.write_report(out, folder / "report.html", details=False)
+
+
+def test_many_settings_are_folded_and_a_link_opens_one(folded: Path, browser: Any) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    page.goto(folded.as_uri())
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    opened = "[...document.querySelectorAll('main details[open]')].map(e => e.parentElement.id)"
+    assert page.locator("main article article").count() == 9
+    assert page.evaluate(opened) == []
+    assert page.locator(".sweep > section .chart").count() > 0
+    assert page.locator("#s3 .charts").count() > 0 and page.locator("#s3 .chart").count() == 0
+    page.evaluate("location.hash = '#s3-0'")
+    canvas = page.locator("#s3 .chart canvas").first
+    assert canvas.bounding_box(timeout=5000)["width"] > 500
+    assert page.evaluate(opened) == ["s3"]
+    page.locator("#s3 summary").first.click()
+    page.locator("#theme").click()
+    assert page.locator("#s3 .chart").count() == 0, "a folded chart is drawn when it is seen again"
+    page.locator("#s3 summary").first.click()
+    assert canvas.bounding_box(timeout=5000)["width"] > 500
+    page.goto(f"{folded.as_uri()}#s5")
+    page.reload()
+    assert page.evaluate(opened) == ["s5"]
+    page.close()
+
+
+def test_axes_of_percent_do_not_enlarge_rounding(folded: Path, browser: Any) -> None:
+    text = folded.read_text(encoding="utf-8")
+    start = text.index('id="charts">') + len('id="charts">')
+    drawn = json.loads(text[start : text.index("</script>", start)])
+    drawn["w0"]["sweep"] = [
+        {"title": "AUROC, %", "x": "x", "lines": [{"name": "a", "x": [1, 2], "y": [99.99, 100.0]}]}
+    ]
+    flat = folded.with_name("flat.html")
+    flat.write_text(text[:start] + json.dumps(drawn) + text[text.index("</script>", start) :])
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.add_init_script(
+        "window.ranges = []; let made; Object.defineProperty(window, 'uPlot', {get: () => made,"
+        "set: (plot) => { made = new Proxy(plot, {construct: (of, args) => {"
+        "const one = new of(...args); queueMicrotask(() => queueMicrotask(() =>"
+        " ranges.push([one.scales.y.min, one.scales.y.max]))); return one;}}); }});"
+    )
+    page.goto(flat.as_uri())
+    page.locator("#w0 canvas").wait_for(timeout=5000)
+    low, high = page.evaluate("ranges[0]")
+    assert low <= 99 and 100 <= high < 101
+    page.close()
+
+
 def check_page(page: Any) -> None:
     """Every panel is drawn, none overlaps another, nothing overflows, axe-core is content."""
     assert page.evaluate("[...document.querySelectorAll('.charts')].every(c => c.children.length)")
@@ -74,8 +133,8 @@ def check_page(page: Any) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     boxes = page.evaluate(
         "[...document.querySelectorAll('.card, .chart, .wide, h2, h3, p')]"
-        ".filter(e => !e.parentElement.closest('.card, .chart, .wide, details')).map(e => {"
-        "const r = e.getBoundingClientRect(); return [r.left, r.top, r.right, r.bottom]})"
+        ".filter(e => !e.parentElement.closest('.card, .chart, .wide, details:not([open])'))"
+        ".map(e => e.getBoundingClientRect()).map(r => [r.left, r.top, r.right, r.bottom])"
     )
     overlapping = [
         (a, b)
@@ -86,6 +145,15 @@ def check_page(page: Any) -> None:
     assert overlapping == []
     heights = "[...document.querySelectorAll('{}')].map(e => e.getBoundingClientRect().height)"
     assert min(page.evaluate(heights.format(".strip text"))) >= 11, "letters too small to read"
+    spans = (
+        "[...document.querySelectorAll('.strip')].map(s => ['.name', 'circle'].map(of =>"
+        " [...s.querySelectorAll(of)].map(e => e.getBoundingClientRect())"
+        ".map(r => [r.top, r.bottom])))"
+    )
+    for names, circles in page.evaluate(spans):
+        assert all(
+            min(name[1], dot[1]) <= max(name[0], dot[0]) for name in names for dot in circles
+        ), "a dot lies on a name"
     assert max(page.evaluate(heights.format(".runs tr"))) < 50, "a run takes one line"
     jumps = "[...document.querySelectorAll('nav a')].map(e => e.getAttribute('href'))"
     assert all(page.locator(one).count() == 1 for one in set(page.evaluate(jumps)))

@@ -21,7 +21,7 @@ from focoop.features.lookup import save_splits
 from focoop.report import collect_runs
 from focoop.report.detection import GRID, bin_edges, precision_curve, roc_curve
 from focoop.report.drawings import frontier, learning_curves, server_curves, steady_numbers
-from focoop.report.sections import bars_table, transport_plan
+from focoop.report.sections import bars_table, partition, steady, transport_plan
 from focoop.runs import RunFolder
 from tests.toy_command import call
 from tests.toy_setting import images, write_setting
@@ -169,6 +169,29 @@ def test_rounding_errors_of_the_transport_are_no_curve(grid: Path) -> None:
         "spread of the global class prompts"
     ]
     assert ("gap of the transport", "focoop", 0.0) in steady_numbers(rows)
+
+
+def test_a_partition_where_all_hold_the_same_is_told_in_words(
+    grid: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = collect_runs([grid]).records[0]
+    assert 'class="matrix"' in partition(record)
+    names = record.folder.names
+    assert names is not None
+    clients = [replace(one, train=dict.fromkeys(names.classes, 8)) for one in names.clients]
+    monkeypatch.setattr(
+        type(record.folder), "names", property(lambda _: replace(names, clients=tuple(clients)))
+    )
+    html = partition(record)
+    assert "matrix" not in html
+    assert f"has 8 images of each of the {len(names.classes)} classes." in html
+
+
+def test_what_the_server_saw_in_every_round_is_told_once_for_all_methods(grid: Path) -> None:
+    record = next(one for one in collect_runs([grid]).records if one.label == "focoop")
+    same = [{"round": number, "server": {"distinct_words": 100}} for number in (1, 2)]
+    rows = {label: [replace(record, rounds=same)] for label in ("a", "b")}
+    assert "distinct OOD words: 100 (a, b)." in steady(rows)
 
 
 def test_it_needs_nothing_but_itself(page: str) -> None:

@@ -63,14 +63,43 @@ def test_a_product_of_sweeps_has_a_sweep_for_each_value_of_the_others() -> None:
 def test_a_sweep_is_one_card_and_its_settings_are_folded() -> None:
     records = [record for rows in SETTINGS.values() for of in rows.values() for record in of]
     (found,) = find_sweeps(SETTINGS)
-    text = summary(
-        Collection(records, {}), SETTINGS, {"w0": (found.title, [*found.points.values()])}
-    )
+    text = summary(Collection(records, {}), SETTINGS, {"w0": (found.title, found.points)})
+    assert '<a href="#w0">toy over partition.shots</a>' in text
+    assert "3 points: nothing to compare." in text
+    assert "alone" in text and "toy-shots=16" not in text
+    rivals: dict[str, Rows] = {
+        f"toy-shots={shots}": {
+            name: [replace(run(f"toy-shots={shots}", shots, 0, own), label=name)]
+            for name, own in (("a", 0.5), ("b", 0.1 * shots))
+        }
+        for shots in (2, 4, 8)
+    }
+    (found,) = find_sweeps(rivals)
+    records = [record for rows in rivals.values() for of in rows.values() for record in of]
+    text = summary(Collection(records, {}), rivals, {"w0": (found.title, found.points)})
     shown, folded = text.split("<details>")
-    assert '<a href="#w0">toy over partition.shots</a>' in shown
-    assert "3 points: nothing to compare." in shown
-    assert "alone" in shown and "toy-shots=16" not in shown
-    assert folded.count('class="card"') == 3 and "The 3 settings of 1 sweep" in folded
+    assert "Best at how many of 3 points:" in shown and "<b>a</b> 2, <b>b</b> 1" in shown
+    assert folded.count('class="card"') == 3 and "3 settings of 1 sweep" in folded
+
+
+def test_a_method_that_has_a_sweep_for_itself_is_told_at_its_best_and_worst_value() -> None:
+    own = {2: (0.5, 0.6), 4: (0.9, 0.7), 16: (0.6, 0.6)}
+    settings: dict[str, Rows] = {
+        f"toy-shots={shots}": {
+            "a": [run(f"toy-shots={shots}", shots, seed, value) for seed, value in enumerate(of)]
+        }
+        for shots, of in own.items()
+    }
+    (found,) = find_sweeps(settings)
+    records = [record for rows in settings.values() for record in rows["a"]]
+    text = summary(Collection(records, {}), settings, {"w0": (found.title, found.points)})
+    assert "a at 3 points, the best and the worst:" in text
+    assert "<b>80.0</b> at 4, 55.0 at 2" in text
+    level = {name: {"a": rows["a"][:1]} for name, rows in settings.items()}
+    for rows in level.values():
+        rows["a"][0] = replace(rows["a"][0], metrics=[{"accuracy_own": 0.9}])
+    text = summary(Collection(records, {}), level, {"w0": (found.title, found.points)})
+    assert "<b>90.0</b> at all</li>" in text
 
 
 @pytest.mark.slow

@@ -46,6 +46,15 @@
     };
   }
 
+  // An axis of a percentage point at least: on a shorter one rounding and noise look like news.
+  function percents(u, low, high) {
+    if (low == null) return [0, 100];
+    const lack = Math.max(0, 1 - (high - low)) / 2;
+    const from = Math.max(0, Math.min(low - lack, 100 - 2 * lack));
+    const to = Math.min(100, Math.max(high + lack, from + 2 * lack));
+    return uPlot.rangeNum(from, to, 0.1, true);
+  }
+
   function draw(box, chart) {
     box.querySelector(".uplot")?.remove();
     const [xs, column] = joined(chart.lines);
@@ -73,7 +82,7 @@
       }
     }
     const axis = { stroke: style("--ink"), grid: { stroke: style("--line"), width: 1 }, ticks: { stroke: style("--line") } };
-    const digits = (u, values) => values.map((value) => (value == null ? "" : String(Number(value.toPrecision(3)))));
+    const digits = (u, values) => values.map((value) => (value == null ? "" : String(Number(value.toPrecision(6)))));
     const whole = chart.x === "round" ? { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] } : {};
     const wide = Math.max(240, box.clientWidth);
     const x = chart.log ? { time: false, distr: 3, log: chart.log } : { time: false };
@@ -81,8 +90,9 @@
       const low = Math.min(xs[0], chart.mark), high = Math.max(xs.at(-1), chart.mark), rim = 0.02 * (high - low || 1);
       x.range = () => [low - rim, high + rim]; // the threshold is seen, also where no score reaches it
     }
+    const y = chart.title.endsWith("%") ? { range: percents } : {};
     const plot = new uPlot({
-      width: wide, height: 230, series, bands, scales: { x },
+      width: wide, height: 230, series, bands, scales: { x, y },
       axes: [{ ...axis, label: chart.x, size: 30, labelSize: 20, ...whole }, { ...axis, size: 58, values: digits }],
       plugins: chart.mark === undefined ? [] : [markAt(chart.mark)],
       legend: { live: true, markers: { fill: (u, i) => (series[i].dash?.length ? "transparent" : series[i].stroke) } },
@@ -131,16 +141,33 @@
     holder.style.minHeight = "120px";
     seen.observe(holder);
   }
+  const isShown = (holder) => holder.checkVisibility();
   function buildAll() {
-    for (const holder of holders) {
+    for (const holder of holders.filter(isShown)) {
       if (!holder.dataset.built) { holder.dataset.built = "yes"; build(holder); }
     }
   }
   function redraw() {
     for (const holder of holders) {
-      if (holder.dataset.built) drawAll(holder);
+      if (!holder.dataset.built) continue;
+      if (isShown(holder)) drawAll(holder);
+      else { holder.replaceChildren(); delete holder.dataset.built; } // folded: drawn when seen again
     }
   }
+  // A link into a folded section opens it.
+  function open(hash) {
+    const target = hash.length > 1 && document.getElementById(hash.slice(1));
+    if (!target) return;
+    const folds = [target.querySelector(":scope > details")];
+    for (let at = target.closest("details"); at; at = at.parentElement.closest("details")) folds.push(at);
+    for (const fold of folds) if (fold) fold.open = true;
+  }
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest('a[href^="#"]');
+    if (link) open(link.hash);
+  });
+  addEventListener("hashchange", () => open(location.hash));
+  open(location.hash);
   const button = document.getElementById("theme");
   function choose(theme) {
     root.dataset.theme = theme;
