@@ -52,7 +52,7 @@ def test_five_rounds_choose_what_a_converged_solver_chooses(
         columns = cost.shape[1]
         words = columns // len(clients)
         expected = converged(cost, tau)
-        assert expected.gap <= 1.01e-9 * expected.gained
+        assert expected.gap <= 2e-9 * expected.gained  # rounding may end it just before 1e-9
         assert plan.gap < 1e-12
         assert plan.objective <= expected.objective + 1e-14
         ours, theirs = plan.mass * columns, expected.mass * columns
