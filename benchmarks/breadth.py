@@ -17,7 +17,6 @@ classes of one image too; other methods run as many rounds as the setting says.
 """
 
 import argparse
-import json
 import signal
 import sys
 from collections.abc import Iterable, Sequence
@@ -34,6 +33,7 @@ from focoop.config import merge, parse_override, read_toml
 from focoop.experiments import Cell, Outcome, seeds_of
 from focoop.experiments.variants import parse_methods
 from focoop.methods import create, lookup
+from tools.results_cells import read_rows, write_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = ROOT / "configs" / "settings"
@@ -69,6 +69,7 @@ OTHERS = (
 )
 # Few images are the point here, and nobody's privacy: classes of one image are told.
 LEAST = {"least_images": 1, "least_freedom": 1}
+SAME = ("setting", "shots", "method", "rounds")  # of the cells of a line
 ROUNDS = 2  # of closed forms; the round in which late clients join comes on top
 AS_SAID = -1  # shots as the setting says
 
@@ -152,31 +153,13 @@ def identity(cell: dict[str, Any]) -> tuple[Any, ...]:
 
 def read_cells(path: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
     """All cells of a file; none where there is no file."""
-    lines = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    cells = []
-    for line in lines:
-        for i in range(len(line["seed"])):
-            cells.append({key: v[i] if isinstance(v, list) else v for key, v in line.items()})
+    cells = read_rows(path, SAME) if path.exists() else []
     return {identity(cell): cell for cell in cells}
 
 
 def write_cells(path: Path, cells: dict[tuple[Any, ...], dict[str, Any]]) -> None:
-    """A line per setting, shots and method, its numbers in lists over seeds.
-
-    Cells of one line have the same entries; others of the same method stand in a line of their own.
-    """
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for key in sorted(cells, key=str):
-        cell = cells[key]
-        groups.setdefault(str((*identity(cell)[:3], sorted(cell), cell["rounds"])), []).append(cell)
-    lines = []
-    for group in groups.values():
-        same = ("setting", "shots", "method", "rounds")
-        line = {
-            name: group[0][name] if name in same else [c[name] for c in group] for name in group[0]
-        }
-        lines.append(json.dumps(line, separators=(",", ":")))
-    write_whole(path, ("[\n" + ",\n".join(lines) + "\n]\n").encode())
+    """A line per setting, shots and method, its numbers in lists over seeds."""
+    write_rows(path, [cells[key] for key in sorted(cells, key=str)], SAME)
 
 
 def run_all(runs: Sequence[tuple[dict[str, Any], Cell]], out: Path, jobs: int) -> dict[str, str]:

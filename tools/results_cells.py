@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from focoop.caching import SUM, is_intact
+from focoop.caching import SUM, is_intact, write_whole
 from focoop.errors import RunError
 from focoop.experiments.tables import columns
 
@@ -84,9 +84,9 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], same: Sequence[str
         rows: One entry for each run; with `seed`.
         same: What the runs of a line have in common.
     """
-    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
-        groups.setdefault((*(row[name] for name in same), *row), []).append(row)
+        groups.setdefault((*(row[name] for name in same), *sorted(row)), []).append(row)
     lines = []
     for group in groups.values():
         line = {
@@ -94,4 +94,4 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], same: Sequence[str
             for name, value in group[0].items()
         }
         lines.append(json.dumps(line, separators=(",", ":")))
-    path.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+    write_whole(path, ("[\n" + ",\n".join(lines) + "\n]\n").encode())
