@@ -73,7 +73,7 @@ from focoop.methods._posterior import (
 )
 from focoop.methods._prior import PRIOR
 from focoop.methods._sums import Totals
-from focoop.methods._text_weight import with_texts
+from focoop.methods._text_weight import across_plane, with_texts
 from focoop.methods.base import Logits, Params, Task, Text
 
 if TYPE_CHECKING:
@@ -243,4 +243,4 @@ def across(rows: Tensor, along: Tensor) -> Tensor:
     Returns:
         (N, D) rows of length 1.
     """
-    return F.normalize(rows - (rows @ along)[:, None] * along, dim=-1)
+    return F.normalize(across_plane(rows, along), dim=-1)
