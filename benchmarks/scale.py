@@ -128,7 +128,7 @@ def server_point(method: str, setting: str, count: int) -> Point:
     for client in range(count):
         shared = {
             n: v + 0.01 * torch.randn(v.shape, generator=generator) if v.is_floating_point() else v
-            for n, v in server.shared.items()
+            for n, v in scenario.method.sent(server.shared).items()
         }
         counts = torch.randint(0, 9, (classes,), generator=generator)
         updates.append(ClientUpdate(client, shared, int(counts.sum()), counts, 1.0))
@@ -148,7 +148,7 @@ def server_point(method: str, setting: str, count: int) -> Point:
         "predicted_seconds": sizes.seconds(count),
         "memory": peak() - before,
         "predicted": sizes.memory(count),
-        "update_bytes": num_bytes(server.shared) + 8 * classes,
+        "update_bytes": num_bytes(scenario.method.sent(server.shared)) + 8 * classes,
         "predicted_bytes": sizes.update_bytes(),
     }
 

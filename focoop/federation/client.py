@@ -163,7 +163,7 @@ def check_loss(loss: float, lr: float) -> float:
 
 
 def trains(method: Method, name: str, value: Tensor) -> bool:
-    """Say whether SGD trains a tensor: a floating one that the method does not call untrained.
+    """Say whether SGD trains a tensor: a floating one, unless the method says otherwise.
 
     Args:
         method: The method.
@@ -173,7 +173,7 @@ def trains(method: Method, name: str, value: Tensor) -> bool:
     Returns:
         Whether it does.
     """
-    return value.is_floating_point() and name not in method.untrained
+    return value.is_floating_point() and name not in (*method.untrained, *method.server_made)
 
 
 def make_update(
@@ -181,7 +181,7 @@ def make_update(
 ) -> ClientUpdate:
     """Make the update that leaves the client after training.
 
-    It holds the shared tensors, those that the method measures among them, and counts of images.
+    It holds the shared tensors that clients send, measured ones among them, and counts of images.
 
     Args:
         method: The method.
@@ -199,7 +199,7 @@ def make_update(
         measured = method.measure(state.shared, without_views(data, task), task)
     return ClientUpdate(
         client=client,
-        shared={**state.shared, **measured},
+        shared={**method.sent(state.shared), **measured},
         num_examples=len(data),
         class_counts=data.counts(len(task.classes)),
         loss=loss,

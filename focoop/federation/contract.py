@@ -83,7 +83,8 @@ def _started(method: Method, task: Task, images: LabelledFeatures) -> State:
 def _attributes(method: Method, state: State, task: Task) -> None:
     """Class attributes must fit what `init` gave, and functions that would never be called."""
     either = {**state.shared, **state.private}
-    for attribute, known in (("untrained", either), ("by_class", state.shared)):
+    shared = state.shared
+    for attribute, known in (("untrained", either), ("server_made", shared), ("by_class", shared)):
         for name in getattr(method, attribute):
             if name not in known:
                 kind = "" if attribute == "untrained" else "shared "
@@ -181,8 +182,9 @@ def _loss(method: Method, params: Params, images: LabelledFeatures, task: Task) 
         if gradient is None:
             raise MethodError(
                 f"{_name(method, 'loss')} does not depend on {name!r}, so it would never train: "
-                "use it in prompts, text or loss; a shared tensor that the server or measure "
-                "makes is named in `untrained`; a constant is made in prepare (task.frozen)"
+                "use it in prompts, text or loss; a tensor that measure fills is named in "
+                "`untrained`, one that the server makes in `server_made`; a constant is made in "
+                "prepare (task.frozen)"
             )
         _finite(method, "loss", f"the gradient of {name!r}", gradient)
 

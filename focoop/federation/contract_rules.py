@@ -171,8 +171,8 @@ class _Trial:
             Server(dict(state.shared)), [update, replace(update, client=1)], task
         )
         for name, value in server.shared.items():
-            if method.closed_form and name in method.untrained:
-                continue  # the server solves for it anew
+            if name in method.server_made or (method.closed_form and name in method.untrained):
+                continue  # the server makes it anew
             if _far(value, update.shared[name]):
                 yield (
                     f"aggregate changes {name!r} although all clients sent the same: an average "

@@ -104,7 +104,7 @@ def simulate(
         if setup.batched and not order and round_index < schedule.rounds:
             _begin(setup, round_index + 1, clients)  # before the host waits for the device
         updates = with_losses(results, local_settings(schedule, round_index).lr)
-        up, down = traffic(schedule, server.shared, len(participants), len(task.classes))
+        up, down = traffic(method, schedule, server.shared, len(participants), len(task.classes))
         spent: dict[str, float] = {}
         if schedule.privacy is not None:
             turns.update(participants)
@@ -161,15 +161,19 @@ def _results(
         data = [clients[client]() for client in group]
         for result in client_round(setup, round_index, shared, group, data, store):
             coins = setup.coins(round_index, result.update.client)
-            arrived = schedule.payload.through(result.update.shared, shared, coins)
+            sent = setup.method.sent(shared)
+            arrived = schedule.payload.through(result.update.shared, sent, coins)
             results.append(replace(result, update=replace(result.update, shared=arrived)))
     return results
 
 
-def traffic(schedule: Schedule, shared: Params, clients: int, classes: int) -> tuple[int, int]:
+def traffic(
+    method: Method, schedule: Schedule, shared: Params, clients: int, classes: int
+) -> tuple[int, int]:
     """Count the bytes of a round in which every client answers: tensors, class counts, keys.
 
     Args:
+        method: The method, which says what clients send.
         schedule: How the federation runs.
         shared: The shared tensors.
         clients: Clients of the round.
@@ -178,10 +182,11 @@ def traffic(schedule: Schedule, shared: Params, clients: int, classes: int) -> t
     Returns:
         Bytes up and bytes down.
     """
+    sent = method.sent(shared)
     if schedule.secure:
         down = num_bytes(Payload(schedule.down).form(shared))
-        words = num_words(shared, classes)
+        words = num_words(sent, classes)
         return sum_bytes(clients, clients, clients, clients, words, down)
     return round_bytes(
-        shared, classes, schedule.payload, schedule.down, asked=clients, answered=clients
+        sent, shared, classes, schedule.payload, schedule.down, asked=clients, answered=clients
     )

@@ -5,12 +5,20 @@ from focoop.methods import Params
 
 
 def round_bytes(
-    shared: Params, classes: int, payload: Payload, down: str, *, asked: int, answered: int
+    sent: Params,
+    received: Params,
+    classes: int,
+    payload: Payload,
+    down: str,
+    *,
+    asked: int,
+    answered: int,
 ) -> tuple[int, int]:
     """Bytes up and down of a round: tensors and class counts up, tensors down.
 
     Args:
-        shared: the shared tensors.
+        sent: the shared tensors that a client sends.
+        received: the shared tensors that it is sent.
         classes: number of classes, each with a count of 8 bytes.
         payload: how updates are written.
         down: how shared tensors are written on their way down.
@@ -20,8 +28,8 @@ def round_bytes(
     Returns:
         (up, down), each over all clients.
     """
-    up = num_bytes(payload.form(shared)) + 8 * classes
-    return answered * up, asked * num_bytes(Payload(down).form(shared))
+    up = num_bytes(payload.form(sent)) + 8 * classes
+    return answered * up, asked * num_bytes(Payload(down).form(received))
 
 
 def num_bytes(params: Params) -> int:

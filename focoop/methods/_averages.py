@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def federated_average(
     server: Server, updates: Sequence[ClientUpdate], by_class: Collection[str] = ()
 ) -> Server:
-    """Average every shared tensor over clients (FedAvg).
+    """Average every shared tensor that clients send over clients (FedAvg).
 
     Args:
         server: The server before the round.
@@ -28,16 +28,15 @@ def federated_average(
             class; a class that nobody holds keeps its row.
 
     Returns:
-        The server after it.
+        The server after it; tensors that the server makes are as they were.
     """
-    return Server(
-        {
-            name: class_weighted_mean(updates, name, before)
-            if name in by_class
-            else weighted_mean(updates, name)
-            for name, before in server.shared.items()
-        }
-    )
+    averages = {
+        name: class_weighted_mean(updates, name, server.shared[name])
+        if name in by_class
+        else weighted_mean(updates, name)
+        for name in updates[0].shared
+    }
+    return Server({**server.shared, **averages})
 
 
 def weighted_mean(updates: Sequence[ClientUpdate], name: str) -> Tensor:

@@ -115,11 +115,10 @@ class ClosedForm(Method):
 
     @property
     def untrained(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Everything: nothing is trained."""
-        return (*self.sums.names, *self.also, *self.solved)
+        """What clients measure: nothing is trained."""
+        return (*self.sums.names, *self.also)
 
     also: ClassVar[tuple[str, ...]] = ()  # what clients measure beside the sums
-    solved: ClassVar[tuple[str, ...]] = ()  # what the server makes
 
     def first(self, task: Task) -> Params:
         """The tensors of `also` before anybody has measured them."""

@@ -134,11 +134,11 @@ class Logits:
 
 @dataclass(frozen=True)
 class ClientUpdate:
-    """What a client sends back: its shared tensors and counts, nothing private.
+    """What a client sends: its shared tensors and counts, nothing private.
 
     Attributes:
         client: The client's number.
-        shared: Its shared tensors after training, by name.
+        shared: Its shared tensors after training, by name, without those that the server makes.
         num_examples: How many training images it has.
         class_counts: (C,) int64, its training images of each class.
         loss: The mean training loss of the round.

@@ -74,8 +74,10 @@ class Method(ABC):
         lr_grid: learning rates `focoop tune` tries; empty: those it tries for every method.
         by_class: shared tensors with a row per class, averaged class by class; robust rules and
             secure sums, which know no method, do the same with them.
-        untrained: floating tensors that training leaves alone: the server's own, and those that
-            `measure` or `remember` fills.
+        untrained: floating tensors that training leaves alone, as `measure` or `remember` fills
+            them.
+        server_made: shared tensors that only the server computes: clients receive them, and neither
+            train them nor send them back.
         revision: which version of the method's mathematics this is. Raise it when the tensors of an
             earlier run would be answered or scored otherwise: such runs and models are refused.
         identity_settings: settings under which the server step returns equal updates as they are;
@@ -99,6 +101,7 @@ class Method(ABC):
     reads_text: bool = True
     by_class: tuple[str, ...] = ()
     untrained: tuple[str, ...] = ()
+    server_made: tuple[str, ...] = ()
     lr_grid: ClassVar[tuple[float, ...]] = ()
     revision: ClassVar[int] = 1
     identity_settings: ClassVar[Mapping[str, object]] = {}
@@ -198,6 +201,17 @@ class Method(ABC):
             Tensors by name.
         """
         return {}
+
+    def sent(self, shared: Params) -> Params:
+        """Return the shared tensors that a client sends: all but those that the server makes.
+
+        Args:
+            shared: All shared tensors.
+
+        Returns:
+            Tensors by name.
+        """
+        return {name: value for name, value in shared.items() if name not in self.server_made}
 
     def personalise(self, private: Params, class_counts: Tensor, task: Task) -> Params:
         """Make a client's first private tensors, once it knows its own class counts.

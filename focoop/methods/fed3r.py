@@ -72,7 +72,7 @@ class Fed3R(SpreadForm):
     paper = "Fani et al. 2024"
     shares = "class means, second moment"
     scores_by = "ID mass under the client's prior"
-    solved = ("weights",)
+    server_made = ("weights",)
 
     @property
     def scale(self) -> float:

@@ -71,7 +71,7 @@ class FedLDA(SpreadForm):
     paper = "Fisher 1936; McLaughlin & Su 2024; Chen et al. 2010"
     shares = "class means, second moment"
     scores_by = "ID mass under the client's prior, or Mahalanobis"
-    solved = ("centre", "metric")
+    server_made = ("centre", "metric")
 
     @property
     def scale(self) -> float:
@@ -88,7 +88,7 @@ class FedLDA(SpreadForm):
     def model(self, params: Params, task: Task) -> Text:
         """Class means (C, D) as the metric sees them, about the mean image."""
         seen = (params["means"] - params["centre"]) @ params["metric"]
-        parts = {name: params[name] for name in self.solved}
+        parts = {name: params[name] for name in self.server_made}
         return Text(seen, parts={**parts, "known": has_mean(params["means"])})
 
     def evidence(self, text: Text, pooled: Tensor) -> Logits:

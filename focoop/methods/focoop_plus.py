@@ -116,7 +116,7 @@ class FOCoOpPlus(SpreadForm):
     revision = 4
 
     @property
-    def solved(self) -> tuple[str, ...]:  # type: ignore[override]
+    def server_made(self) -> tuple[str, ...]:  # type: ignore[override]
         """Return the names of what the server makes."""
         foreign = ("foreign", "foreign_weight") if self.config.foreign else ()
         return ("centre", "metric", "background", "classes", "answers", *foreign)

@@ -65,7 +65,7 @@ class GDACLIP(SpreadForm):
     paper = "Wang et al. 2024"
     shares = "class means, second moment"
     scores_by = "ID mass under the client's prior, or Mahalanobis"
-    solved = ("metric",)
+    server_made = ("metric",)
 
     @property
     def scale(self) -> float:

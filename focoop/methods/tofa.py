@@ -90,7 +90,7 @@ class TOFA(SpreadForm):
     keeps = "class counts, sums and scatter of its images"
     scores_by = "ID mass under the client's prior"
     also = ("worth",)
-    solved = ("images", "spread_told")
+    server_made = ("images", "spread_told")
 
     @property
     def scale(self) -> float:

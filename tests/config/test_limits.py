@@ -18,7 +18,7 @@ from focoop.federation import Edges
 from focoop.flower.deploy.study import Federation
 from focoop.flower.settings import ServerSettings
 from focoop.flower.site import policy
-from focoop.methods import available, lookup
+from focoop.methods import Params, available, lookup
 from focoop.scenario import cost, make_split
 from tests.toy_setting import write_setting
 
@@ -220,6 +220,9 @@ def test_empty_edges_cost_nothing() -> None:
 
     class Plain:
         by_class = ()
+
+        def sent(self, shared: Params) -> Params:
+            return shared
 
     from focoop.methods import ClientUpdate, Server
 

@@ -205,6 +205,10 @@ WRONG = {
         {"untrained": ("means",)},
         r"Mine\.untrained names 'means', and init gives no tensor of this name",
     ),
+    "server_made: private": (
+        {"server_made": ("bias",)},
+        r"Mine\.server_made names 'bias', and init gives no shared tensor of this name",
+    ),
     "by_class: no row per class": (
         {"by_class": ("context",)},
         r"by_class names 'context', which must have a row per class \(4, \.\.\.\), .*\(2, 6\)",

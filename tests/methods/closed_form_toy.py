@@ -63,7 +63,7 @@ def sent(
     found = []
     for k, batch in enumerate(clients):
         counts = torch.bincount(batch.labels, minlength=C)
-        shared = {**received, **method.measure(received, batch, task)}
+        shared = {**method.sent(received), **method.measure(received, batch, task)}
         found.append(ClientUpdate(k, shared, len(batch.labels), counts, 0.0))
     return found
 

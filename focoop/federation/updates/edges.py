@@ -52,6 +52,7 @@ class Edges:
         combined: list[ClientUpdate] = []
         report: dict[str, float] = {}
         groups: dict[int, list[ClientUpdate]] = {}
+        received = method.sent(server.shared)
         for update in updates:
             groups.setdefault(update.client % self.count, []).append(update)
         for edge, group in sorted(groups.items()):
@@ -59,8 +60,8 @@ class Edges:
                 group, inner_report = self.inner(method, server, group, task)
                 report |= {n: report.get(n, 0.0) + v for n, v in inner_report.items()}
             if group:
-                combined.append(combine(edge, group, server.shared, method.by_class))
-        sent = num_bytes(server.shared) + 8 * len(task.classes)
+                combined.append(combine(edge, group, received, method.by_class))
+        sent = num_bytes(received) + 8 * len(task.classes)
         return combined, report | {"edges": len(combined), "root_bytes_up": len(combined) * sent}
 
 
@@ -72,7 +73,7 @@ def combine(
     Args:
         edge: The edge's number.
         updates: The updates.
-        received: What the server sent.
+        received: What the server sent, of the tensors that clients send.
         by_class: Names of tensors with one row per class.
 
     Returns:

@@ -58,16 +58,17 @@ class Defence:
         """
         if self.rule == "none":
             return list(updates), {}
-        usable = [u for u in updates if refusal(u, server.shared, len(task.classes)) is None]
+        received = method.sent(server.shared)
+        usable = [u for u in updates if refusal(u, received, len(task.classes)) is None]
         report = {"refused": float(len(updates) - len(usable))}
         if not usable:
             return [], report
         if self.count_cap:
             usable = cap_counts(usable, self.count_cap)
         if self.rule == "clip":
-            usable, clipped = clip_changes(usable, server.shared, self.clip)
+            usable, clipped = clip_changes(usable, received, self.clip)
             return usable, report | {"clipped": float(clipped)}
-        return self._by_rows(usable, server.shared, method.by_class), report
+        return self._by_rows(usable, received, method.by_class), report
 
     def _by_rows(
         self, updates: list[ClientUpdate], received: Params, by_class: Sequence[str]
@@ -116,7 +117,7 @@ def refusal(update: ClientUpdate, received: Params, num_classes: int) -> str | N
 
     Args:
         update: The update.
-        received: What the server sent.
+        received: What the server sent, of the tensors that clients send.
         num_classes: Number of classes.
 
     Returns:
@@ -176,7 +177,7 @@ def clip_changes(
 
     Args:
         updates: The updates.
-        received: What the server sent.
+        received: What the server sent, of the tensors that clients send.
         factor: How many medians.
 
     Returns:

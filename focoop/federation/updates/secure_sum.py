@@ -65,7 +65,7 @@ def unpack(total: Words, received: Params, by_class: Sequence[str], classes: int
 
     Args:
         total: The sum.
-        received: What the server sent.
+        received: What the server sent, of the tensors that clients send.
         by_class: Names of tensors with one row per class.
         classes: Number of classes.
 
@@ -75,6 +75,8 @@ def unpack(total: Words, received: Params, by_class: Sequence[str], classes: int
     Raises:
         MethodError: The sum is none of such updates.
     """
+    if len(total) != (words := num_words(received, classes)):
+        raise MethodError(f"the sum has {len(total)} words, and one of such updates has {words}")
     whole = total.view(np.int64)
     counts = torch.from_numpy(whole[-EXTRA - classes : -EXTRA].copy())
     images, loss_images, losses = (int(word) for word in whole[-EXTRA:])
@@ -114,7 +116,7 @@ def summed(
         The update, and how many clients sent one.
     """
     total = np.add.reduce([pack(update, method.by_class, len(updates)) for update in updates])
-    mean = unpack(total, server.shared, method.by_class, len(task.classes))
+    mean = unpack(total, method.sent(server.shared), method.by_class, len(task.classes))
     return [mean], {"summed": float(len(updates))}
 
 
@@ -138,7 +140,7 @@ def num_words(shared: Params, classes: int) -> int:
     """Return the length of a packed update.
 
     Args:
-        shared: The shared tensors.
+        shared: The shared tensors that a client sends.
         classes: Number of classes.
 
     Returns:

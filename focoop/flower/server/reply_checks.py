@@ -58,8 +58,8 @@ def read_update(
         content: The reply's content.
         client: The client's number.
         round_index: The round's number.
-        sent: The shared tensors the client was given: its own have their names, shapes and types,
-            or those `payload` gives them.
+        sent: What the client was given of the shared tensors that it sends: its own have their
+            names, shapes and types, or those `payload` gives them.
         num_classes: Number of classes.
         noised: The client's tensors are noised for privacy, so that it tells no loss.
         payload: How tensors travel.
@@ -284,7 +284,7 @@ def suspects(
 
     Args:
         updates: The updates.
-        sent: The shared tensors that clients were given.
+        sent: What clients were given of the shared tensors that they send.
         norm_bound: How many times the median change is too much.
         count_bound: How many times the median number of images is too many.
 

@@ -108,7 +108,7 @@ class SecureStrategy(PromptStrategy):
         masked: dict[int, Words] = {}
         for client, reply in self._sorted(replies, refused):
             try:
-                words = num_words(self.server.shared, classes)
+                words = num_words(self.method.sent(self.server.shared), classes)
                 masked[client] = read_masked(reply.content, client, round_index, words)
             except FederationError as error:
                 refused[self.roster.name(client)] = str(error)
@@ -123,7 +123,8 @@ class SecureStrategy(PromptStrategy):
                 self._threshold(),
                 self.context,
             )
-            mean = unpack(total, self.server.shared, self.method.by_class, classes)
+            received = self.method.sent(self.server.shared)
+            mean = unpack(total, received, self.method.by_class, classes)
         except (FederationError, MethodError) as error:
             raise FederationError(f"round {round_index}: {error}; resume to repeat it") from error
         if liars:

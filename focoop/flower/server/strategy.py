@@ -193,7 +193,7 @@ class PromptStrategy(Strategy):
         round_index = self.done + server_round
         refused: dict[str, str] = {}
         updates: list[ClientUpdate] = []
-        sent = self.server.shared
+        sent = self.method.sent(self.server.shared)
         for client, reply in self._sorted(replies, refused):
             try:
                 updates.append(self._read(round_index, client, reply))
@@ -207,8 +207,9 @@ class PromptStrategy(Strategy):
         unused = [*surplus, *sorted(self.busy)]
         self._note(round_index, [update.client for update in updates], refused, unused)
         asked, answered, classes = len(self.sent), len(updates), len(self.task.classes)
+        received = self.server.shared
         up, down = round_bytes(
-            sent, classes, self.payload, self.down, asked=asked, answered=answered
+            sent, received, classes, self.payload, self.down, asked=asked, answered=answered
         )
         return self._advance(round_index, updates, up, down, len(refused))
 
@@ -312,7 +313,7 @@ class PromptStrategy(Strategy):
             reply.content,
             client,
             round_index,
-            self.server.shared,
+            self.method.sent(self.server.shared),
             len(self.task.classes),
             noised=self.noised,
             payload=self.payload,

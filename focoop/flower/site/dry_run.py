@@ -53,7 +53,7 @@ def try_one_step(config: RunConfig, scenario: Scenario, client: int) -> DryRun:
     setup = RoundSetup(scenario.method, scenario.task, once, config.seed)
     shared, private = setup.initial.shared, setup.initial.private
     if not schedule.rounds or not len(data):
-        return DryRun(0.0, 0, described(shared), described(private))
+        return DryRun(0.0, 0, described(setup.method.sent(shared)), described(private))
     batch = data.rows(torch.arange(min(len(data), schedule.local.batch_size)))
     began = time.perf_counter()
     (result,) = client_round(setup, 1, shared, [client], [batch], store=None)
