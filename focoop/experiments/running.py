@@ -91,14 +91,15 @@ def _rounds(config: RunConfig, folder: RunFolder, hooks: Hooks) -> dict[str, Any
     hooks.begin()
     schedule = schedule_of(config, scenario)
     committed = folder.resume_point()
+    first = start(scenario.method, scenario.task, config.seed).shared
     if committed is None:
         if origin("method", config.method.name) is not None:  # those of focoop are tested
             check_contract(scenario.method, scenario.task, scenario.a_few_images())
-        first = start(scenario.method, scenario.task, config.seed).shared
         server = Server(rounded(first, schedule.down))
         _commit(folder, scenario, config, schedule, 0, server, None, hooks)
         done = 0
     else:
+        folder.agree_tensors(committed.shared, first)
         done = committed.round_index
         server = Server(
             on_device(committed.shared, scenario), on_device(committed.memory, scenario)

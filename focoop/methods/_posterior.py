@@ -11,7 +11,7 @@ class is predicted from the other classes alone.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,7 +33,8 @@ LEAST_FREE = 0.7  # share of the degrees of freedom of class means that a map le
 MORE_CLASSES, USUAL_VARIANCE = 5, 1 / 4
 # Variance of unit features within a class where nobody can tell it, as with one image a class, and
 # the share of all variance that it is at most. Five datasets have 0.45 to 0.71 (training images).
-TYPICAL, MOST = 0.6, 0.8
+TYPICAL, MOST, DOUBT = 0.6, 0.8, 0.1  # and how far datasets lie from it
+LEAST_WORTH = 0.1  # images; a noised class mean that is worth less says nothing
 MOST_LEVERAGE = 0.9  # of one image on the covariance; noised sums may ask for more
 
 
@@ -56,12 +57,83 @@ def spread_within(totals: Totals) -> tuple[Tensor, float]:
     width = totals.means.shape[1]
     if totals.freedom > 0:
         spread = (totals.scatter / totals.freedom).cpu()
-        if float(spread.diagonal().mean()) > NOTHING:
-            rho = max(oas(totals.scatter, totals.freedom), 1e-6)
+        entries, trace = noise_of_spread(totals)
+        lost = lost_to_noise(spread, entries)
+        if trace:  # of a noised trace no more is believed than that noise leaves
+            doubt = trace / (trace + DOUBT**2)
+            spread.diagonal().add_(doubt * (TYPICAL - float(spread.trace())) / width)
+        if float(spread.diagonal().mean()) > NOTHING and lost < 1.0:
+            rho = min(1.0, max(oas(totals.scatter, totals.freedom), 1e-6) + lost)
             return spread, max(rho**0.5, totals.between.shrinkage if totals.between else 0.0)
     left = 1.0 - float(totals.centre.square().sum())  # variance of all images, of unit length
-    size = min(TYPICAL, MOST * left) if left > 0 else TYPICAL
+    size = min(TYPICAL, MOST * left) if left > 0 and totals.noise is None else TYPICAL
     return torch.eye(width, dtype=torch.float64) * size / width, 1.0
+
+
+def noise_of_spread(totals: Totals) -> tuple[float, float]:
+    """How far privacy's noise has changed the covariance within classes.
+
+    The covariance is (n M - sum_c n_c m_c m_c^T) / f. Noise of variance v on the moment M leaves
+    v / 2 on its symmetric part. Noise of variance v_c on a mean m_c leaves
+    2 v_c |m_c|^2 / D + v_c^2 on m_c m_c^T. Both are means over entries.
+
+    Args:
+        totals: what is known of all images.
+
+    Returns:
+        Its mean square on the entries, and its variance on the trace; zeros without noise.
+    """
+    if totals.noise is None and not totals.moment_noise:
+        return 0.0, 0.0
+    noise = torch.zeros_like(totals.images) if totals.noise is None else totals.noise
+    width = totals.means.shape[1]
+    lengths = (totals.means.square().sum(dim=1) - width * noise).clamp(min=0.0)  # |m_c|^2
+    images, moment = totals.images.square(), float(totals.images.sum()) ** 2 * totals.moment_noise
+    entries = moment / 2.0 + float((images * noise * (2.0 * lengths / width + noise)).sum())
+    trace = width * moment + float((images * noise * (4.0 * lengths + 2.0 * width * noise)).sum())
+    return entries / totals.freedom**2, trace / totals.freedom**2
+
+
+def lost_to_noise(matrix: Tensor, noise: float) -> float:
+    """How far noise asks to shrink a symmetric matrix to a multiple of the unit matrix.
+
+    Args:
+        matrix: (D, D) as it came, noise and all.
+        noise: mean square of the noise on its entries.
+
+    Returns:
+        The share of the noise in what the matrix differs from that multiple (Ledoit & Wolf 2004), 0
+        to 1.
+    """
+    if noise <= 0.0:
+        return 0.0
+    size = matrix.diagonal().mean()
+    apart = float((matrix - size * torch.eye(len(matrix)).to(matrix)).square().mean())
+    return 1.0 if apart <= noise else noise / apart
+
+
+def worth(totals: Totals, metric: Tensor) -> Totals:
+    """Count a class mean that privacy has noised as the mean of fewer images.
+
+    In coordinates in which images vary by 1, the mean of n images with noise of variance v on top
+    is as uncertain as that of n / (1 + n v) images. A mean that is worth less than `LEAST_WORTH` of
+    an image is none: the class is known by its name alone. So are all classes where most are.
+
+    Args:
+        totals: what is known of all images.
+        metric: (D, D) symmetric, under which images vary by 1 within classes.
+
+    Returns:
+        The same sums with these numbers of images; those given where there is no noise.
+    """
+    if totals.noise is None:
+        return totals
+    noise = totals.noise * float(metric.square().sum()) / len(metric)
+    images = totals.images / (1.0 + totals.images * noise)
+    few = images < LEAST_WORTH
+    if few[totals.images > 0].double().mean() > 0.5:  # of the rest no map could be learned
+        few = torch.ones_like(few)
+    return replace(totals, images=torch.where(few, 0.0, images))
 
 
 def typical_length(totals: Totals, spread: Tensor, shrinkage: float, metric: Tensor) -> float:

@@ -4,7 +4,9 @@ Every client sends, of the classes of which it has enough images, their means an
 mean of h h^T over these images. Averages weighted by images are then the statistics of all images
 in one place, whoever holds them and however classes are shared: the server needs sums alone, so
 that secure sums serve as well. What a client does not tell, it sends as it received it, with a
-weight of zero; a change that is not sent takes nothing of `privacy.clip`.
+weight of zero; a change that is not sent takes nothing of `privacy.clip`. Weights are reports of
+one round, and the server sends zeros. They also tell how far `privacy.clip` has shortened a change
+and how much noise `privacy.noise` has added to it (`_weights.py`).
 """
 
 from __future__ import annotations
@@ -18,16 +20,13 @@ import torch
 from focoop.methods._averages import class_weighted_mean, weighted_mean
 from focoop.methods._between import Between, Told, between_clients, widest
 from focoop.methods._metric import class_means, distinct_counts
+from focoop.methods._weights import MEASURED, ROUNDING, SENT, exact, left_of, read, told, untold
 from focoop.methods.base import Batch, ClientUpdate, Params, Server, Task
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# What a client sends as the weight of a row it has measured: exact in binary, and small, so that it
-# takes little of `privacy.clip`.
-WEIGHT = 1 / 16
 LEAST_SHARE = 0.05  # of images whose clients measured; less is taken for noise
-ROUNDING = 1e-4  # of a share that clients tell without noise
 
 
 @dataclass(frozen=True)
@@ -42,6 +41,8 @@ class Totals:
         moment: (D, D) mean of h h^T over these images; zeros where it is not asked for.
         told: images whose spread within classes is in `moment`.
         between: how far clients of the same classes differ; nothing where that cannot be told.
+        noise: (C,) variance of what privacy has added to each number of a class mean.
+        moment_noise: the same of the moment.
     """
 
     means: Tensor
@@ -49,6 +50,8 @@ class Totals:
     moment: Tensor
     told: float
     between: Between | None = None
+    noise: Tensor | None = None
+    moment_noise: float = 0.0
 
     @property
     def centre(self) -> Tensor:
@@ -63,6 +66,8 @@ class Totals:
             return torch.zeros_like(self.moment)
         between = self.means.T @ (self.images[:, None] * self.means)
         spread = total * self.moment - between
+        if self.noise is not None:  # squares of noised means are too large by their noise
+            spread.diagonal().add_((self.images * self.noise).sum())
         return (spread + spread.T) / 2
 
     @property
@@ -94,15 +99,21 @@ class Sums:
     @property
     def names(self) -> tuple[str, ...]:
         """All shared tensors that clients measure."""
-        return (*self.by_class, *(("moment", "spread_weight") if self.second else ()))
+        return (
+            *self.by_class,
+            "sent_weight",
+            *(("moment", "spread_weight") if self.second else ()),
+        )
 
     def init(self, task: Task) -> Params:
         """The shared tensors before anybody has told anything: zeros."""
         rows, width = task.anchors.shape
-        zeros = task.anchors.new_zeros
-        tensors = {"means": zeros(rows, width), "mean_weight": zeros(rows, 1)}
+        like = task.anchors
+        tensors = {"means": like.new_zeros(rows, width), "mean_weight": untold(rows, like=like)}
+        tensors["sent_weight"] = untold(like=like)
         if self.second:
-            tensors |= {"moment": zeros(width, width), "spread_weight": zeros(1)}
+            tensors["moment"] = like.new_zeros(width, width)
+            tensors["spread_weight"] = untold(like=like)
         return tensors
 
     def measure(self, params: Params, images: Batch) -> Params:
@@ -113,7 +124,8 @@ class Sums:
             images: all its training images.
 
         Returns:
-            `means` and `mean_weight`; `moment` and `spread_weight` where they are asked for.
+            `means`, `mean_weight` and `sent_weight`; `moment` and `spread_weight` where they are
+            asked for.
         """
         old = params["means"]
         counts = distinct_counts(images, len(old))
@@ -124,7 +136,8 @@ class Sums:
         own = class_means(images, len(old))
         measured = {
             "means": torch.where(enough[:, None], own.to(old), old),
-            "mean_weight": WEIGHT * enough[:, None].to(old),
+            "mean_weight": told(MEASURED, enough.to(old)),
+            "sent_weight": told(SENT, old.new_ones(())),
         }
         if not self.second:
             return measured
@@ -133,7 +146,7 @@ class Sums:
         moment = vectors.T @ vectors / max(1, len(vectors))
         before = params["moment"].double()
         measured["moment"] = (before + share * (moment - before)).to(old)
-        measured["spread_weight"] = torch.full_like(params["spread_weight"], WEIGHT * share * tells)
+        measured["spread_weight"] = told(MEASURED, old.new_tensor(share * tells))
         return measured
 
     def add(self, server: Server, updates: Sequence[ClientUpdate]) -> tuple[Params, Params, Totals]:
@@ -150,58 +163,76 @@ class Sums:
             The measured shared tensors, the server's memory, and what is known of all images.
         """
         old, memory = server.shared, server.memory
+        left = left_of(weighted_mean(updates, "sent_weight"))
         updates = [possible_counts(update, self.least_images) for update in updates]
         counts = torch.stack([update.class_counts for update in updates]).sum(dim=0).double()
         counts = counts.to(old["means"].device)
         fresh = class_weighted_mean(updates, "means", old["means"])
-        weight = class_weighted_mean(updates, "mean_weight", torch.zeros_like(old["mean_weight"]))
-        share = (weight.double()[:, 0] / WEIGHT).clamp(0.0, 1.0)  # (C,)
-        now = counts * share
+        nothing = torch.zeros_like(old["mean_weight"])
+        weight = read(MEASURED, class_weighted_mean(updates, "mean_weight", nothing))
+        came = weight.near(left).clamp(0.0, 1.0)  # (C,) of changes that were measured
+        now = counts * (came / left).clamp(max=1.0)
         before = memory.get("images", torch.zeros_like(now)).to(now)
-        part = now / (now + before).clamp(min=1e-9) / share.clamp(min=LEAST_SHARE)
+        new = now / (now + before).clamp(min=1e-9)
+        part = new / came.clamp(min=LEAST_SHARE * left)
         means = old["means"] + (fresh - old["means"]) * part[:, None].to(old["means"])
+        noise = memory.get("noise", torch.zeros_like(now)).to(now)
+        noise = (1.0 - new).square() * noise + part.square() * weight.noise
         most = torch.maximum(now, memory.get("most", torch.zeros_like(now)).to(now))
-        remembered = {"images": now + before, "most": most}
+        remembered = {"images": now + before, "most": most, "noise": noise}
         # Of what all rounds brought, the part that is not the same images again.
         different = float(most.sum()) / max(float((now + before).sum()), 1e-9)
-        shared = {"means": means, "mean_weight": WEIGHT * (most > 0)[:, None].to(means)}
+        reports = {name: torch.zeros_like(old[name]) for name in self.names if "weight" in name}
+        shared = {"means": means, **reports}
         width = means.shape[1]
-        moment, spread_images = means.new_zeros(width, width), 0.0
-        between: Between | None = None
-        if self.second:
-            between = widest(Between.remembered(memory), between_clients(told_by(old, updates)))
-            remembered |= between.memory() if between else {}
-            moment, told_now = self._moment(old, updates, float(counts.sum()), now, before)
-            told = told_now + float(memory.get("told", torch.zeros(())))
-            remembered["told"] = torch.tensor(told, dtype=torch.float64)
-            spread_images = told * different
-            known = WEIGHT * spread_images / max(float(most.sum()), 1e-9)
-            shared |= {"moment": moment, "spread_weight": moment.new_full((1,), known)}
-        images = (now + before) * different
-        totals = Totals(means.double(), images, moment.double(), spread_images, between)
-        return shared, remembered, totals
+        totals = Totals(
+            means.double(), (now + before) * different, means.new_zeros(width, width), 0
+        )
+        totals = replace(totals, noise=noise if bool(noise.any()) else None)
+        if not self.second:
+            return shared, remembered, replace(totals, moment=totals.moment.double())
+        found = widest(Between.remembered(memory), between_clients(told_by(old, updates, left)))
+        remembered |= found.memory() if found else {}
+        moment, more = self._moment(server, updates, counts, came, left)
+        remembered |= more
+        told_images, moment_noise = more["told"].tolist()
+        totals = replace(
+            totals,
+            moment=moment.double(),
+            told=told_images * different,
+            between=found,
+            moment_noise=moment_noise,
+        )
+        return {**shared, "moment": moment}, remembered, totals
 
     def _moment(
         self,
-        old: Params,
+        server: Server,
         updates: Sequence[ClientUpdate],
-        examples: float,
-        now: Tensor,
-        before: Tensor,
-    ) -> tuple[Tensor, float]:
-        """The second moment over all rounds, and the images whose spread this round told.
+        counts: Tensor,
+        came: Tensor,
+        left: float,
+    ) -> tuple[Tensor, Params]:
+        """The second moment over all rounds, and what to remember of it.
 
-        Where all clients say that they measured all their images, no count of another class is of
-        images, whatever a sum of counts that privacy has changed may say.
+        That is `told` (2,), the images whose spread is in it and the variance of its noise. Where
+        all clients say that they measured all their images, no count of another class is of images,
+        whatever a sum of counts that privacy has changed may say.
         """
-        fresh = weighted_mean(updates, "moment")
-        told = float(weighted_mean(updates, "spread_weight").double() / WEIGHT)
-        total = float(now.sum())
-        examples = total if abs(told - 1.0) <= ROUNDING else examples
-        step = total / max(total + float(before.sum()), 1e-9)
-        step /= max(total / max(examples, 1e-9), LEAST_SHARE)
-        moment = old["moment"] + (fresh - old["moment"]) * step
-        return moment, examples * min(max(told, 0.0), 1.0)
+        old, memory = server.shared["moment"], server.memory
+        spread = read(MEASURED, weighted_mean(updates, "spread_weight"))
+        share = float(spread.near(left)) / left
+        total = float((counts * (came / left).clamp(max=1.0)).sum())
+        examples = total if abs(share - 1.0) <= ROUNDING else float(counts.sum())
+        before = float(memory["images"].sum()) if "images" in memory else 0.0
+        new = total / max(total + before, 1e-9)
+        step = new / max(float((counts * came).sum()) / max(examples, 1e-9), LEAST_SHARE * left)
+        told_before, noise = memory["told"].tolist() if "told" in memory else (0.0, 0.0)
+        noise = (1.0 - new) ** 2 * noise + step**2 * float(spread.noise)
+        told_images = told_before + examples * min(max(share, 0.0), 1.0)
+        remembered = torch.tensor([told_images, noise], dtype=torch.float64)
+        moment = old + (weighted_mean(updates, "moment") - old) * step
+        return moment, {"told": remembered}
 
 
 def possible_counts(update: ClientUpdate, least_images: int) -> ClientUpdate:
@@ -219,13 +250,14 @@ def possible_counts(update: ClientUpdate, least_images: int) -> ClientUpdate:
     Returns:
         The update, or one with more images of measured classes and fewer of others.
     """
-    weight, counts = update.shared["mean_weight"][:, 0].cpu(), update.class_counts
-    told = (weight == WEIGHT).to(counts.device)
-    if not bool(((weight == 0.0) | (weight == WEIGHT)).all()) or not bool(told.any()):
+    weight, counts = read(MEASURED, update.shared["mean_weight"].cpu()), update.class_counts
+    sure = weight.share.to(counts.device) > 0.5
+    if not exact(weight) or not bool(sure.any()):
         return update
-    measured = torch.where(told, counts.clamp(min=least_images), 0)
-    others = torch.where(told, 0, counts)
-    share = float(update.shared.get("spread_weight", torch.zeros(1))) / WEIGHT
+    measured = torch.where(sure, counts.clamp(min=least_images), 0)
+    others = torch.where(sure, 0, counts)
+    spread = update.shared.get("spread_weight")
+    share = 0.0 if spread is None else float(read(MEASURED, spread).share)
     if share > LEAST_SHARE:  # else it does not say how much it measured
         left = float(measured.sum()) * (1.0 / min(share, 1.0) - 1.0)
         others = (others * (left / max(float(others.sum()), 1.0))).round().to(counts)
@@ -236,23 +268,25 @@ def possible_counts(update: ClientUpdate, least_images: int) -> ClientUpdate:
     )
 
 
-def told_by(old: Params, updates: Sequence[ClientUpdate]) -> list[Told]:
+def told_by(old: Params, updates: Sequence[ClientUpdate], left: float) -> list[Told]:
     """Return what single clients tell of how their images vary.
 
     Args:
         old: the shared tensors as clients received them.
         updates: what clients sent.
+        left: how much of their changes a clip has left.
 
     Returns:
-        The sums of every client that tells how its images vary; none of a secure sum of several.
+        The sums of every client that tells how its images vary; none of a secure sum of several,
+        nor of changes that privacy has clipped or noised.
     """
     found = []
     for update in updates:
-        measured = update.shared["mean_weight"][:, 0].cpu() > WEIGHT / 2
-        counts = update.class_counts.cpu().double() * measured
+        weight = read(MEASURED, update.shared["mean_weight"].cpu())
+        counts = update.class_counts.cpu().double() * (weight.share > 0.5)
         freedom = float(counts.sum() - (counts > 0).sum())
-        share = float(update.shared["spread_weight"]) / WEIGHT
-        if share < LEAST_SHARE or freedom < 1:
+        share = float(read(MEASURED, update.shared["spread_weight"]).share)
+        if share < LEAST_SHARE or freedom < 1 or left < 1.0 or bool(weight.noise.any()):
             continue
         before, means = old["moment"].double().cpu(), update.shared["means"].double().cpu()
         moment = before + (update.shared["moment"].double().cpu() - before) / share

@@ -15,7 +15,7 @@ with pi the client's prior, lambda -> `open_share` (`_prior.py`). Nothing is tun
 What a client tells is of classes with `least_images` different images or more, and how images vary
 within them only where images less classes make `least_freedom`.
 
-Shared: measured `means` (C, D), `mean_weight` (C, 1), `moment` (D, D), `spread_weight` (1,); the
+Shared: measured `means` (C, D), `mean_weight` (C, 16), `moment` (D, D), `spread_weight` (16,); the
 server's `centre` (D,), `metric` (D, D).
 Private: `counts` (C,) of the client's own labels.
 

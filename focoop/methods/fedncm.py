@@ -11,7 +11,7 @@ with pi the client's prior, lambda -> `open_share` (`_prior.py`).
 What a client tells is of classes with `least_images` different images or more. A class that nobody
 has told is answered last.
 
-Shared: `means` (C, D), `mean_weight` (C, 1), both measured.
+Shared: `means` (C, D), `mean_weight` (C, 16), both measured.
 Private: `counts` (C,) of the client's own labels.
 
 Differs from the authors' code: the means are the classifier, where the authors also start training

@@ -41,7 +41,7 @@ What a client tells is of classes with `least_images` different images or more, 
 within them only where images less classes make `least_freedom`. A later round adds what new clients
 bring.
 
-Shared: measured `means` (C, D), `mean_weight` (C, 1), `moment` (D, D), `spread_weight` (1,); the
+Shared: measured `means` (C, D), `mean_weight` (C, 16), `moment` (D, D), `spread_weight` (16,); the
 server's `centre` (D,), `metric` (D, D), `background` (D, D), `classes` (C, D) mu, `answers` (C, D)
 nu, and with J words `foreign` (J, D), `foreign_weight` (1,).
 Private: `counts` (C,) of the client's own labels.
@@ -65,11 +65,13 @@ from focoop.functional import scores
 from focoop.methods._closed_form import APART, SpreadConfig, SpreadForm, answerable, has_mean
 from focoop.methods._metric import whitening
 from focoop.methods._posterior import (
+    lost_to_noise,
     noise_of_means,
     posterior,
     spread_within,
     squares_within,
     typical_length,
+    worth,
 )
 from focoop.methods._prior import PRIOR
 from focoop.methods._sums import Totals
@@ -146,9 +148,10 @@ class FOCoOpPlus(SpreadForm):
 
     def solve(self, totals: Totals, task: Task, extras: Params) -> tuple[Params, dict[str, float]]:
         """The two metrics, and class means as posteriors."""
-        centre = totals.centre.cpu()
         spread, shrinkage = spread_within(totals)
         metric = whitening(spread, shrinkage) * len(spread) ** 0.5
+        totals = worth(totals, metric)
+        centre = totals.centre.cpu()
         length = typical_length(totals, spread, shrinkage, metric)
         answers = classes = totals.means
         report, words = {"shrinkage": shrinkage}, {}
@@ -166,7 +169,13 @@ class FOCoOpPlus(SpreadForm):
         solved = {
             "centre": centre,
             "metric": metric / length,
-            "background": whitening(totals.moment, min(shrinkage, BACKGROUND)),
+            "background": whitening(
+                totals.moment,
+                max(
+                    min(shrinkage, BACKGROUND),
+                    lost_to_noise(totals.moment, totals.moment_noise / 2),
+                ),
+            ),
             "classes": classes,
             "answers": answers,
         }

@@ -23,7 +23,7 @@ What a client tells is of classes with `least_images` different images or more, 
 within them only where images less classes make `least_freedom`. Its own posterior is made of all
 its images, which stay.
 
-Shared: measured `means` (C, D), `mean_weight` (C, 1), `moment` (D, D), `spread_weight` (1,),
+Shared: measured `means` (C, D), `mean_weight` (C, 16), `moment` (D, D), `spread_weight` (16,),
 `worth` (C, M); the server's `images` (C,), `spread_told` (1,).
 Private: `counts` (C,) of the client's own labels, `own_sums` (C, D), `own_scatter` (D, D).
 
@@ -48,7 +48,8 @@ from focoop.fields import setting
 from focoop.methods._averages import class_weighted_mean
 from focoop.methods._closed_form import SpreadConfig, SpreadForm, has_mean
 from focoop.methods._metric import NOTHING, class_means, whitening
-from focoop.methods._sums import LEAST_SHARE, WEIGHT, Totals
+from focoop.methods._sums import LEAST_SHARE, Totals
+from focoop.methods._weights import MEASURED, read
 from focoop.methods.base import Batch, ClientUpdate, Logits, Params, Server, State, Task, Text
 
 if TYPE_CHECKING:
@@ -136,16 +137,16 @@ class TOFA(SpreadForm):
     def measure(self, params: Params, images: Batch, task: Task) -> Params:
         """Sums, and what prompts are worth on the client's images of the classes it tells."""
         measured = self.sums.measure(params, images)
-        tells = measured["mean_weight"][:, :1] > 0
+        tells = (measured["mean_weight"] > 0).all(dim=1, keepdim=True)
         worth = worth_of(images, task.frozen["prompts"], task.logit_scale)
         return {**measured, "worth": torch.where(tells, worth, params["worth"])}
 
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
         """Add up what clients told; the worth of prompts is a mean by images of each class."""
         result = super().aggregate(server, updates, task)
-        old = server.shared["worth"]
-        weight = class_weighted_mean(updates, "mean_weight", torch.zeros_like(old[:, :1]))
-        share = (weight / WEIGHT).clamp(LEAST_SHARE, 1.0)  # of images whose clients told
+        old, nothing = server.shared["worth"], torch.zeros_like(server.shared["mean_weight"])
+        weight = read(MEASURED, class_weighted_mean(updates, "mean_weight", nothing))
+        share = weight.share[:, None].to(old).clamp(LEAST_SHARE, 1.0)  # of images that were judged
         known = result.memory["images"].to(old)
         before = server.memory.get("images", torch.zeros_like(known)).to(known)
         part = (1.0 - before / known.clamp(min=1e-9))[:, None] / share

@@ -270,6 +270,24 @@ class RunReader:
                 f"run it again with another --out, or use the focoop that made it"
             )
 
+    def agree_tensors(self, shared: Params, first: Params) -> None:
+        """Refuse to go on with tensors that a method would not begin with by now.
+
+        Args:
+            shared: The shared tensors of the last round.
+            first: Those that a new run begins with.
+
+        Raises:
+            RunError: Others than these, or of another shape.
+        """
+        noted, wanted = ({n: tuple(v.shape) for n, v in one.items()} for one in (shared, first))
+        if noted != wanted:
+            differ = ", ".join(sorted({n for n, _ in noted.items() ^ wanted.items()}))
+            raise RunError(
+                f"{self.path} was begun by a focoop whose clients send other tensors ({differ}): run "
+                f"it again with another --out, or go on with the focoop that began it"
+            )
+
     def agree_names(
         self, names: Names, *, of: tuple[str, ...] = ("train", "test"), hint: str = ""
     ) -> None:

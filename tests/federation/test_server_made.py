@@ -16,6 +16,7 @@ from focoop.federation.updates.compression import Payload
 from focoop.federation.updates.edges import Edges
 from focoop.federation.updates.secure_sum import EXTRA, num_words, summed
 from focoop.methods import federated_average
+from focoop.methods._weights import TIMES
 from focoop.methods.base import Batch, ClientUpdate, Logits, Params, Prompt, Server, State, Task
 from tests.methods.contract_toy import (
     CLASSES,
@@ -112,7 +113,7 @@ def test_clients_of_closed_forms_send_sums_and_nothing_else(name: str) -> None:
     method = made(name)
     task = make_task(method)
     shared = start(method, task, SEED).shared
-    sums = DIM * len(CLASSES) + len(CLASSES) + DIM * DIM + 1  # moment, weight
+    sums = DIM * len(CLASSES) + DIM * DIM + TIMES * (len(CLASSES) + 2)  # means, moment, weights
     counts = len(CLASSES)
     up, down = traffic(method, Schedule(1, 1.0, LOCAL), shared, 5, counts)
     assert up == 5 * (4 * sums + 8 * counts)

@@ -131,7 +131,7 @@ def test_row_2_a_round_asked_for_twice_is_released_once(fed: Besieged) -> None:
 
 # --- row 3: means that are withheld --------------------------------------------------------------
 
-MEASURED = ("means", "moment", "mean_weight", "spread_weight", "centre", "metric")
+MEASURED = ("means", "moment", "mean_weight", "spread_weight", "sent_weight")
 
 
 def test_row_3_chosen_means_tell_nothing_of_a_withheld_class(fed: Besieged) -> None:
@@ -149,10 +149,11 @@ def test_row_3_chosen_means_tell_nothing_of_a_withheld_class(fed: Besieged) -> N
         before = {name: sent(means) for name, means in (("far", far), ("plain", plain["means"]))}
         with fed.other_images("lille", fed.images("lille", mended=0)):
             after = sent(far)
+    assert set(after) == set(MEASURED)
     for name in MEASURED:
         assert torch.equal(before["far"][name], after[name]), name
     # The class is as the coordinator sent it, and a far mean of it moves no second moment.
-    assert torch.equal(after["means"][0], far[0]) and not after["mean_weight"][0]
+    assert torch.equal(after["means"][0], far[0]) and not after["mean_weight"][0].any()
     assert torch.equal(before["far"]["moment"], before["plain"]["moment"])
     assert after["mean_weight"][1:].all() and after["spread_weight"].all()  # others are told
 

@@ -12,7 +12,7 @@ from focoop.federation.rounds import aggregate
 from focoop.federation.updates.differential_privacy import Privacy
 from focoop.federation.updates.secure_sum import summed
 from focoop.methods._closed_form import ClosedForm
-from focoop.methods.base import Batch, Server
+from focoop.methods.base import Batch, ClientUpdate, Params, Server
 from focoop.methods.fed3r import Fed3R
 from focoop.methods.fedlda import FedLDA
 from focoop.methods.fedncm import FedNCM
@@ -169,19 +169,42 @@ def test_noise_of_differential_privacy_leaves_numbers(kind: type[ClosedForm]) ->
     assert torch.isfinite(logits.id).all() and torch.isfinite(method.score(logits, task)).all()
 
 
-def test_a_small_clip_shortens_means_towards_nothing_and_changes_no_direction() -> None:
+def clipped(updates: list[ClientUpdate], received: Params, clip: float) -> list[ClientUpdate]:
+    """Updates as they leave clients under `privacy.clip` alone."""
+    release, none = Privacy(clip=clip).release, torch_generator(0)
+    return [release(update, received, none, none) for update in updates]
+
+
+def test_a_clip_shortens_means_towards_nothing_and_changes_no_direction() -> None:
     method = made(FedNCM)
     task = task_for(method)
     server = Server(method.init(task, torch_generator(0)).shared)
     updates = sent(method, task, server.shared, CLIENTS[2:])
-    cut = [
-        Privacy(clip=0.01).release(u, server.shared, torch_generator(0), torch_generator(0))
-        for u in updates
-    ]
+    cut = clipped(updates, server.shared, 0.01)
     plain, short = (aggregate(method, server, u, task).shared["means"] for u in (updates, cut))
     held = CLIENTS[2].labels.unique()
     cosines = torch.nn.functional.cosine_similarity(plain[held], short[held])
     torch.testing.assert_close(cosines, torch.ones_like(cosines))
+
+
+@every
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_clip_counts_the_same_images(kind: type[ClosedForm], secure: bool) -> None:
+    """Else class names, which weigh against numbers of images, would outweigh them."""
+    method = made(kind)
+    task = task_for(method)
+    server = Server(method.init(task, torch_generator(0)).shared)
+    updates = sent(method, task, server.shared, CLIENTS)
+    both = [updates, clipped(updates, server.shared, 0.5)]
+    if secure:
+        both = [summed(method, server, some, task)[0] for some in both]
+    plain, cut = (method.sums.add(server, some)[2] for some in both)
+    # Clients are cut by unlike factors, of which the server knows the mean.
+    torch.testing.assert_close(cut.images, plain.images, rtol=0.2, atol=0)
+    assert cut.told == pytest.approx(plain.told, rel=0.2)
+    assert cut.between is None and cut.noise is None
+    cosines = torch.nn.functional.cosine_similarity(plain.means, cut.means)
+    torch.testing.assert_close(cosines, torch.ones_like(cosines), atol=0.01, rtol=0)
 
 
 def test_views_are_no_further_images() -> None:

@@ -191,8 +191,8 @@ def test_private_tensors_never_appear_in_an_update(name: str) -> None:
 
 def identity_method(name: str) -> Method:
     """The method with the settings under which its server step is an average."""
-    kind = available()[name]
-    return kind(dataclasses.replace(kind.Config(), **kind.identity_settings))
+    method = made(name)
+    return type(method)(dataclasses.replace(method.config, **method.identity_settings))
 
 
 @trained_ones
@@ -202,17 +202,20 @@ def test_equal_updates_come_back_as_they_are(name: str, clients: int) -> None:
     method = identity_method(name)
     server = untrained(name).server
     sizes = [7, 5, 11]
+    measured = method.measure(shared, as_batch(trained(name).clients[0]()), task)
+    sends = {**method.sent(shared), **measured}
     updates = [
-        ClientUpdate(k, method.sent(shared), sizes[k], torch.arange(1, 5) + k, 0.0)
-        for k in range(clients)
+        ClientUpdate(k, dict(sends), sizes[k], torch.arange(1, 5) + k, 0.0) for k in range(clients)
     ]
     result = aggregate(method, server, updates, task)
     assert result.shared.keys() == shared.keys()
-    measured = method.measure(shared, as_batch(trained(name).clients[0]()), task)
     for key, value in result.shared.items():
+        if method.closed_form and key.endswith("weight"):
+            assert not value.any()  # a report of the round, which is over
+            continue
         if method.closed_form and key not in measured:
             continue  # the server solves for it anew: how many images there are matters too
-        torch.testing.assert_close(value, shared[key], rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(value, sends[key], rtol=1e-6, atol=1e-7)
 
 
 def scattered(name: str, shift: int = 0) -> list[ClientUpdate]:

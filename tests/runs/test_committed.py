@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+import focoop
 from focoop import runs
+from focoop.api.settings import configure
 from focoop.config.schema import RunConfig
 from focoop.errors import RunError
 from focoop.runs import RunFolder, durable
@@ -54,6 +56,17 @@ def test_state_keeps_shared_apart_from_memory_and_every_bit(tmp_path: Path) -> N
     assert point.shared["a"].view(torch.int32).equal(shared["a"].view(torch.int32))
     assert point.shared["words"].dtype == torch.int64
     assert point.memory["a"].dtype == torch.float16
+
+
+def test_a_run_of_clients_that_send_other_tensors_does_not_go_on(tmp_path: Path) -> None:
+    """As one that an earlier focoop began; answers from its tensors are as they were."""
+    small = {"partition.clients": 2, "partition.shots": 2}
+    config = configure("demo/promptfl", small)[0]
+    first = torch.zeros(4, 7)  # not the context that PromptFL begins with
+    with RunFolder.create(tmp_path / "r", config, new_manifest()) as folder:
+        folder.commit(1, {"context": first, "bias": first})
+    with pytest.raises(RunError, match=r"other tensors \(bias, context\).*--out"):
+        focoop.run(config, out=tmp_path / "r", resume=True)
 
 
 def test_a_run_without_tensors_commits(tmp_path: Path) -> None:

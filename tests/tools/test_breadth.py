@@ -69,6 +69,9 @@ def test_tables_have_means_of_seeds_the_best_bold_and_say_what_is_missing() -> N
     assert "| `fedlda` | 50.0 ± 14.1 | |" in page
     assert "| `focoop_plus` | **80.0 \\*** | 70.0 \\* |" in page
     assert "own: 1 of 2 cells not more than 0.3 below" in page
+    mean = "| `fedncm` | **22.5** | **76.5** | **90.0** | **45.0** |"  # mix: 0.7 own + 0.3 all
+    assert mean in page
+    assert "mix in 1 of 2 cells" in page
     assert "worst -20.0 (a, 8 shots, against `fedncm`)" in page
     assert "| a, 8 | own | 70.0 | `fedncm` 90.0 |" in page and "| a, 1 | own |" not in page
     assert "own in 1 of 2 cells" in page and "AUROC in 0 of 4 cells" in page

@@ -199,9 +199,11 @@ def restored(folder: RunFolder, method: Method, task: Task) -> tuple[Server, int
         The server and the next round's number.
     """
     committed = folder.resume_point()
+    first = first_state(method, task, folder.config.seed).shared
     if committed is None:
-        first = first_state(method, task, folder.config.seed).shared
         return Server(rounded(first, folder.config.federation.payload_down)), 0
+
+    folder.agree_tensors(committed.shared, first)
 
     def here(params: Params) -> Params:
         return {name: value.to(task.device) for name, value in params.items()}

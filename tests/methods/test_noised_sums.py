@@ -1,0 +1,193 @@
+"""Sums under privacy's noise: the server measures it, and believes them as far as it allows."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from focoop.federation.rounds import aggregate
+from focoop.federation.updates.differential_privacy import Privacy
+from focoop.federation.updates.secure_sum import summed
+from focoop.methods._posterior import (
+    LEAST_WORTH,
+    lost_to_noise,
+    noise_of_spread,
+    spread_within,
+    worth,
+)
+from focoop.methods._sums import Totals
+from focoop.methods.base import Batch, ClientUpdate, Params, Server, Task
+from focoop.methods.fedlda import FedLDA
+from focoop.methods.focoop_plus import FOCoOpPlus
+from focoop.seeds import torch_generator
+from tests.methods.closed_form_toy import CLIENTS, C, alone, images_of, made, sent, task_for
+from tests.methods.contract_toy import DIM
+
+
+def noised(
+    updates: list[ClientUpdate], received: Params, deviation: float, draw: int
+) -> list[ClientUpdate]:
+    """Updates with noise on every number and a clip that shortens none."""
+    clip = 100.0
+    release, counts = Privacy(clip=clip, noise=deviation / clip).release, torch_generator(0, "c")
+    return [
+        release(update, received, torch_generator(draw, "noise", update.client), counts)
+        for update in updates
+    ]
+
+
+def first_round() -> tuple[FedLDA, Task, Server, list[ClientUpdate]]:
+    method = made(FedLDA)
+    assert isinstance(method, FedLDA)
+    task = task_for(method)
+    server = Server(method.init(task, torch_generator(0)).shared)
+    return method, task, server, sent(method, task, server.shared, CLIENTS)
+
+
+def many_draws(deviation: float, draws: int, secure: bool = False) -> tuple[Totals, list[Totals]]:
+    """Sums without noise, and with each of several draws of it."""
+    method, task, server, updates = first_round()
+    found = []
+    for draw in range(draws):
+        came = noised(updates, server.shared, deviation, draw)
+        came = summed(method, server, came, task)[0] if secure else came
+        found.append(method.sums.add(server, came)[2])
+    return method.sums.add(server, updates)[2], found
+
+
+def noise_in(totals: Totals) -> Tensor:
+    assert totals.noise is not None
+    return totals.noise
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_the_server_measures_the_noise_of_means_and_moment(secure: bool) -> None:
+    plain, found = many_draws(0.01, 200, secure)
+    truth = torch.stack([(one.means - plain.means).square().mean(dim=1) for one in found])
+    measured = torch.stack([noise_in(one) for one in found])
+    # Variances of 16 numbers, which several classes have in common more or less.
+    torch.testing.assert_close(measured.mean(dim=0), truth.mean(dim=0), rtol=0.25, atol=0)
+    moment = sum(float((one.moment - plain.moment).square().mean()) for one in found)
+    assert sum(one.moment_noise for one in found) == pytest.approx(moment, rel=0.1)
+
+
+def test_without_noise_there_is_none() -> None:
+    plain, _ = many_draws(0.0, 0)
+    assert plain.noise is None and plain.moment_noise == 0.0
+    assert noise_of_spread(plain) == (0.0, 0.0)
+    metric = torch.eye(DIM, dtype=torch.float64)
+    assert worth(plain, metric) is plain
+
+
+def test_noise_of_several_rounds_is_averaged() -> None:
+    method, task, server, _ = first_round()
+    noise, moment = [], []
+    for draw in range(4):
+        updates = noised(sent(method, task, server.shared, CLIENTS), server.shared, 0.01, draw)
+        found = method.sums.add(server, updates)[2]
+        noise.append(float(noise_in(found).mean()))
+        moment.append(found.moment_noise)
+        server = aggregate(method, server, updates, task)
+    # Four rounds leave a quarter of the variance, each measured within a third.
+    assert noise[3] < 0.4 * noise[0] and moment[3] < 0.4 * moment[0]
+
+
+def test_noise_leaves_the_scatter_as_large_as_it_was() -> None:
+    plain, found = many_draws(0.06, 400)
+    traces = torch.stack([one.scatter.trace() for one in found])
+    error = float(traces.std()) / len(traces) ** 0.5
+    added = DIM * sum(float((one.images * noise_in(one)).sum()) for one in found) / len(found)
+    off = float(traces.mean() - plain.scatter.trace())
+    assert abs(off) < 4 * error
+    assert abs(off - added) > 4 * error  # without what is put back it would be too small
+
+
+def test_noise_of_the_covariance_is_that_of_many_draws() -> None:
+    plain, found = many_draws(0.01, 300)
+    spreads = torch.stack([one.scatter / one.freedom for one in found])
+    off = spreads - plain.scatter / plain.freedom
+    entries, traces = zip(*(noise_of_spread(one) for one in found), strict=True)
+    truth = float(off.square().mean())
+    assert sum(entries) / len(found) == pytest.approx(truth, rel=0.25)
+    variance = float(off.diagonal(dim1=1, dim2=2).sum(dim=1).var())
+    assert sum(traces) / len(found) == pytest.approx(variance, rel=0.3)
+
+
+def test_a_noised_matrix_is_shrunk_by_about_the_best_of_all_shrinkages() -> None:
+    draw = torch_generator(3, "matrix")
+    root = torch.randn(40, 40, generator=draw, dtype=torch.float64)
+    truth = root @ root.T / 40
+    unit = torch.eye(40, dtype=torch.float64)
+    for deviation in (0.03, 0.3, 3.0):
+        noise = deviation * torch.randn(40, 40, generator=draw, dtype=torch.float64)
+        came = truth + (noise + noise.T) / 2
+        found = lost_to_noise(came, deviation**2 / 2)
+        errors = [
+            float(((1 - k) * came + k * came.diagonal().mean() * unit - truth).norm())
+            for k in (found, *torch.linspace(0, 1, 101).tolist())
+        ]
+        assert errors[0] < 1.02 * min(errors[1:])
+    assert found > 0.9 and lost_to_noise(truth, 0.0) == 0.0
+
+
+def test_a_noised_mean_is_worth_as_many_images_as_are_as_uncertain() -> None:
+    """Images vary by 1: noise of 1/8 on the mean of 8 is that of 8 images more, so of 4 in all."""
+    images = torch.tensor([8.0, 8.0, 8.0], dtype=torch.float64)
+    noise = torch.tensor([0.0, 1 / 8, 1.0 / LEAST_WORTH], dtype=torch.float64)
+    nothing = torch.zeros(3, DIM, dtype=torch.float64)
+    totals = Totals(nothing, images, nothing.T @ nothing, 24.0, noise=noise)
+    metric = torch.eye(DIM, dtype=torch.float64)
+    assert worth(totals, metric).images.tolist() == [8.0, 4.0, 0.0]
+    most = replace(totals, noise=noise.flip(0).roll(1) * 0 + noise[2])
+    assert not worth(most, metric).images.any()
+
+
+def test_under_noise_that_hides_everything_names_answer_alone() -> None:
+    """FOCoOp+ then answers as before its first round, which is zero-shot."""
+    method = made(FOCoOpPlus)
+    task = task_for(method)
+    start = method.init(task, torch_generator(0)).shared
+    updates = noised(sent(method, task, start, CLIENTS), start, 3.0, 0)
+    server = aggregate(method, Server(start), updates, task)
+    images = torch.cat([one.pooled for one in CLIENTS])
+    own = {**alone(method, task), "counts": torch.tensor([3, 0, 8, 5])}
+    before, after = (
+        method.logits(method.encode({**shared, **own}, task), images, None)
+        for shared in (start, server.shared)
+    )
+    torch.testing.assert_close(after.id, before.id)
+    assert torch.isfinite(method.score(after, task)).all()
+
+
+def test_a_little_noise_changes_few_answers() -> None:
+    """And what it changes is no jump: means count as a little fewer images."""
+    method = made(FOCoOpPlus)
+    task = task_for(method)
+    start = method.init(task, torch_generator(0)).shared
+    updates = sent(method, task, start, CLIENTS)
+    plain = aggregate(method, Server(start), updates, task)
+    little = aggregate(method, Server(start), noised(updates, start, 1e-4, 0), task)
+    for name in ("centre", "classes", "answers"):
+        torch.testing.assert_close(little.shared[name], plain.shared[name], atol=0.02, rtol=0.02)
+
+
+def test_the_size_of_a_noised_covariance_is_one_that_images_have() -> None:
+    """Noise may leave a trace below zero: a typical variance counts the more then."""
+    found = many_draws(0.2, 40)[1]
+    for one in found:
+        spread, shrinkage = spread_within(one)
+        assert 0.2 < float(spread.trace()) < 1.2
+        assert 0.0 < shrinkage <= 1.0
+    assert min(float((one.scatter / one.freedom).trace()) for one in found) < 0.2
+
+
+def test_classes_of_other_clients_keep_their_images_where_one_client_is_noised() -> None:
+    method = made(FOCoOpPlus)
+    task = task_for(method)
+    start = method.init(task, torch_generator(0)).shared
+    clients: list[Batch] = [images_of([0] * 9 + [1] * 6, 1), images_of([2] * 8 + [3] * 5, 2)]
+    updates = sent(method, task, start, clients)
+    found = method.sums.add(Server(start), [updates[0], *noised(updates[1:], start, 0.05, 0)])[2]
+    assert noise_in(found)[:2].tolist() == [0.0, 0.0] and bool((noise_in(found)[2:] > 0).all())
+    assert found.images.tolist()[:2] == [9.0, 6.0] and len(found.images) == C
