@@ -32,16 +32,24 @@ class Weight:
     Attributes:
         share: of their length, 1 where all clients measured and none was clipped.
         noise: variance of the noise on each number that came with them; 0 where there is none.
-        doubt: how far noise alone may have moved `share`.
+        error: variance of `share` by that noise.
     """
 
     share: Tensor
     noise: Tensor
-    doubt: Tensor
+    error: Tensor
 
     def near(self, usual: float) -> Tensor:
-        """`share`, or the usual share where noise explains the difference."""
-        found: Tensor = torch.where((self.share - usual).abs() <= self.doubt, usual, self.share)
+        """`share`, drawn to the usual share as far as noise explains the difference.
+
+        Weights that lie `SURE` deviations off or more say something else, and stay as they are.
+        """
+        off = self.share - usual
+        alike = off.abs() <= SURE * self.error.sqrt()
+        if not bool((alike & (self.error > 0)).any()):
+            return self.share
+        spread = (off.square() - self.error)[alike].mean().clamp(min=0.0)  # of true weights
+        found: Tensor = torch.where(alike, usual + off * spread / (spread + self.error), self.share)
         return found
 
 
@@ -80,7 +88,7 @@ def read(length: float, numbers: Tensor) -> Weight:
     noise = torch.where(noise <= (ROUNDING * one) ** 2, 0.0, noise)
     if bool(noise.any()):
         noise = as_far_as_they_differ(noise)
-    return Weight(numbers.mean(dim=-1) / one, noise, SURE * (noise / TIMES).sqrt() / one)
+    return Weight(numbers.mean(dim=-1) / one, noise, noise / TIMES / one**2)
 
 
 def as_far_as_they_differ(noise: Tensor) -> Tensor:

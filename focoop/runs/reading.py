@@ -284,8 +284,8 @@ class RunReader:
         if noted != wanted:
             differ = ", ".join(sorted({n for n, _ in noted.items() ^ wanted.items()}))
             raise RunError(
-                f"{self.path} was begun by a focoop whose clients send other tensors ({differ}): run "
-                f"it again with another --out, or go on with the focoop that began it"
+                f"{self.path} was begun by a focoop whose clients send other tensors ({differ}): "
+                "run it again with another --out, or go on with the focoop that began it"
             )
 
     def agree_names(
