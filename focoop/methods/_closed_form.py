@@ -82,6 +82,8 @@ class ClosedForm(Method):
     keeps = "class counts"
     closed_form = True
     together = False
+    # 1: weights were told once, and clients sent back what the server makes
+    revision = 2
 
     @property
     @abstractmethod

@@ -114,8 +114,9 @@ class FOCoOpPlus(SpreadForm):
     shares = "class means, second moment"
     scores_by = "ID mass against images at large, and distance"
     # 1: the score counted every distance; 2: texts predicted means and no more; 3: the weight of
-    # texts was another one for each number of images, and wrong for few classes
-    revision = 4
+    # texts was another one for each number of images, and wrong for few classes; 4: weights were
+    # told once, and noised means believed as others
+    revision = 5
 
     @property
     def server_made(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -36,9 +36,11 @@ def lengthen(folder: RunFolder, config: RunConfig) -> str:
         What a person should know of the result; empty where it is that of an uninterrupted run.
 
     Raises:
-        RunError: The run ended with clients that join after training.
+        RunError: The run ended with clients that join after training, or another revision of its
+            method made it.
     """
-    settings = config.federation
+    method, settings = lookup(config.method.name), config.federation
+    folder.agree_revision(config.method.name, method.revision)
     if settings.late_clients:
         raise RunError(
             f"{folder.path} ends with the round in which federation.late_clients join: it cannot "
@@ -55,7 +57,7 @@ def lengthen(folder: RunFolder, config: RunConfig) -> str:
         )
     entry = {"from": before, "to": after, "round": last, "time": now(), "note": note}
     surplus = not is_due(before, after, settings.evaluate_every)
-    if lookup(config.method.name).trains and surplus:
+    if method.trains and surplus:
         evaluations = [line for line in folder.metrics() if line["round"] == before]
         entry |= {"evaluation": evaluations[0]} if evaluations else {}
     earlier = list(folder.manifest.get("lengthened", []))

@@ -40,6 +40,7 @@ def test_a_run_notes_the_revision_of_its_method(made: Path) -> None:
 
 def test_a_run_of_another_revision_is_refused(made: Path) -> None:
     now = lookup("focoop_plus").revision
+    kept = {name: (made / name).read_bytes() for name in ("metrics.jsonl", "config.toml")}
     for earlier in (None, now + 1):
         noted(made, earlier)
         with pytest.raises(RunError, match="of the method focoop_plus.*run it again"):
@@ -48,6 +49,7 @@ def test_a_run_of_another_revision_is_refused(made: Path) -> None:
             focoop.open_run(made).evaluate()
         with pytest.raises(RunError, match="of the method focoop_plus"):
             focoop.run("demo/focoop_plus", {**SMALL, "federation.rounds": 2}, out=made, resume=True)
+        assert {name: (made / name).read_bytes() for name in kept} == kept  # nothing is lost
     noted(made, now)
     focoop.load_model(made)
 
