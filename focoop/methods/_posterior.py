@@ -73,9 +73,9 @@ def spread_within(totals: Totals) -> tuple[Tensor, float]:
 def noise_of_spread(totals: Totals) -> tuple[float, float]:
     """How far privacy's noise has changed the covariance within classes.
 
-    The covariance is (n M - sum_c n_c m_c m_c^T) / f. Noise of variance v on the moment M leaves
-    v / 2 on its symmetric part. Noise of variance v_c on a mean m_c leaves
-    2 v_c |m_c|^2 / D + v_c^2 on m_c m_c^T. Both are means over entries.
+    The covariance is (n M - sum_c n_c m_c m_c^T) / f. M has noise of variance v, 2 v on its
+    diagonal. Noise of variance v_c on a mean m_c leaves 2 v_c |m_c|^2 / D + v_c^2 on m_c m_c^T in
+    the mean over entries.
 
     Args:
         totals: what is known of all images.
@@ -89,8 +89,10 @@ def noise_of_spread(totals: Totals) -> tuple[float, float]:
     width = totals.means.shape[1]
     lengths = (totals.means.square().sum(dim=1) - width * noise).clamp(min=0.0)  # |m_c|^2
     images, moment = totals.images.square(), float(totals.images.sum()) ** 2 * totals.moment_noise
-    entries = moment / 2.0 + float((images * noise * (2.0 * lengths / width + noise)).sum())
-    trace = width * moment + float((images * noise * (4.0 * lengths + 2.0 * width * noise)).sum())
+    entries = moment + float((images * noise * (2.0 * lengths / width + noise)).sum())
+    trace = 2.0 * width * moment + float(
+        (images * noise * (4.0 * lengths + 2.0 * width * noise)).sum()
+    )
     return entries / totals.freedom**2, trace / totals.freedom**2
 
 

@@ -42,7 +42,7 @@ class Totals:
         told: images whose spread within classes is in `moment`.
         between: how far clients of the same classes differ; nothing where that cannot be told.
         noise: (C,) variance of what privacy has added to each number of a class mean.
-        moment_noise: the same of the moment.
+        moment_noise: the same of the moment, which is symmetric, off its diagonal.
     """
 
     means: Tensor
@@ -228,11 +228,13 @@ class Sums:
         new = total / max(total + before, 1e-9)
         step = new / max(float((counts * came).sum()) / max(examples, 1e-9), LEAST_SHARE * left)
         told_before, noise = memory["told"].tolist() if "told" in memory else (0.0, 0.0)
-        noise = (1.0 - new) ** 2 * noise + step**2 * float(spread.noise)
+        change = weighted_mean(updates, "moment") - old
+        if float(spread.noise) > 0.0:  # a moment is symmetric, and its noise is not
+            fresh = float((change - change.T).double().square().mean()) / 4.0
+            change, noise = (change + change.T) / 2.0, step**2 * fresh + (1.0 - new) ** 2 * noise
         told_images = told_before + examples * min(max(share, 0.0), 1.0)
         remembered = torch.tensor([told_images, noise], dtype=torch.float64)
-        moment = old + (weighted_mean(updates, "moment") - old) * step
-        return moment, {"told": remembered}
+        return old + change * step, {"told": remembered}
 
 
 def possible_counts(update: ClientUpdate, least_images: int) -> ClientUpdate:

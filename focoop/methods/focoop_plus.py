@@ -174,7 +174,7 @@ class FOCoOpPlus(SpreadForm):
                 totals.moment,
                 max(
                     min(shrinkage, BACKGROUND),
-                    lost_to_noise(totals.moment, totals.moment_noise / 2),
+                    lost_to_noise(totals.moment, totals.moment_noise),
                 ),
             ),
             "classes": classes,
