@@ -75,7 +75,7 @@ def test_the_server_measures_the_noise_of_means_and_moment(secure: bool) -> None
     off = torch.stack([one.moment - plain.moment for one in found])
     torch.testing.assert_close(off, off.mT)  # noise and all, it is symmetric
     moment = float(off[:, *torch.triu_indices(DIM, DIM, 1)].square().mean())
-    assert sum(one.moment_noise for one in found) / len(found) == pytest.approx(moment, rel=0.05)
+    assert sum(one.moment_noise for one in found) / len(found) == pytest.approx(moment, rel=0.1)
 
 
 def test_without_noise_there_is_none() -> None:
