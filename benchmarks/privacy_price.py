@@ -19,7 +19,6 @@ Rows are kept in OUT/price.json, and not computed again.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +31,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.frontier import CONFIGS, measured
 from benchmarks.means_attack import told_apart
-from focoop.caching import write_whole
 from focoop.config import RunConfig, from_dict, merge, parse_override, read_toml
 from focoop.experiments import seeds_of
 from focoop.experiments.presets import configured
@@ -41,6 +39,7 @@ from focoop.federation import composed
 from focoop.federation.rounds import RoundSetup, client_round, start
 from focoop.methods import lookup
 from focoop.scenario import build_scenario, schedule_of
+from tools.results_cells import read_rows, write_rows
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "results" / "privacy"
 METHODS = "focoop_plus,fedlda,promptfl,focoop"
@@ -49,6 +48,7 @@ CLIPS = (0.01, 0.1, 1.0, 10.0)
 CHOSEN_AT = 1e4
 DELTA = 1e-5
 FIXED = ("data.corrupted=[]", "data.ood=[]", "data.validation_ood=[]", "federation.participation=1")
+SAME = ("what", "setting", "method", "epsilon", "clip")  # of the runs of a line of the file
 Row = dict[str, Any]
 
 
@@ -125,10 +125,9 @@ def attacked(setting: str, variant: Variant, clip: float, epsilon: float | None,
 
 
 def keep(path: Path, rows: list[Row], row: Row) -> None:
-    """Add a row and write all of them, one a line."""
+    """Add a row and write all of them, those of several seeds in a line."""
     rows.append(row)
-    lines = [json.dumps(one, separators=(",", ":")) for one in rows]
-    write_whole(path, ("[\n" + ",\n".join(lines) + "\n]\n").encode())
+    write_rows(path, rows, SAME)
     print(row, flush=True)
 
 
@@ -146,8 +145,8 @@ def chosen_clip(
         key = {"what": "clip", "setting": setting, "method": variant.label, "clip": clip}
         row = same(rows, **key)
         if row is None:
-            more = [f"data.validation={validation}"]
-            row = key | {"epsilon": CHOSEN_AT}
+            more = [f"data.validation={validation}", "seed=0", "partition.seed=21"]
+            row = key | {"epsilon": CHOSEN_AT, "seed": 0}
             row |= price(setting, variant, rounds, clip, CHOSEN_AT, more)
             keep(path, rows, row)
         totals[clip] = row["own"] + row["all"]
@@ -189,7 +188,7 @@ def main() -> None:
     parser.add_argument("--draw", action="store_true", help="compute nothing")
     given = parser.parse_args()
     path = given.out / "price.json"
-    rows: list[Row] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    rows: list[Row] = read_rows(path, SAME) if path.exists() else []
     if not given.draw:
         compute(given, path, rows)
     from benchmarks.privacy_figure import figure, table

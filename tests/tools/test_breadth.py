@@ -12,6 +12,7 @@ from benchmarks.breadth_tables import markdown, means, missing
 from focoop.config import from_dict
 from focoop.federation import composed
 from tests.toy_setting import write_setting
+from tools.results_cells import read_rows
 
 
 @pytest.mark.parametrize("text", [*breadth.SETS, *breadth.OTHERS])
@@ -84,6 +85,18 @@ def test_tables_have_means_of_seeds_the_best_bold_and_say_what_is_missing() -> N
 def test_the_noise_gives_the_epsilon_asked_for(epsilon: float, rounds: int) -> None:
     noise = privacy_price.noise_for(epsilon, rounds)
     assert composed([noise] * rounds, privacy_price.DELTA) == pytest.approx(epsilon, rel=1e-6)
+
+
+def test_runs_under_privacy_are_kept_a_line_for_several_seeds(tmp_path: Path) -> None:
+    path, rows = tmp_path / "price.json", list[dict[str, Any]]()
+    for epsilon in (None, 10.0):
+        for seed in (0, 1):
+            row = {"what": "price", "setting": "toy", "method": "fedlda", "epsilon": epsilon}
+            row |= {"clip": 0.1, "seed": seed, "own": 0.1 * seed, "all": 0.05}
+            privacy_price.keep(path, rows, row)
+    kept = read_rows(path, privacy_price.SAME)
+    assert kept == rows and len(path.read_text().splitlines()) == 4
+    assert privacy_price.same(kept, epsilon=None, seed=1) == rows[1]
 
 
 @pytest.mark.slow
