@@ -34,7 +34,7 @@ MORE_CLASSES, USUAL_VARIANCE = 5, 1 / 4
 # Variance of unit features within a class where nobody can tell it, as with one image a class, and
 # the share of all variance that it is at most. Five datasets have 0.45 to 0.71 (training images).
 TYPICAL, MOST, DOUBT = 0.6, 0.8, 0.1  # and how far datasets lie from it
-LEAST_WORTH = 0.1  # images; a noised class mean that is worth less says nothing
+LEAST_WORTH = 0.03  # images; a noised class mean that is worth less says nothing
 MOST_LEVERAGE = 0.9  # of one image on the covariance; noised sums may ask for more
 
 
@@ -135,7 +135,9 @@ def worth(totals: Totals, metric: Tensor) -> Totals:
     few = images < LEAST_WORTH
     if few[totals.images > 0].double().mean() > 0.5:  # of the rest no map could be learned
         few = torch.ones_like(few)
-    return replace(totals, images=torch.where(few, 0.0, images))
+    images = torch.where(few, 0.0, images)
+    share = float(images.sum() / totals.images.sum().clamp(min=1e-9))
+    return replace(totals, images=images, told=share * totals.told, fewest=LEAST_WORTH)
 
 
 def typical_length(totals: Totals, spread: Tensor, shrinkage: float, metric: Tensor) -> float:
@@ -253,7 +255,7 @@ def posterior(totals: Totals, texts: Tensor, metric: Tensor) -> Posterior:
     left_out, predicted, explained = text_map(words, seen, known)
     count = float(known.sum())
     off = (seen[known] - left_out).square().mean(dim=1)
-    noise = 1.0 / images[known].clamp(min=1.0)
+    noise = totals.errors.cpu()[known]
     measured = float((off - noise).sum()) + MORE_CLASSES * USUAL_VARIANCE
     variance = max(measured / (count + MORE_CLASSES), LEAST_VARIANCE)
     kappa = 1.0 / variance

@@ -43,6 +43,7 @@ class Totals:
         between: how far clients of the same classes differ; nothing where that cannot be told.
         noise: (C,) variance of what privacy has added to each number of a class mean.
         moment_noise: the same of the moment, which is symmetric, off its diagonal.
+        fewest: images that a mean counts as at least: 1, but for noised means (`_posterior.worth`).
     """
 
     means: Tensor
@@ -52,6 +53,12 @@ class Totals:
     between: Between | None = None
     noise: Tensor | None = None
     moment_noise: float = 0.0
+    fewest: float = 1.0
+
+    @property
+    def errors(self) -> Tensor:
+        """(C,) variance of each mean's error, in variances of one image about its class."""
+        return 1.0 / self.images.clamp(min=self.fewest)
 
     @property
     def centre(self) -> Tensor:

@@ -87,7 +87,7 @@ def with_texts(
     measured, y, predicted, u = (
         about_their_mean(across_plane(one, along)[known]) for one in (*rows, directions)
     )
-    errors = noise / totals.images.cpu()[known].clamp(min=1.0)
+    errors = noise * totals.errors.cpu()[known]
     along_u, freedom = inner(measured, u), totals.freedom
     factors = []
     for one, weights in ((y, found.weights[known]), (predicted, torch.zeros_like(errors))):

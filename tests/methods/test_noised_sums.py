@@ -13,6 +13,7 @@ from focoop.methods._posterior import (
     LEAST_WORTH,
     lost_to_noise,
     noise_of_spread,
+    posterior,
     spread_within,
     worth,
 )
@@ -171,6 +172,28 @@ def test_a_noised_mean_is_worth_as_many_images_as_are_as_uncertain() -> None:
     assert worth(totals, metric).images.tolist() == [8.0, 4.0, 0.0]
     most = replace(totals, noise=noise.flip(0).roll(1) * 0 + noise[2])
     assert not worth(most, metric).images.any()
+
+
+def test_names_get_the_weight_they_deserve_beside_means_of_less_than_an_image() -> None:
+    """Means vary by 1/2 about what names say, so that a name is worth two images, noise or none."""
+    classes, width, noise = 300, 32, 5.0
+    generator = torch_generator(7, "weights")
+    texts = torch.randn(classes, width, generator=generator, dtype=torch.float64)
+    off = torch.randn(classes, width, generator=generator, dtype=torch.float64)
+    truth = texts + 0.5**0.5 * off
+    error = torch.randn(classes, width, generator=generator, dtype=torch.float64)
+    images = torch.full((classes,), 8.0, dtype=torch.float64)
+    means = truth + (noise + 1 / 8) ** 0.5 * error
+    moment = torch.eye(width, dtype=torch.float64)
+    totals = Totals(means, images, moment, 8.0 * classes, noise=torch.full_like(images, noise))
+    metric = torch.eye(width, dtype=torch.float64)
+    seen = worth(totals, metric)
+    assert seen.images.tolist() == pytest.approx([1 / (noise + 1 / 8)] * classes)
+    found = posterior(seen, texts, metric)
+    assert found.kappa == pytest.approx(2.0, rel=0.3)
+    believed = posterior(totals, texts, metric)  # as if nobody had noised anything
+    errors = [float((one.means - truth).square().mean()) for one in (found, believed)]
+    assert errors[0] < 0.6 and errors[0] < 0.2 * errors[1]
 
 
 def test_under_noise_that_hides_everything_names_answer_alone() -> None:
