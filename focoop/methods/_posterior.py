@@ -56,44 +56,61 @@ def spread_within(totals: Totals) -> tuple[Tensor, float]:
     """
     width = totals.means.shape[1]
     if totals.freedom > 0:
-        spread = (totals.scatter / totals.freedom).cpu()
-        entries, trace = noise_of_spread(totals)
-        lost = lost_to_noise(spread, entries)
-        if trace:  # of a noised trace no more is believed than that noise leaves
-            doubt = trace / (trace + DOUBT**2)
-            spread.diagonal().add_(doubt * (TYPICAL - float(spread.trace())) / width)
+        scatter, lost = totals.scatter, 0.0
+        if totals.noise is not None:
+            scatter, lost = noised_scatter(totals, totals.noise)
+        spread = (scatter / totals.freedom).cpu()
         if float(spread.diagonal().mean()) > NOTHING and lost < 1.0:
-            rho = min(1.0, max(oas(totals.scatter, totals.freedom), 1e-6) + lost)
+            rho = min(1.0, max(oas(scatter, totals.freedom), 1e-6) + lost)
             return spread, max(rho**0.5, totals.between.shrinkage if totals.between else 0.0)
     left = 1.0 - float(totals.centre.square().sum())  # variance of all images, of unit length
     size = min(TYPICAL, MOST * left) if left > 0 and totals.noise is None else TYPICAL
     return torch.eye(width, dtype=torch.float64) * size / width, 1.0
 
 
-def noise_of_spread(totals: Totals) -> tuple[float, float]:
-    """How far privacy's noise has changed the covariance within classes.
+def noised_scatter(totals: Totals, noise: Tensor) -> tuple[Tensor, float]:
+    """The scatter within classes as large as it may be, and how far noise asks to shrink it.
 
-    The covariance is (n M - sum_c n_c m_c m_c^T) / f. M has noise of variance v, 2 v on its
-    diagonal. Noise of variance v_c on a mean m_c leaves 2 v_c |m_c|^2 / D + v_c^2 on m_c m_c^T in
-    the mean over entries.
+    Squares of noised means are too large by their noise, which is put back. Of the size that is
+    left no more is believed than noise allows: datasets have a typical one.
 
     Args:
         totals: what is known of all images.
+        noise: (C,) variance of the noise on each number of a class mean.
 
     Returns:
-        Its mean square on the entries, and its variance on the trace; zeros without noise.
+        (D, D) scatter, and the shrinkage, 0 to 1.
     """
-    if totals.noise is None and not totals.moment_noise:
-        return 0.0, 0.0
-    noise = torch.zeros_like(totals.images) if totals.noise is None else totals.noise
+    scatter, width = totals.scatter, totals.means.shape[1]
+    scatter.diagonal().add_((totals.images * noise).sum())
+    entries, trace = noise_of_scatter(totals, noise)
+    lost = lost_to_noise(scatter, entries)
+    doubt = trace / (trace + (DOUBT * totals.freedom) ** 2)
+    scatter.diagonal().add_(doubt * (TYPICAL * totals.freedom - scatter.trace()) / width)
+    return scatter, lost
+
+
+def noise_of_scatter(totals: Totals, noise: Tensor) -> tuple[float, float]:
+    """How far privacy's noise has changed the scatter within classes.
+
+    The scatter is n M - sum_c n_c m_c m_c^T. M has noise of variance v, 2 v on its diagonal. Noise
+    of variance v_c on a mean m_c leaves 2 v_c |m_c|^2 / D + v_c^2 on m_c m_c^T in the mean over
+    entries.
+
+    Args:
+        totals: what is known of all images.
+        noise: (C,) v_c.
+
+    Returns:
+        Its mean square on the entries, and its variance on the trace.
+    """
     width = totals.means.shape[1]
     lengths = (totals.means.square().sum(dim=1) - width * noise).clamp(min=0.0)  # |m_c|^2
     images, moment = totals.images.square(), float(totals.images.sum()) ** 2 * totals.moment_noise
     entries = moment + float((images * noise * (2.0 * lengths / width + noise)).sum())
-    trace = 2.0 * width * moment + float(
-        (images * noise * (4.0 * lengths + 2.0 * width * noise)).sum()
-    )
-    return entries / totals.freedom**2, trace / totals.freedom**2
+    trace = 2.0 * width * moment
+    trace += float((images * noise * (4.0 * lengths + 2.0 * width * noise)).sum())
+    return entries, trace
 
 
 def lost_to_noise(matrix: Tensor, noise: float) -> float:

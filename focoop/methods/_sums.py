@@ -73,8 +73,6 @@ class Totals:
             return torch.zeros_like(self.moment)
         between = self.means.T @ (self.images[:, None] * self.means)
         spread = total * self.moment - between
-        if self.noise is not None:  # squares of noised means are too large by their noise
-            spread.diagonal().add_((self.images * self.noise).sum())
         return (spread + spread.T) / 2
 
     @property

@@ -11,8 +11,10 @@ from focoop.federation.updates.differential_privacy import Privacy
 from focoop.federation.updates.secure_sum import summed
 from focoop.methods._posterior import (
     LEAST_WORTH,
+    TYPICAL,
     lost_to_noise,
-    noise_of_spread,
+    noise_of_scatter,
+    noised_scatter,
     posterior,
     spread_within,
     worth,
@@ -82,7 +84,6 @@ def test_the_server_measures_the_noise_of_means_and_moment(secure: bool) -> None
 def test_without_noise_there_is_none() -> None:
     plain, _ = many_draws(0.0, 0)
     assert plain.noise is None and plain.moment_noise == 0.0
-    assert noise_of_spread(plain) == (0.0, 0.0)
     metric = torch.eye(DIM, dtype=torch.float64)
     assert worth(plain, metric) is plain
 
@@ -100,9 +101,9 @@ def test_noise_of_several_rounds_is_averaged() -> None:
     assert noise[3] < 0.4 * noise[0] and moment[3] < 0.4 * moment[0]
 
 
-def drawn(plain: Totals, draws: int) -> list[Totals]:
+def drawn(plain: Totals, draws: int, much: float = 1.0) -> list[Totals]:
     """Sums with noise of known variances, another one for each class."""
-    noise = torch.linspace(0.5, 2.0, C, dtype=torch.float64) * 1e-3
+    noise = torch.linspace(0.5, 2.0, C, dtype=torch.float64) * 1e-3 * much
     generator, shape = torch_generator(1, "sums"), plain.moment.shape
 
     def normal(size: torch.Size) -> Tensor:
@@ -115,9 +116,9 @@ def drawn(plain: Totals, draws: int) -> list[Totals]:
         replace(
             plain,
             means=plain.means + noise.sqrt()[:, None] * normal(plain.means.shape),
-            moment=plain.moment + symmetric(1e-2 * 2**0.5 * normal(shape)),
+            moment=plain.moment + symmetric((2e-4 * much) ** 0.5 * normal(shape)),
             noise=noise,
-            moment_noise=1e-4,
+            moment_noise=1e-4 * much,
         )
         for _ in range(draws)
     ]
@@ -125,24 +126,36 @@ def drawn(plain: Totals, draws: int) -> list[Totals]:
 
 def test_noise_leaves_the_scatter_as_large_as_it_was() -> None:
     plain = many_draws(0.0, 0)[0]
-    found = drawn(plain, 2_000)
-    traces = torch.stack([one.scatter.trace() for one in found])
+    more = TYPICAL * plain.freedom - float(plain.scatter.trace())
+    unit = torch.eye(DIM, dtype=torch.float64) / DIM / plain.images.sum()
+    plain = replace(plain, moment=plain.moment + more * unit)  # of a size that pulls nowhere
+    found = drawn(plain, 4_000)
+    traces = torch.stack([noised_scatter(one, noise_in(one))[0].trace() for one in found])
     error = float(traces.std()) / len(traces) ** 0.5
-    added = DIM * float((plain.images * noise_in(found[0])).sum())
     off = float(traces.mean() - plain.scatter.trace())
+    taken = DIM * float((plain.images * noise_in(found[0])).sum())
     assert abs(off) < 4 * error
-    assert abs(off - added) > 4 * error  # without what is put back it would be too small
+    assert taken > 8 * error  # without what is put back it would be too small
 
 
-def test_noise_of_the_covariance_is_that_of_many_draws() -> None:
+def test_the_size_of_a_scatter_that_noise_hides_is_a_typical_one() -> None:
+    plain = many_draws(0.0, 0)[0]
+    (found,) = drawn(plain, 1, 1e3)
+    scatter, lost = noised_scatter(found, noise_in(found))
+    assert float(scatter.trace()) == pytest.approx(TYPICAL * plain.freedom, rel=0.1)
+    assert lost == pytest.approx(1.0, abs=0.3)
+
+
+def test_noise_of_the_scatter_is_that_of_many_draws() -> None:
     plain = many_draws(0.0, 0)[0]
     found = drawn(plain, 2_000)
     off = torch.stack([one.scatter for one in found]) - plain.scatter
-    off /= plain.freedom
-    entries, traces = zip(*(noise_of_spread(one) for one in found), strict=True)
+    entries, traces = zip(*(noise_of_scatter(one, noise_in(one)) for one in found), strict=True)
+    traced = off.diagonal(dim1=1, dim2=2).sum(dim=1)
+    shift = float(traced.mean()) / DIM  # squares of noised means, which is put back
+    off -= shift * torch.eye(DIM, dtype=torch.float64)
     assert sum(entries) / len(found) == pytest.approx(float(off.square().mean()), rel=0.1)
-    variance = float(off.diagonal(dim1=1, dim2=2).sum(dim=1).var())
-    assert sum(traces) / len(found) == pytest.approx(variance, rel=0.15)
+    assert sum(traces) / len(found) == pytest.approx(float(traced.var()), rel=0.15)
 
 
 def test_a_noised_matrix_is_shrunk_by_about_the_best_of_all_shrinkages() -> None:
