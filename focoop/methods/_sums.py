@@ -167,40 +167,30 @@ class Sums:
         Returns:
             The measured shared tensors, the server's memory, and what is known of all images.
         """
-        old, memory = server.shared, server.memory
         left = left_of(weighted_mean(updates, "sent_weight"))
         updates = [possible_counts(update, self.least_images) for update in updates]
-        counts = torch.stack([update.class_counts for update in updates]).sum(dim=0).double()
-        counts = counts.to(old["means"].device)
-        fresh = class_weighted_mean(updates, "means", old["means"])
-        nothing = torch.zeros_like(old["mean_weight"])
-        weight = read(MEASURED, class_weighted_mean(updates, "mean_weight", nothing))
-        came = weight.near(left).clamp(0.0, 1.0)  # (C,) of changes that were measured
-        now = counts * (came / left).clamp(max=1.0)
-        before = memory.get("images", torch.zeros_like(now)).to(now)
-        new = now / (now + before).clamp(min=1e-9)
-        part = new / came.clamp(min=LEAST_SHARE * left)
-        means = old["means"] + (fresh - old["means"]) * part[:, None].to(old["means"])
-        noise = memory.get("noise", torch.zeros_like(now)).to(now)
-        noise = (1.0 - new).square() * noise + part.square() * weight.noise
-        most = torch.maximum(now, memory.get("most", torch.zeros_like(now)).to(now))
-        remembered = {"images": now + before, "most": most, "noise": noise}
+        came = came_of(updates, server.shared, left)
+        means, remembered = add_means(server, updates, came)
+        noise, most, images = (remembered[name] for name in ("noise", "most", "images"))
         # Of what all rounds brought, the part that is not the same images again.
-        different = float(most.sum()) / max(float((now + before).sum()), 1e-9)
-        reports = {name: torch.zeros_like(old[name]) for name in self.names if "weight" in name}
+        different = float(most.sum()) / max(float(images.sum()), 1e-9)
+        reports = {n: torch.zeros_like(server.shared[n]) for n in self.names if "weight" in n}
         shared = {"means": means, **reports}
         width = means.shape[1]
         totals = Totals(
-            means.double(), (now + before) * different, means.new_zeros(width, width), 0
+            means.double(),
+            images * different,
+            means.new_zeros(width, width).double(),
+            0.0,
+            noise=noise if bool(noise.any()) else None,
         )
-        totals = replace(totals, noise=noise if bool(noise.any()) else None)
         if not self.second:
-            return shared, remembered, replace(totals, moment=totals.moment.double())
-        found = widest(Between.remembered(memory), between_clients(told_by(old, updates, left)))
+            return shared, remembered, totals
+        clients = told_by(server.shared, updates, left)
+        found = widest(Between.remembered(server.memory), between_clients(clients))
+        moment, told_images, moment_noise = add_moment(server, updates, came)
         remembered |= found.memory() if found else {}
-        moment, more = self._moment(server, updates, counts, came, left)
-        remembered |= more
-        told_images, moment_noise = more["told"].tolist()
+        remembered["told"] = torch.tensor([told_images, moment_noise], dtype=torch.float64)
         totals = replace(
             totals,
             moment=moment.double(),
@@ -210,36 +200,101 @@ class Sums:
         )
         return {**shared, "moment": moment}, remembered, totals
 
-    def _moment(
-        self,
-        server: Server,
-        updates: Sequence[ClientUpdate],
-        counts: Tensor,
-        came: Tensor,
-        left: float,
-    ) -> tuple[Tensor, Params]:
-        """The second moment over all rounds, and what to remember of it.
 
-        That is `told` (2,), the images whose spread is in it and the variance of its noise. Where
-        all clients say that they measured all their images, no count of another class is of images,
-        whatever a sum of counts that privacy has changed may say.
-        """
-        old, memory = server.shared["moment"], server.memory
-        spread = read(MEASURED, weighted_mean(updates, "spread_weight"))
-        share = float(spread.near(left)) / left
-        total = float((counts * (came / left).clamp(max=1.0)).sum())
-        examples = total if abs(share - 1.0) <= ROUNDING else float(counts.sum())
-        before = float(memory["images"].sum()) if "images" in memory else 0.0
-        new = total / max(total + before, 1e-9)
-        step = new / max(float((counts * came).sum()) / max(examples, 1e-9), LEAST_SHARE * left)
-        told_before, noise = memory["told"].tolist() if "told" in memory else (0.0, 0.0)
-        change = weighted_mean(updates, "moment") - old
-        if float(spread.noise) > 0.0:  # a moment is symmetric, and its noise is not
-            fresh = float((change - change.T).double().square().mean()) / 4.0
-            change, noise = (change + change.T) / 2.0, step**2 * fresh + (1.0 - new) ** 2 * noise
-        told_images = told_before + examples * min(max(share, 0.0), 1.0)
-        remembered = torch.tensor([told_images, noise], dtype=torch.float64)
-        return old + change * step, {"told": remembered}
+@dataclass(frozen=True)
+class Came:
+    """What has come of a round's clients.
+
+    Attributes:
+        counts: (C,) images of each class that these clients have.
+        share: (C,) of them, those whose clients measured the class, times `left`.
+        left: how much of a change `privacy.clip` has left.
+        noise: (C,) variance of the noise on each number of a class mean.
+    """
+
+    counts: Tensor
+    share: Tensor
+    left: float
+    noise: Tensor
+
+    @property
+    def images(self) -> Tensor:
+        """(C,) images that were measured."""
+        return self.counts * (self.share / self.left).clamp(max=1.0)
+
+
+def came_of(updates: Sequence[ClientUpdate], old: Params, left: float) -> Came:
+    """Read what has come of a round's clients.
+
+    Args:
+        updates: what clients sent, or their sum.
+        old: the shared tensors as clients received them.
+        left: how much of their changes a clip has left.
+
+    Returns:
+        Counts, shares and noise.
+    """
+    counts = torch.stack([update.class_counts for update in updates]).sum(dim=0).double()
+    nothing = torch.zeros_like(old["mean_weight"])
+    weight = read(MEASURED, class_weighted_mean(updates, "mean_weight", nothing))
+    return Came(counts.to(nothing.device), weight.near(left).clamp(0.0, 1.0), left, weight.noise)
+
+
+def add_means(server: Server, updates: Sequence[ClientUpdate], came: Came) -> tuple[Tensor, Params]:
+    """The class means over all rounds, and what to remember of them.
+
+    Args:
+        server: the server before the round.
+        updates: what clients sent, or their sum.
+        came: what has come.
+
+    Returns:
+        (C, D) means; `images` (C,) of all rounds, the `most` (C,) of any, and the variance of the
+        `noise` (C,) on a mean.
+    """
+    old, memory, now = server.shared["means"], server.memory, came.images
+    images, most, noise = (
+        memory.get(name, torch.zeros_like(now)).to(now) for name in ("images", "most", "noise")
+    )
+    new = now / (now + images).clamp(min=1e-9)
+    part = new / came.share.clamp(min=LEAST_SHARE * came.left)
+    fresh = class_weighted_mean(updates, "means", old)
+    means = old + (fresh - old) * part[:, None].to(old)
+    noise = (1.0 - new).square() * noise + part.square() * came.noise
+    return means, {"images": now + images, "most": torch.maximum(now, most), "noise": noise}
+
+
+def add_moment(
+    server: Server, updates: Sequence[ClientUpdate], came: Came
+) -> tuple[Tensor, float, float]:
+    """The second moment over all rounds.
+
+    Where all clients say that they measured all their images, no count of another class is of
+    images, whatever a sum of counts that privacy has changed may say.
+
+    Args:
+        server: the server before the round.
+        updates: what clients sent, or their sum.
+        came: what has come.
+
+    Returns:
+        (D, D) moment, the images whose spread is in it, and the variance of its noise.
+    """
+    old, memory, left = server.shared["moment"], server.memory, came.left
+    spread = read(MEASURED, weighted_mean(updates, "spread_weight"))
+    share = float(spread.near(left)) / left
+    total = float(came.images.sum())
+    examples = total if abs(share - 1.0) <= ROUNDING else float(came.counts.sum())
+    before = float(memory["images"].sum()) if "images" in memory else 0.0
+    told_before, noise = memory["told"].tolist() if "told" in memory else (0.0, 0.0)
+    new = total / max(total + before, 1e-9)
+    measured = float((came.counts * came.share).sum()) / max(examples, 1e-9)
+    step = new / max(measured, LEAST_SHARE * left)
+    change = weighted_mean(updates, "moment") - old
+    if float(spread.noise) > 0.0:  # a moment is symmetric, and its noise is not
+        fresh = float((change - change.T).double().square().mean()) / 4.0
+        change, noise = (change + change.T) / 2.0, step**2 * fresh + (1.0 - new) ** 2 * noise
+    return old + change * step, told_before + examples * min(max(share, 0.0), 1.0), noise
 
 
 def possible_counts(update: ClientUpdate, least_images: int) -> ClientUpdate:
