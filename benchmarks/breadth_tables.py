@@ -161,7 +161,7 @@ one of them has more of all classes and not fewer of its own. The others, worst 
 
 
 def trained(cells: Cells, sets: Sequence[str], shots: Sequence[int]) -> str:
-    """Statistics and trained methods in the mean over the cells that all of them have."""
+    """Statistics and trained methods in the mean over the sets and shots that all of them have."""
     groups = [(name, count) for name in sets for count in shots]
     columns: dict[str, dict[str, tuple[float, float, int]]] = {}
     common: list[tuple[str, int]] = []
@@ -175,12 +175,17 @@ def trained(cells: Cells, sets: Sequence[str], shots: Sequence[int]) -> str:
         }
         if not whole or methods <= {*CLOSED, OURS}:
             return ""
+        there = {
+            name for name, _ in whole
+        }  # shots that a few of these sets have would tilt the mean
+        even = [count for count in shots if there == {one for one, n in whole if n == count}]
+        whole = {group: values for group, values in whole.items() if group[1] in even} or whole
         common = list(whole)
         columns[title] = {
             method: (fmean(values[method][0] for values in whole.values()), 0.0, 2)
             for method in methods
         }
-    said = ", ".join(f"{count}" for count in dict.fromkeys(count for _, count in common))
+    said = ", ".join(in_words(count) for count in dict.fromkeys(count for _, count in common))
     return (
         f"## Federated statistics against federated prompts\n\nMeans over {len(common)} cells, "
         f"{len({name for name, _ in common})} sets with {said} shots, {SEEDS} seeds each. Trained "
