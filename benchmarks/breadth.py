@@ -1,13 +1,13 @@
 """Methods over many settings: shots, numbers of clients, partitions, unseen domains and classes.
 
 Runs sets x shots x methods x seeds through `focoop.api` and writes every run as a cell
-of `OUT/cells.json`, and `OUT/tables.md` made of all cells there. Cells that are there already are
-not run again, whoever made them; runs that were stopped go on from their last round.
+of `OUT/cells.json.xz`, and `OUT/tables.md` made of all cells there. Cells that are there already
+are not run again, whoever made them; runs that were stopped go on from their last round.
 
     FOCOOP_FEATURES=DIR python benchmarks/breadth.py                     # closed forms, everything
     FOCOOP_FEATURES=DIR python benchmarks/breadth.py cifar100 --shots 1,4,16 \
         --methods promptfl,local_only,focoop --device cuda --jobs 15 --minutes 3
-    python benchmarks/breadth.py --tables --add FILE/cells.json         # tables alone
+    python benchmarks/breadth.py --tables --add FILE/cells.json.xz      # tables alone
 
 `--minutes` stops a call on a borrowed machine, `--add` takes in the cells it brought back.
 
@@ -38,6 +38,7 @@ from tools.results_cells import read_rows, write_rows
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = ROOT / "configs" / "settings"
 OUT = ROOT / "docs" / "results" / "breadth"
+CELLS = "cells.json.xz"
 CLOSED = "fedncm,fedlda,fed3r,gda_clip,tofa,focoop_plus"
 SETS = ("cifar100", "dtd", "oxford_pets", "caltech101", "tinyimagenet")
 SHOTS = (1, 2, 4, 8, 16, 0)
@@ -164,7 +165,7 @@ def write_cells(path: Path, cells: dict[tuple[Any, ...], dict[str, Any]]) -> Non
 
 def run_all(runs: Sequence[tuple[dict[str, Any], Cell]], out: Path, jobs: int) -> dict[str, str]:
     """Make the runs whose cells are missing; returns why others failed."""
-    path = out / "cells.json"
+    path = out / CELLS
     cells = read_cells(path)
     keys = {cell.folder: key for key, cell in runs}
     left = [cell for key, cell in runs if identity(key) not in cells]
@@ -202,7 +203,7 @@ def main() -> int:
     parser.add_argument("--device", help="a torch device, such as cuda")
     parser.add_argument("--jobs", type=int, default=0, help="runs at a time; 0: in this process")
     parser.add_argument("--runs", type=Path, default=Path("runs/breadth"), help="run folders")
-    parser.add_argument("--out", type=Path, default=OUT, help="cells.json and tables.md")
+    parser.add_argument("--out", type=Path, default=OUT, help="for cells.json.xz and tables.md")
     parser.add_argument("--set", action="append", default=[], help="KEY=VALUE for every run")
     parser.add_argument("--minutes", type=float, default=0.0, help="stop after these; 0: never")
     parser.add_argument("--add", type=Path, action="append", default=[], help="cells to take in")
@@ -215,10 +216,10 @@ def main() -> int:
         groups += [] if shots else [(one, AS_SAID) for one in OTHERS]
     failures = {}
     if given.add:
-        cells = read_cells(given.out / "cells.json")
+        cells = read_cells(given.out / CELLS)
         for path in given.add:
             cells |= read_cells(path)
-        write_cells(given.out / "cells.json", cells)
+        write_cells(given.out / CELLS, cells)
     if not given.tables:
         # The methods as they were written: their own settings stay in their names.
         methods = [variant.label for variant in parse_methods(given.methods) or []]
@@ -230,7 +231,7 @@ def main() -> int:
         except OutOfTime:
             print(f"stopped after {given.minutes} minutes", flush=True)
         signal.alarm(0)
-    found = list(read_cells(given.out / "cells.json").values())
+    found = list(read_cells(given.out / CELLS).values())
     write_whole(given.out / "tables.md", markdown(found, SETS, SHOTS, OTHERS).encode())
     for folder, why in failures.items():
         print(f"failed: {folder}: {why}", file=sys.stderr)

@@ -6,7 +6,7 @@ from typing import Any
 
 Cells = Sequence[Mapping[str, Any]]
 CLOSED = ("fedncm", "fedlda", "fed3r", "gda_clip", "tofa")  # what focoop_plus is held against
-OURS = "focoop_plus"
+OURS, FULL = "focoop_plus", "focoop"
 SEEDS = 3
 OPEN_SHARE = 0.3  # the default prior's share of images expected of any class
 HEAD = """# Breadth: settings, shots and methods
@@ -17,6 +17,7 @@ over seeds where there are several; the best mean of a column, and what is withi
 accuracy on the images that the default prior expects, 70% own ones and 30% of everybody's. *area*:
 area under own against other classes as the bias on own classes varies (`ausuc`).
 """
+FLAGGED = "*flagged*: other clients' images that are flagged when a client keeps 95% of its own."
 NUMBERS = (("ausuc", "area"), ("mix", "mix"), ("own", "own"), ("all", "all"))
 
 
@@ -254,9 +255,8 @@ def far(cells: Cells, sets: Sequence[str]) -> str:
     for name in sets:
         averaged = []
         for cell in cells:
-            found = [value for key, value in cell.items() if key.startswith("auroc ")]
-            if (cell["setting"], cell["shots"]) == (name, 8) and found:
-                averaged.append({**cell, "auroc": fmean(found)})
+            if (cell["setting"], cell["shots"]) == (name, 8) and far_of(cell):
+                averaged.append({**cell, **far_of(cell)})
         columns[name] = means(averaged, "auroc")
     return f"## Detection: AUROC, mean of a setting's OOD sets, 8 shots\n\n{table(columns)}"
 
@@ -282,28 +282,53 @@ def missing(cells: Cells, sets: Sequence[str], shots: Sequence[int], names: Sequ
     return "\n".join(lines) + "\n"
 
 
-def dial(cells: Cells, varied: Cells) -> str:
-    """FOCoOp+ with another prior, beside itself and `fed3r`, where such runs are there."""
+def beside(cells: Cells, varied: Cells, shown: Callable[[str], bool]) -> str:
+    """A table of methods with settings of their own, beside others, where such runs are there."""
     groups = dict.fromkeys((cell["setting"], cell["shots"]) for cell in varied)
-    lines = ["| setting, shots | | own | all | flagged | AUROC | unknown classes |"]
-    lines.append("|---|---|" + "---:|" * 5)
+    lines = ["| setting, shots | | own | all | area | flagged | AUROC | unknown classes |"]
+    lines.append("|---|---|" + "---:|" * 6)
     for setting, shots in sorted(groups, key=str):
-        here = [c for c in (*cells, *varied) if (c["setting"], c["shots"]) == (setting, shots)]
-        averaged = [
-            {**c, "auroc": fmean([value for key, value in c.items() if key.startswith("auroc ")])}
-            for c in here
+        here = [
+            cell
+            for cell in (*cells, *varied)
+            if (cell["setting"], cell["shots"]) == (setting, shots) and shown(cell["method"])
         ]
-        columns = ("own", "all", "alarm", "auroc", "auroc unknown_classes")
+        averaged = [{**cell, **far_of(cell)} for cell in here]
+        columns = ("own", "all", "ausuc", "alarm", "auroc", "auroc unknown_classes")
         found = [means(averaged, name) for name in columns]
-        shown = [m for m in order({c["method"] for c in here}) if m.startswith((OURS, "fed3r"))]
         about = f"{setting}, {in_words(shots)}"
-        for method in shown:
+        for method in order({cell["method"] for cell in here}):
             entries = [f" {one[method][0]:.1f} |" if method in one else " |" for one in found]
             lines.append(f"| {about} | `{method}` |{''.join(entries)}")
             about = ""
-    title = "## The dial of FOCoOp+"
-    told = "*flagged*: other clients' images that are flagged when a client keeps 95% of its own."
-    return f"{title}\n\nMeans over seeds. {told}\n\n" + "\n".join(lines) + "\n" if groups else ""
+    return "\n".join(lines) + "\n" if groups else ""
+
+
+def far_of(cell: Mapping[str, Any]) -> dict[str, float]:
+    """The mean AUROC over a cell's OOD sets; empty where it has none."""
+    found = [value for key, value in cell.items() if key.startswith("auroc ")]
+    return {"auroc": fmean(found)} if found else {}
+
+
+def dial(cells: Cells, varied: Cells) -> str:
+    """FOCoOp+ with another prior, beside itself and `fed3r`."""
+    turned = [cell for cell in varied if cell["method"].startswith(f"{OURS}:")]
+    shown = beside(cells, turned, lambda method: method.startswith((OURS, "fed3r")))
+    return f"## The dial of FOCoOp+\n\nMeans over seeds. {FLAGGED}\n\n{shown}" if shown else ""
+
+
+def private_prompts(cells: Cells, varied: Cells) -> str:
+    """FOCoOp without its private prompts and without its mechanisms, beside PromptFL."""
+    without = [cell for cell in varied if cell["method"].startswith("focoop:")]
+    shown = beside(
+        cells, without, lambda method: method.startswith(("focoop:", "promptfl")) or method == FULL
+    )
+    about = (
+        "`global_share=1.0`: prompts of all clients alone, none of a client's own. `goc`: the "
+        "server's consistency; `bos`: the ascent and the soft maximum. Means over three seeds, two "
+        f"where `bos`, `goc` or `detection_weight` are said. {FLAGGED}"
+    )
+    return f"## FOCoOp without its private prompts\n\n{about}\n\n{shown}" if shown else ""
 
 
 def in_words(shots: int) -> str:
@@ -324,6 +349,7 @@ def markdown(cells: Cells, sets: Sequence[str], shots: Sequence[int], names: Seq
         by_shots(cells, sets, shots),
         far(cells, sets),
         others(cells, names),
+        private_prompts(cells, varied),
         dial(cells, varied),
         missing(cells, sets, shots, names),
     ]

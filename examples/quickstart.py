@@ -27,7 +27,7 @@ best = max(run.clients, key=lambda row: row["accuracy_own"])
 print(f"client {best['client']} is best on its own images: {100 * best['accuracy_own']:.1f} %")
 print(f"bytes up in the first round: {run.rounds[0]['bytes_up'] / 1e6:.1f} MB")
 # > client 3 is best on its own images: 89.5 %
-# > bytes up in the first round: 11.0 MB
+# > bytes up in the first round: 3.7 MB
 
 # %% [markdown]
 # Now images of no known class: textures, which no client has seen. A higher score means more

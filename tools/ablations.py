@@ -68,12 +68,13 @@ GOC = {
     "paper's top-U": "keep=paper",
     "pool of means": "goc_pool=mean",
 }
+SETS = {"no private prompts": "global_share=1.0"}
 BESIDE = {"local_only": "local_only", "promptfl": "promptfl"}  # in `apart` alone, by their presets
 FEW = ("full", "no GOC", "no calibration", "barycentres", "OOD prompts averaged")
 TABLES = {
-    "apart": {**BOS, **GOC},
-    "siblings": {name: GOC[name] for name in FEW},
-    "mixed": {name: GOC[name] for name in FEW},
+    "apart": {**BOS, **GOC, **SETS},
+    "siblings": {name: GOC[name] for name in FEW} | SETS,
+    "mixed": {name: GOC[name] for name in FEW} | SETS,
 }
 SPLITS = {
     "apart": '[partition]\nkind = "pathological"',
@@ -219,8 +220,20 @@ def write(runs: Path, out: Path) -> None:
         for (s, v, n), row in sorted(cells.items())
     ]
     write_rows(out / "ablations.json", told, ("setting", "variant"))
-    (out / "curves.json").write_text(json.dumps(curves, indent=1) + "\n", encoding="utf-8")
+    (out / "curves.json").write_text(by_line(curves), encoding="utf-8")
     (out / "ablations.md").write_text(page(cells, curves), encoding="utf-8")
+
+
+def by_line(curves: Mapping[str, Mapping[str, Any]]) -> str:
+    """JSON of all curves with one variant in a line."""
+    settings = []
+    for setting, variants in curves.items():
+        lines = ",\n".join(
+            f" {json.dumps(name)}: {json.dumps(drawn, separators=(',', ':'))}"
+            for name, drawn in variants.items()
+        )
+        settings.append(f"{json.dumps(setting)}: {{\n{lines}\n}}")
+    return "{\n" + ",\n".join(settings) + "\n}\n"
 
 
 def write_page(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Numbers of runs as tools read them: percent by column, for each setting, method and seed."""
 
 import json
+import lzma
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,13 +63,14 @@ def read_rows(path: Path, same: Sequence[str] = SAME) -> list[dict[str, Any]]:
     """Read the runs of a file that `write_rows` made.
 
     Args:
-        path: The file.
+        path: The file; one named `.xz` is compressed.
         same: What the runs of a line have in common.
 
     Returns:
         One entry for each run.
     """
-    lines = json.loads(path.read_text(encoding="utf-8"))
+    raw = path.read_bytes()
+    lines = json.loads(lzma.decompress(raw) if path.suffix == ".xz" else raw)
     return [
         {name: value if name in same else value[i] for name, value in line.items()}
         for line in lines
@@ -80,7 +82,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], same: Sequence[str
     """Write runs, those of one setting and method in a line, with a list over seeds by column.
 
     Args:
-        path: The file.
+        path: The file; one named `.xz` is compressed.
         rows: One entry for each run; with `seed`.
         same: What the runs of a line have in common.
     """
@@ -94,4 +96,5 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], same: Sequence[str
             for name, value in group[0].items()
         }
         lines.append(json.dumps(line, separators=(",", ":")))
-    write_whole(path, ("[\n" + ",\n".join(lines) + "\n]\n").encode())
+    text = ("[\n" + ",\n".join(lines) + "\n]\n").encode()
+    write_whole(path, lzma.compress(text, preset=9) if path.suffix == ".xz" else text)

@@ -39,10 +39,10 @@ def test_a_run_is_made_once_and_its_numbers_are_kept(
         monkeypatch.setattr(sys, "argv", [*command, seeds, *places])
         assert breadth.main() == 0
         assert made in capsys.readouterr().out
-    elsewhere = ["--add", str(tmp_path / "out" / "cells.json"), "--tables"]
+    elsewhere = ["--add", str(tmp_path / "out" / breadth.CELLS), "--tables"]
     monkeypatch.setattr(sys, "argv", ["breadth.py", *elsewhere, "--out", str(tmp_path / "other")])
     assert breadth.main() == 0
-    cells = breadth.read_cells(tmp_path / "other" / "cells.json")
+    cells = breadth.read_cells(tmp_path / "other" / breadth.CELLS)
     assert len(cells) == 8
     joined = cells[late, breadth.AS_SAID, "tofa", 1]
     assert joined["rounds"] == 3 and 0 <= joined["late own"] <= 1 and "new" not in joined

@@ -47,7 +47,7 @@ def test_an_exponent_is_that_of_the_power() -> None:
 
 @pytest.mark.slow
 def test_a_short_soak_of_the_simulator_is_flat(tmp_path: Path) -> None:
-    raw = soak.simulator(tmp_path, "promptfolio", clients=60, rounds=150, share=0.2, every=0.05)
+    raw = soak.simulator(tmp_path, "promptfolio", clients=60, rounds=400, share=0.2, every=0.05)
     assert soak_judge.judge("simulator", "short", raw, tmp_path / "told")
 
 
