@@ -145,6 +145,30 @@ def solved(cell: Cell, way: str) -> tuple[Any, Params]:
     return method, server.shared
 
 
+def margins_of(evidence: Tensor, mine: Tensor, labels: Tensor) -> tuple[Margins, Margins]:
+    """How far other classes lead a client's own ones in images of own and of other classes.
+
+    Args:
+        evidence: (N, C) of images.
+        mine: (C,) which classes the client holds.
+        labels: (N,) the images' classes.
+
+    Returns:
+        Margins of both kinds of images.
+    """
+    own = mine[labels]
+    ours, others = evidence[:, mine], evidence[:, ~mine]
+    found = torch.where(
+        own,
+        torch.nonzero(mine).flatten()[ours.argmax(dim=1)],
+        torch.nonzero(~mine).flatten()[others.argmax(dim=1)],
+    )
+    margin = (others.amax(dim=1) - ours.amax(dim=1)).numpy()
+    good = (found == labels).numpy()
+    here, there = own.numpy(), ~own.numpy()
+    return Margins(margin[here], good[here]), Margins(margin[there], good[there])
+
+
 def measured(cell: Cell, way: str) -> dict[str, float]:
     """Percent of own classes, all, and area, in the mean over clients."""
     method, shared = solved(cell, way)
@@ -163,16 +187,7 @@ def measured(cell: Cell, way: str) -> dict[str, float]:
         if bool(mine.all()):
             continue
         own = mine[cell.labels]
-        plain = method.evidence(text, cell.images).id
-        ours, others = plain[:, mine], plain[:, ~mine]
-        found = torch.where(
-            own,
-            torch.nonzero(mine).flatten()[ours.argmax(dim=1)],
-            torch.nonzero(~mine).flatten()[others.argmax(dim=1)],
-        )
-        margin = (others.amax(dim=1) - ours.amax(dim=1)).numpy()
-        good = (found == cell.labels).numpy()
-        sides = [Margins(margin[side], good[side]) for side in (own.numpy(), ~own.numpy())]
+        sides = margins_of(method.evidence(text, cell.images).id, mine, cell.labels)
         rows["own"].append(float(right[own].double().mean()))
         rows["area"].append(frontier(*sides)["ausuc"])
     return {name: 100 * float(np.mean(values)) for name, values in rows.items()}

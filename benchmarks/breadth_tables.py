@@ -15,10 +15,14 @@ Made by `python benchmarks/breadth.py`; nothing was tuned for any cell. Percent,
 over seeds where there are several; the best mean of a column, and what is within 0.05 of it, bold.
 *own*, *all*: accuracy on a client's own test images and on everybody's, over all classes. *mix*:
 accuracy on the images that the default prior expects, 70% own ones and 30% of everybody's. *area*:
-area under own against other classes as the bias on own classes varies (`ausuc`).
+area under own against other classes as the bias on own classes varies (`ausuc`). *own alone*: own
+with `open_share = 0`, where only own classes are answered; *all alone*: all with `open_share = 1`,
+without a prior. At these two ends of the dial the size of a method's log-odds does not matter.
 """
 FLAGGED = "*flagged*: other clients' images that are flagged when a client keeps 95% of its own."
 NUMBERS = (("ausuc", "area"), ("mix", "mix"), ("own", "own"), ("all", "all"))
+ENDS = (("own alone", "own", "0"), ("all alone", "all", "1.0"))  # of the dial, by `open_share`
+HELD = (*NUMBERS, *((name, name) for name, _, _ in ENDS))  # what closed forms are compared in
 
 
 def means(cells: Cells, name: str, **wanted: Any) -> dict[str, tuple[float, float, int]]:
@@ -41,6 +45,28 @@ def with_mix(cell: Mapping[str, Any]) -> dict[str, Any]:
     if "ausuc" not in cell:
         return dict(cell)
     return {**cell, "mix": (1 - OPEN_SHARE) * cell["own"] + OPEN_SHARE * cell["all"]}
+
+
+def with_ends(cells: Cells, varied: Cells) -> list[Mapping[str, Any]]:
+    """Cells with the numbers of the same method at both ends of the dial, where there is one."""
+    ends = {
+        (cell["setting"], cell["shots"], cell["seed"], cell["method"], name): cell[key]
+        for cell in varied
+        for name, key, share in ENDS
+        if cell["method"].endswith(f":open_share={share}") and "ausuc" in cell
+    }
+    return [
+        {
+            **cell,
+            **{
+                name: ends[(*where, f"{cell['method']}:open_share={share}", name)]
+                for name, _, share in ENDS
+                if (*where, f"{cell['method']}:open_share={share}", name) in ends
+            },
+        }
+        for cell in cells
+        for where in [(cell["setting"], cell["shots"], cell["seed"])]
+    ]
 
 
 def order(methods: set[str]) -> list[str]:
@@ -86,7 +112,7 @@ def gaps(cells: Cells, sets: Sequence[str], shots: Sequence[int]) -> str:
     """FOCoOp+ against the best closed form of each cell, and against each of them in the mean."""
     parts = ["## FOCoOp+ against federated statistics\n"]
     worst, over = [], {}  # type: list[str], dict[str, dict[str, tuple[float, float, int]]]
-    for key, title in NUMBERS:
+    for key, title in HELD:
         differences: list[tuple[float, str, str]] = []
         totals: dict[str, list[float]] = {}
         for name in sets:
@@ -96,7 +122,7 @@ def gaps(cells: Cells, sets: Sequence[str], shots: Sequence[int]) -> str:
                 if OURS not in found or not rivals:
                     continue
                 best = max(rivals, key=lambda method: rivals[method])
-                where = f"{name}, {count or 'all'} shots"
+                where = f"{name}, {in_words(count)} shot{'s' * (count != 1)}"
                 differences.append((found[OURS][0] - rivals[best], where, best))
                 for method in (*rivals, OURS):
                     totals.setdefault(method, []).append(found[method][0])
@@ -116,7 +142,7 @@ def gaps(cells: Cells, sets: Sequence[str], shots: Sequence[int]) -> str:
 
 def behind(cells: Cells, groups: Sequence[tuple[str, int]]) -> str:
     """Every cell in which a closed form beats FOCoOp+ by more than is tolerated, and which."""
-    keys = {key for cell in cells for key in cell if key in dict(NUMBERS)}
+    keys = {key for cell in cells for key in cell if key in dict(HELD)}
     keys |= {key for cell in cells for key in cell if key.startswith("auroc ")}
     counts: dict[str, list[int]] = {}
     rows, dominated = [], 0
@@ -126,7 +152,7 @@ def behind(cells: Cells, groups: Sequence[tuple[str, int]]) -> str:
             rivals = {method: values[method][0] for method in CLOSED if method in values}
             if OURS not in values or not rivals:
                 continue
-            kind = key.split()[0]
+            kind = "auroc" if key.startswith("auroc ") else key
             best = max(rivals, key=lambda method: rivals[method])
             gap = values[OURS][0] - rivals[best]
             lost = gap < -(0.5 if kind == "auroc" else 0.3)
@@ -313,7 +339,14 @@ def far_of(cell: Mapping[str, Any]) -> dict[str, float]:
 def dial(cells: Cells, varied: Cells) -> str:
     """FOCoOp+ with another prior, beside itself and `fed3r`."""
     turned = [cell for cell in varied if cell["method"].startswith(f"{OURS}:")]
-    shown = beside(cells, turned, lambda method: method.startswith((OURS, "fed3r")))
+    ends = tuple(f"={share}" for _, _, share in ENDS)
+    between = {
+        (cell["setting"], cell["shots"]) for cell in turned if not cell["method"].endswith(ends)
+    }
+    turned = [cell for cell in turned if (cell["setting"], cell["shots"]) in between]
+    shown = beside(
+        cells, turned, lambda method: method.startswith(f"{OURS}:") or method in (OURS, "fed3r")
+    )
     return f"## The dial of FOCoOp+\n\nMeans over seeds. {FLAGGED}\n\n{shown}" if shown else ""
 
 
@@ -340,7 +373,7 @@ def markdown(cells: Cells, sets: Sequence[str], shots: Sequence[int], names: Seq
     """The whole page; methods with settings of their own stand in a table of their own."""
     cells = [with_mix(cell) for cell in cells]
     varied = [cell for cell in cells if ":" in cell["method"]]
-    cells = [cell for cell in cells if ":" not in cell["method"]]
+    cells = with_ends([cell for cell in cells if ":" not in cell["method"]], varied)
     parts = [
         HEAD,
         gaps(cells, sets, shots),

@@ -81,6 +81,21 @@ def test_tables_have_means_of_seeds_the_best_bold_and_say_what_is_missing() -> N
     assert "- `fedlda`: 7 of 9 runs" in missing(cells, ("a",), (1, 8), ("b",))
 
 
+def test_methods_are_compared_at_both_ends_of_the_dial() -> None:
+    cells = [cell("fedlda", 0, 0.4), cell("focoop_plus", 0, 0.8)]
+    cells += [cell("fedlda:open_share=0", 0, 0.9), cell("focoop_plus:open_share=0", 0, 0.7)]
+    cells += [cell("fedlda:open_share=1.0", 0, 0.5), cell("focoop_plus:open_share=1.0", 0, 0.6)]
+    page = markdown(cells, ("a",), (1,), ())
+    assert "own alone: 0 of 1 cells not more than 0.3 below" in page
+    assert "all alone: 1 of 1 cells not more than 0.3 below" in page
+    assert "| a, 1 | own alone | 70.0 | `fedlda` 90.0 |" in page
+    assert "The dial" not in page  # these ends alone are no table of their own
+    dialled = markdown([*cells, cell("focoop_plus:open_share=0.5", 0, 0.75)], ("a",), (1,), ())
+    assert "|  | `focoop_plus:open_share=0.5` | 75.0 |" in dialled
+    lonely = [one for one in cells if one["method"] != "fedlda:open_share=0"]
+    assert "own alone: " not in markdown(lonely, ("a",), (1,), ())
+
+
 @pytest.mark.parametrize(("epsilon", "rounds"), [(1.0, 1), (50.0, 5), (1e6, 2)])
 def test_the_noise_gives_the_epsilon_asked_for(epsilon: float, rounds: int) -> None:
     noise = privacy_price.noise_for(epsilon, rounds)
