@@ -1,14 +1,24 @@
 """The tables of `breadth.py`: means over seeds in percent, the best of a column bold."""
 
-from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean, stdev
-from typing import Any
+from collections.abc import Callable, Sequence
+from statistics import fmean
 
-Cells = Sequence[Mapping[str, Any]]
-CLOSED = ("fedncm", "fedlda", "fed3r", "gda_clip", "tofa")  # what focoop_plus is held against
-OURS, FULL = "focoop_plus", "focoop"
-SEEDS = 3
-OPEN_SHARE = 0.3  # the default prior's share of images expected of any class
+from benchmarks.breadth_cells import (
+    CLOSED,
+    NUMBERS,
+    OURS,
+    Cells,
+    far_of,
+    in_words,
+    means,
+    order,
+    table,
+    with_mix,
+)
+from benchmarks.breadth_closed import ENDS, behind, detection, gaps, with_ends
+
+FULL, SEEDS = "focoop", 3
+
 HEAD = """# Breadth: settings, shots and methods
 
 Made by `python benchmarks/breadth.py`; nothing was tuned for any cell. Percent, mean ± deviation
@@ -20,77 +30,6 @@ with `open_share = 0`, where only own classes are answered; *all alone*: all wit
 without a prior. At these two ends of the dial the size of a method's log-odds does not matter.
 """
 FLAGGED = "*flagged*: other clients' images that are flagged when a client keeps 95% of its own."
-NUMBERS = (("ausuc", "area"), ("mix", "mix"), ("own", "own"), ("all", "all"))
-ENDS = (("own alone", "own", "0"), ("all alone", "all", "1.0"))  # of the dial, by `open_share`
-HELD = (*NUMBERS, *((name, name) for name, _, _ in ENDS))  # what closed forms are compared in
-
-
-def means(cells: Cells, name: str, **wanted: Any) -> dict[str, tuple[float, float, int]]:
-    """Method -> mean, deviation and number of seeds of a number, in percent."""
-    values: dict[str, list[float]] = {}
-    for cell in cells:
-        if name in cell and all(cell[key] == value for key, value in wanted.items()):
-            values.setdefault(cell["method"], []).append(100 * cell[name])
-    return {
-        method: (fmean(found), stdev(found) if len(found) > 1 else 0.0, len(found))
-        for method, found in values.items()
-    }
-
-
-def with_mix(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """A cell with the accuracy on the images that the default prior expects.
-
-    Where all classes are everybody's own there is nothing to mix, as there is no area.
-    """
-    if "ausuc" not in cell:
-        return dict(cell)
-    return {**cell, "mix": (1 - OPEN_SHARE) * cell["own"] + OPEN_SHARE * cell["all"]}
-
-
-def with_ends(cells: Cells, varied: Cells) -> list[Mapping[str, Any]]:
-    """Cells with the numbers of the same method at both ends of the dial, where there is one."""
-    ends = {
-        (cell["setting"], cell["shots"], cell["seed"], cell["method"], name): cell[key]
-        for cell in varied
-        for name, key, share in ENDS
-        if cell["method"].endswith(f":open_share={share}") and "ausuc" in cell
-    }
-    return [
-        {
-            **cell,
-            **{
-                name: ends[(*where, f"{cell['method']}:open_share={share}", name)]
-                for name, _, share in ENDS
-                if (*where, f"{cell['method']}:open_share={share}", name) in ends
-            },
-        }
-        for cell in cells
-        for where in [(cell["setting"], cell["shots"], cell["seed"])]
-    ]
-
-
-def order(methods: set[str]) -> list[str]:
-    """Closed forms first, then ours, then what is trained."""
-    known = ("zeroshot", *CLOSED, OURS)
-    return sorted(methods, key=lambda one: (known.index(one) if one in known else 99, one))
-
-
-def table(columns: Mapping[str, Mapping[str, tuple[float, float, int]]]) -> str:
-    """A markdown table of methods by columns; a number of one seed alone has an asterisk."""
-    methods = order({method for found in columns.values() for method in found})
-    lines = ["| |" + "".join(f" {name} |" for name in columns), "|---|" + "---:|" * len(columns)]
-    for method in methods:
-        row = [f"| `{method}` |"]
-        for found in columns.values():
-            if method not in found:
-                row.append(" |")
-                continue
-            mean, spread, count = found[method]
-            best = max(value for value, _, _ in found.values())
-            text = f"{mean:.1f}" + (f" ± {spread:.1f}" if count > 1 else " \\*")
-            row.append(f" **{text}** |" if len(found) > 1 and mean > best - 0.05 else f" {text} |")
-        lines.append("".join(row))
-    return "\n".join(lines) + "\n"
 
 
 def by_shots(cells: Cells, sets: Sequence[str], shots: Sequence[int]) -> str:
@@ -106,85 +45,6 @@ def by_shots(cells: Cells, sets: Sequence[str], shots: Sequence[int]) -> str:
             }
             parts.append(f"### {name}: {title}\n\n{table(columns)}")
     return "\n".join(parts)
-
-
-def gaps(cells: Cells, sets: Sequence[str], shots: Sequence[int]) -> str:
-    """FOCoOp+ against the best closed form of each cell, and against each of them in the mean."""
-    parts = ["## FOCoOp+ against federated statistics\n"]
-    worst, over = [], {}  # type: list[str], dict[str, dict[str, tuple[float, float, int]]]
-    for key, title in HELD:
-        differences: list[tuple[float, str, str]] = []
-        totals: dict[str, list[float]] = {}
-        for name in sets:
-            for count in shots:
-                found = means(cells, key, setting=name, shots=count)
-                rivals = {method: found[method][0] for method in CLOSED if method in found}
-                if OURS not in found or not rivals:
-                    continue
-                best = max(rivals, key=lambda method: rivals[method])
-                where = f"{name}, {in_words(count)} shot{'s' * (count != 1)}"
-                differences.append((found[OURS][0] - rivals[best], where, best))
-                for method in (*rivals, OURS):
-                    totals.setdefault(method, []).append(found[method][0])
-        if not differences:
-            continue
-        over[f"{title}, mean"] = {m: (fmean(v), 0.0, 2) for m, v in totals.items()}
-        least, where, best = min(differences)
-        above = sum(gap >= -0.3 for gap, _, _ in differences)
-        worst.append(
-            f"- {title}: {above} of {len(differences)} cells not more than 0.3 below the best "
-            f"closed form there; mean gap {fmean(gap for gap, _, _ in differences):+.1f}, worst "
-            f"{least:+.1f} ({where}, against `{best}`)"
-        )
-    shown = table(over).replace(" ± 0.0", "") if over else ""
-    return "\n".join([*parts, shown, *worst, ""])
-
-
-def behind(cells: Cells, groups: Sequence[tuple[str, int]]) -> str:
-    """Every cell in which a closed form beats FOCoOp+ by more than is tolerated, and which."""
-    keys = {key for cell in cells for key in cell if key in dict(HELD)}
-    keys |= {key for cell in cells for key in cell if key.startswith("auroc ")}
-    counts: dict[str, list[int]] = {}
-    rows, dominated = [], 0
-    for name, shots in groups:
-        found = {key: means(cells, key, setting=name, shots=shots) for key in sorted(keys)}
-        for key, values in found.items():
-            rivals = {method: values[method][0] for method in CLOSED if method in values}
-            if OURS not in values or not rivals:
-                continue
-            kind = "auroc" if key.startswith("auroc ") else key
-            best = max(rivals, key=lambda method: rivals[method])
-            gap = values[OURS][0] - rivals[best]
-            lost = gap < -(0.5 if kind == "auroc" else 0.3)
-            counts.setdefault(kind, [0, 0])
-            counts[kind][0] += lost
-            counts[kind][1] += 1
-            if lost and kind != "all":
-                where = f"{name}, {in_words(shots)}"
-                numbers = f"{values[OURS][0]:.1f} | `{best}` {rivals[best]:.1f}"
-                rows.append((gap, f"| {where} | {key} | {numbers} |"))
-        own, everybody = found.get("own", {}), found.get("all", {})
-        dominated += OURS in own and any(
-            everybody[method][0] > everybody[OURS][0] + 0.3 and own[method][0] > own[OURS][0] - 0.3
-            for method in CLOSED
-            if method in own
-        )
-    if not counts:
-        return ""
-    titles = {"ausuc": "area", "auroc": "AUROC"}
-    said = ", ".join(
-        f"{titles.get(kind, kind)} in {lost} of {of} cells" for kind, (lost, of) in counts.items()
-    )
-    text = f"""## Where FOCoOp+ is behind
-
-FOCoOp+ is more than 0.3 (AUROC: 0.5) below the best closed form, over all settings and shots:
-{said}. All classes are lost to methods that pay with own ones: in {dominated} of the cells alone
-one of them has more of all classes and not fewer of its own. The others, worst first:
-
-| setting, shots | number | FOCoOp+ | best closed form |
-|---|---|---:|---:|
-"""
-    return text + "\n".join(line for _, line in sorted(rows)) + "\n"
 
 
 def trained(cells: Cells, sets: Sequence[str], shots: Sequence[int]) -> str:
@@ -330,12 +190,6 @@ def beside(cells: Cells, varied: Cells, shown: Callable[[str], bool]) -> str:
     return "\n".join(lines) + "\n" if groups else ""
 
 
-def far_of(cell: Mapping[str, Any]) -> dict[str, float]:
-    """The mean AUROC over a cell's OOD sets; empty where it has none."""
-    found = [value for key, value in cell.items() if key.startswith("auroc ")]
-    return {"auroc": fmean(found)} if found else {}
-
-
 def dial(cells: Cells, varied: Cells) -> str:
     """FOCoOp+ with another prior, beside itself and `fed3r`."""
     turned = [cell for cell in varied if cell["method"].startswith(f"{OURS}:")]
@@ -364,11 +218,6 @@ def private_prompts(cells: Cells, varied: Cells) -> str:
     return f"## FOCoOp without its private prompts\n\n{about}\n\n{shown}" if shown else ""
 
 
-def in_words(shots: int) -> str:
-    """Shots in words."""
-    return {0: "all", -1: "as said"}.get(shots, str(shots))
-
-
 def markdown(cells: Cells, sets: Sequence[str], shots: Sequence[int], names: Sequence[str]) -> str:
     """The whole page; methods with settings of their own stand in a table of their own."""
     cells = [with_mix(cell) for cell in cells]
@@ -381,6 +230,7 @@ def markdown(cells: Cells, sets: Sequence[str], shots: Sequence[int], names: Seq
         trained(cells, sets, shots),
         by_shots(cells, sets, shots),
         far(cells, sets),
+        detection(cells, varied),
         others(cells, names),
         private_prompts(cells, varied),
         dial(cells, varied),

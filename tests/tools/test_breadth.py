@@ -89,6 +89,7 @@ def test_methods_are_compared_at_both_ends_of_the_dial() -> None:
     assert "own alone: 0 of 1 cells not more than 0.3 below" in page
     assert "all alone: 1 of 1 cells not more than 0.3 below" in page
     assert "| a, 1 | own alone | 70.0 | `fedlda` 90.0 |" in page
+    assert "| `focoop_plus` | **70.0** | **70.0** | **70.0** |" in page  # AUROC, both sets
     assert "The dial" not in page  # these ends alone are no table of their own
     dialled = markdown([*cells, cell("focoop_plus:open_share=0.5", 0, 0.75)], ("a",), (1,), ())
     assert "|  | `focoop_plus:open_share=0.5` | 75.0 |" in dialled
