@@ -70,13 +70,16 @@ def test_what_is_wrong_with_an_ending_is_seen(
 
 def test_a_process_that_is_left_is_found(tmp_path: Path) -> None:
     mark = f"test-{tmp_path.name}"
-    command = [sys.executable, "-c", "import time; time.sleep(60)"]
-    child = subprocess.Popen(command, env={signals.MARK: mark}, start_new_session=True)
-    try:
-        assert signals.processes(mark, patience=0.0) == [child.pid]
-    finally:
-        child.kill()
-        child.wait(60)
+    command = [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(60)"]
+    with subprocess.Popen(
+        command, env={signals.MARK: mark}, start_new_session=True, stdout=subprocess.PIPE
+    ) as child:
+        try:
+            assert child.stdout is not None
+            child.stdout.readline()  # before it runs its environment may not be there to read
+            assert signals.processes(mark, patience=0.0) == [child.pid]
+        finally:
+            child.kill()
     assert signals.processes(mark, patience=0.0) == []
 
 
