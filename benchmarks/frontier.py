@@ -2,10 +2,12 @@
 
 For every setting, number of shots and partition seed each method runs in memory. A line has, in
 percent: accuracy on own classes and on all as the method answers (`open_share`), what that makes
-of the mix of images that the prior expects (`mixed`), the area under the own-other frontier
-(`ausuc`), the harmonic mean of both accuracies, and the AUROC on every OOD set. With `--validation`
-images per class, taken from the training images, the harmonic mean is at the bias on own classes
-that was best there. At the end FOCoOp+ is held against the best of the others, cell by cell.
+of the mix of images that the prior expects (`mixed`), own classes where they alone are answered
+(`own_alone`, `open_share` 0) and all without a prior (`all_alone`, 1), the area under the own-other
+frontier (`ausuc`), the harmonic mean of both accuracies, and the AUROC on every OOD set. How large
+a method's log-odds are does not matter for `own_alone` and `all_alone`. With `--validation` images
+per class, taken from the training images, the harmonic mean is at the bias on own classes that was
+best there. At the end FOCoOp+ is held against the best of the others, cell by cell.
 
     FOCOOP_FEATURES=DIR python benchmarks/frontier.py cifar100,dtd,oxford_pets --shots 1,2,4,8,16
     FOCOOP_FEATURES=DIR python benchmarks/frontier.py split:sun,split:pacs --seeds 10,11,12
@@ -51,6 +53,8 @@ TRAINING = 20  # images of a class of `split:`
 OOD = {"cifar100": ("dtd@32px", "sun@32px", "dtd", "sun"), "dtd": ("sun", "oxford_pets")}
 OOD |= {"sun": ("dtd", "oxford_pets"), "places_like": ("dtd", "oxford_pets")}
 TOLERATED = {"own": 0.3, "all": 0.3, "mixed": 0.3, "ausuc": 0.3, "auroc": 0.5}
+ENDS = (("own_alone", "accuracy_own", 0.0), ("all_alone", "accuracy_all", 1.0))  # of `open_share`
+TOLERATED |= {name: 0.3 for name, _, _ in ENDS}
 
 
 def tree_of(setting: str, variant: Variant, folder: Path) -> dict[str, Any]:
@@ -112,7 +116,10 @@ def scenarios(
 
 
 def measured(config: Any, scenario: Scenario, bias: float = 0.0) -> dict[str, Any]:
-    """The summary of a run in memory, with the harmonic mean at `bias`."""
+    """The summary of a run in memory, with the harmonic mean at `bias`, and both ends of the prior.
+
+    The server's step does not depend on the prior: only the answers are made again.
+    """
     store, schedule = MemoryStore(), schedule_of(config, scenario)
     server = Server(start(scenario.method, scenario.task, config.seed).shared)
     clients = scenario.training_clients()
@@ -120,7 +127,13 @@ def measured(config: Any, scenario: Scenario, bias: float = 0.0) -> dict[str, An
         scenario.method, scenario.task, clients, schedule, store, seed=config.seed
     ):
         server = result.server
-    return evaluate_state(scenario, server, store, config.seed, bias=bias).summary
+    summary = evaluate_state(scenario, server, store, config.seed, bias=bias).summary
+    ends = {}
+    for name, key, share in ENDS if hasattr(config.method.settings, "open_share") else ():
+        other = create(config.method.name, replace(config.method.settings, open_share=share))
+        told = evaluate_state(replace(scenario, method=other), server, store, config.seed)
+        ends[name] = told.summary[key]
+    return {**summary, **ends}
 
 
 def row_of(found: dict[str, Any], open_share: float) -> dict[str, Any]:
@@ -128,6 +141,7 @@ def row_of(found: dict[str, Any], open_share: float) -> dict[str, Any]:
     frontier = found["frontier"] or {}
     own, all_ = found["accuracy_own"], found["accuracy_all"]
     row = {"own": own, "all": all_, "mixed": (1 - open_share) * own + open_share * all_}
+    row |= {name: found.get(name) for name, _, _ in ENDS}
     row |= {name: frontier.get(name) for name in ("ausuc", "harmonic", "harmonic_best")}
     row |= {f"auroc {name}": scores["pooled"]["auroc"] for name, scores in found["ood"].items()}
     return {name: 100 * value for name, value in row.items() if value is not None}
