@@ -31,6 +31,7 @@ from focoop.cli import (
     run,
     serve,
     site,
+    tune,
 )
 from focoop.cli.console import messages
 from focoop.cli.failure import EPILOG
@@ -58,7 +59,7 @@ app.command()(predict.predict)
 app.command()(export.export)
 app.command()(demo.demo)
 app.command()(compare.compare)
-app.command()(compare.tune)
+app.command()(tune.tune)
 app.command()(report.report)
 app.command()(paper.paper)
 app.command()(data.features)
