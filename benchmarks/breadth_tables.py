@@ -18,6 +18,12 @@ from benchmarks.breadth_cells import (
 from benchmarks.breadth_closed import ENDS, behind, detection, gaps, with_ends
 
 FULL, SEEDS = "focoop", 3
+WITHOUT = {
+    "global_share=1.0": "no private prompts",
+    "goc=false": "no GOC",
+    "bos=false": "no BOS",
+    "detection_weight=0.0": "no detection term",
+}
 
 HEAD = """# Breadth: settings, shots and methods
 
@@ -182,12 +188,26 @@ def beside(cells: Cells, varied: Cells, shown: Callable[[str], bool]) -> str:
         averaged = [{**cell, **far_of(cell)} for cell in here]
         columns = ("own", "all", "ausuc", "alarm", "auroc", "auroc unknown_classes")
         found = [means(averaged, name) for name in columns]
-        about = f"{setting}, {in_words(shots)}"
+        about = f"{setting_in_words(setting)}, {in_words(shots)}"
         for method in order({cell["method"] for cell in here}):
             entries = [f" {one[method][0]:.1f} |" if method in one else " |" for one in found]
-            lines.append(f"| {about} | `{method}` |{''.join(entries)}")
+            lines.append(f"| {about} | {varied_in_words(method)} |{''.join(entries)}")
             about = ""
     return "\n".join(lines) + "\n" if groups else ""
+
+
+def setting_in_words(setting: str) -> str:
+    """A setting's name, and the first thing that it is set to: words that a column can break."""
+    name, _, said = setting.partition(":")
+    key, _, value = said.partition(",")[0].partition("=")
+    return f"{name}, {value} {key.rpartition('.')[2].replace('_', ' ')}" if said else name
+
+
+def varied_in_words(method: str) -> str:
+    """A method's name, or what it is set to: words that a narrow column can break."""
+    name, _, said = method.partition(":")
+    words = [WITHOUT.get(one, f"`{one.replace('=', '` ')}") for one in said.split(",") if one]
+    return ", ".join(words) or f"`{name}`"
 
 
 def dial(cells: Cells, varied: Cells) -> str:
@@ -211,9 +231,10 @@ def private_prompts(cells: Cells, varied: Cells) -> str:
         cells, without, lambda method: method.startswith(("focoop:", "promptfl")) or method == FULL
     )
     about = (
-        "`global_share=1.0`: prompts of all clients alone, none of a client's own. `goc`: the "
-        "server's consistency; `bos`: the ascent and the soft maximum. Means over three seeds, two "
-        f"where `bos`, `goc` or `detection_weight` are said. {FLAGGED}"
+        "Rows below `focoop` are FOCoOp without private prompts (`global_share=1.0`), GOC "
+        "(`goc=false`), BOS (ascent and soft maximum, `bos=false`) or its detection term "
+        "(`detection_weight=0.0`). Means over three seeds; where more than private prompts are "
+        f"left out over two, with all images one. {FLAGGED}"
     )
     return f"## FOCoOp without its private prompts\n\n{about}\n\n{shown}" if shown else ""
 

@@ -92,9 +92,18 @@ def test_methods_are_compared_at_both_ends_of_the_dial() -> None:
     assert "| `focoop_plus` | **70.0** | **70.0** | **70.0** |" in page  # AUROC, both sets
     assert "The dial" not in page  # these ends alone are no table of their own
     dialled = markdown([*cells, cell("focoop_plus:open_share=0.5", 0, 0.75)], ("a",), (1,), ())
-    assert "|  | `focoop_plus:open_share=0.5` | 75.0 |" in dialled
+    assert "|  | `open_share` 0.5 | 75.0 |" in dialled
     lonely = [one for one in cells if one["method"] != "fedlda:open_share=0"]
     assert "own alone: " not in markdown(lonely, ("a",), (1,), ())
+
+
+def test_parts_that_are_left_out_are_told_in_words() -> None:
+    parts = ["", ":global_share=1.0", ":bos=false,goc=false"]
+    cells = [cell(f"focoop{one}", 0, 0.5) for one in parts] + [cell("promptfl", 0, 0.6)]
+    page = markdown(cells, ("a",), (1,), ())
+    rows = page[page.index("## FOCoOp without its private prompts") :].splitlines()
+    names = [row.split("|")[2].strip() for row in rows if row.startswith("|")][2:6]
+    assert names == ["`focoop`", "no BOS, no GOC", "no private prompts", "`promptfl`"]
 
 
 @pytest.mark.parametrize(("epsilon", "rounds"), [(1.0, 1), (50.0, 5), (1e6, 2)])
