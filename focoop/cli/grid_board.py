@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 
 
 def jobs_of(given: int | None, cells: "list[Cell]") -> int:
-    """Return how many runs are made at a time: as many as given, or what their devices bear."""
+    """Return how many runs are made at a time.
+
+    Args:
+        given: How many were asked for; None: as many as the devices bear.
+        cells: The runs.
+
+    Returns:
+        The number.
+    """
     return count_jobs(given, [cell.config.backbone.device for cell in cells])
 
 
@@ -81,7 +89,14 @@ def board(cells: "list[Cell]", draw: Draw) -> Iterator[Callable[["Outcome"], Non
 
 
 def progress(outcomes: "list[Outcome]") -> Text:
-    """Return how many runs are finished, under way and failed, in words."""
+    """Say how many runs are finished, under way and failed.
+
+    Args:
+        outcomes: The outcomes so far.
+
+    Returns:
+        The words.
+    """
     counts = dict.fromkeys(("finished", "running", "failed"), 0)
     for outcome in outcomes:
         counts[outcome.status] = counts.get(outcome.status, 0) + 1
@@ -91,7 +106,14 @@ def progress(outcomes: "list[Outcome]") -> Text:
 
 
 def runs_of(outcomes: "list[Outcome]") -> str:
-    """Return the finished of all, and the rounds of those under way, such as `1/3 (12/25)`."""
+    """Say how many runs of a line are finished, and the rounds of those under way.
+
+    Args:
+        outcomes: The outcomes of the line.
+
+    Returns:
+        Such as `1/3 (12/25)`.
+    """
     done = sum(outcome.status == "finished" for outcome in outcomes)
     failed = sum(outcome.status == "failed" for outcome in outcomes)
     rounds = [f"{o.round}/{o.cell.rounds}" for o in outcomes if o.status == "running"]

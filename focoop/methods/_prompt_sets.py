@@ -30,7 +30,7 @@ class PromptSetsConfig:
 
     # Paper
     global_share: float = setting(
-        0.2, "rho, share of the global prompt", low=0, high=1, group="paper"
+        0.2, "rho, share of the global prompt; 1: no private prompts", low=0, high=1, group="paper"
     )
     detection_weight: float = setting(1.0, "weight of -log p(ID|x)", low=0, group="paper")
     id_steps: int = setting(4, "N, ascent steps on class prompts", low=0, high=1000, group="paper")

@@ -68,7 +68,7 @@ class FOCoOpConfig(AnswerConfig, PromptSetsConfig):
 
     global_share: float = setting(
         0.2,
-        "rho, share of the global prompt",
+        "rho, share of the global prompt; 1: no private prompts",
         low=0,
         high=1,
         grid=(0.2, 0.5, 0.8),
