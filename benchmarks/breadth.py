@@ -26,6 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.breadth_cells import CLOSED, OURS
 from benchmarks.breadth_tables import markdown
 from focoop.api import open_run, plan_comparison, run_comparison
 from focoop.caching import write_whole
@@ -39,7 +40,6 @@ ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = ROOT / "configs" / "settings"
 OUT = ROOT / "docs" / "results" / "breadth"
 CELLS = "cells.json.xz"
-CLOSED = "fedncm,fedlda,fed3r,gda_clip,tofa,focoop_plus"
 SETS = ("cifar100", "dtd", "oxford_pets", "caltech101", "tinyimagenet")
 SHOTS = (1, 2, 4, 8, 16, 0)
 OTHERS = (
@@ -197,7 +197,7 @@ def ring(*_: object) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("settings", nargs="*", help="names of configs/settings; default: all")
-    parser.add_argument("--methods", default=CLOSED, help="as in focoop compare")
+    parser.add_argument("--methods", default=",".join((*CLOSED, OURS)), help="as in focoop compare")
     parser.add_argument("--shots", help="images per class, with commas; 0: all")
     parser.add_argument("--seeds", default="3", help="how many, or which: 0,4")
     parser.add_argument("--device", help="a torch device, such as cuda")

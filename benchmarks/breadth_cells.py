@@ -23,20 +23,19 @@ def means(cells: Cells, name: str, **wanted: Any) -> dict[str, tuple[float, floa
     }
 
 
-def with_mix(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """A cell with the accuracy on the images that the default prior expects.
+def with_means(cell: Mapping[str, Any]) -> dict[str, Any]:
+    """A cell with `auroc`, the mean over its OOD sets, and `mix`, what the default prior expects.
 
-    Where all classes are everybody's own there is nothing to mix, as there is no area.
+    `mix` is the accuracy on such images. Where all classes are everybody's own there is nothing to
+    mix, as there is no area.
     """
-    if "ausuc" not in cell:
-        return dict(cell)
-    return {**cell, "mix": (1 - OPEN_SHARE) * cell["own"] + OPEN_SHARE * cell["all"]}
-
-
-def far_of(cell: Mapping[str, Any]) -> dict[str, float]:
-    """The mean AUROC over a cell's OOD sets; empty where it has none."""
+    made = dict(cell)
     found = [value for key, value in cell.items() if key.startswith("auroc ")]
-    return {"auroc": fmean(found)} if found else {}
+    if found:
+        made["auroc"] = fmean(found)
+    if "ausuc" in cell:
+        made["mix"] = (1 - OPEN_SHARE) * cell["own"] + OPEN_SHARE * cell["all"]
+    return made
 
 
 def order(methods: set[str]) -> list[str]:

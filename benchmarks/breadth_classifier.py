@@ -51,12 +51,12 @@ DOMAINS = ("pacs", "office_caltech10")
 SHOTS = (1, 2, 4, 8, 16, 0)  # 0: all, up to half of the images
 CLIENTS, NOBODY = 10, -1
 VALIDATE = 20  # images of a class at most
-PLUS = "focoop_plus"
+PLUS, AS_IT_IS = "focoop_plus", "x2, as it is"
 CONSTANTS = ("LIKE_CLASSES", "DOUBT", "MOST")
 WAYS: dict[str, tuple[str, dict[str, float]]] = {
     "no texts": (PLUS, {"LIKE_CLASSES": 0.0}),
     "x1": (PLUS, {"LIKE_CLASSES": 1.0}),
-    "x2, as it is": (PLUS, {}),
+    AS_IT_IS: (PLUS, {}),
     "x3": (PLUS, {"LIKE_CLASSES": 3.0}),
     "doubt 0": (PLUS, {"DOUBT": 1e-6}),
     "doubt 100": (PLUS, {"DOUBT": 100.0}),
@@ -91,24 +91,29 @@ def task_of(classes: tuple[str, ...], backbone: Backbone) -> Task:
 
 
 def cells_of(
-    found: FeatureSet, shots: int, seeds: Sequence[int], task: Task, kind: str
+    found: FeatureSet,
+    shots: int,
+    seeds: Sequence[int],
+    task: Task,
+    kind: str,
+    clients: int = CLIENTS,
 ) -> Iterator[Cell]:
-    """Ten clients without a common class, for every seed; `new` or `uneven` where `kind` says."""
+    """Clients without a common class, for every seed; `new` or `uneven` where `kind` says."""
     images, labels = found.pooled.double(), found.labels
     for seed in seeds:
         generator = torch_generator(seed, "classifier")
         learn, validate = halves(labels, shots or len(labels), generator)
         order = torch.randperm(len(found.classes), generator=generator)
-        holder = torch.where(order < (kind == "new") * len(order) // 5, NOBODY, order % CLIENTS)
+        holder = torch.where(order < (kind == "new") * len(order) // 5, NOBODY, order % clients)
         if kind == "uneven":
             most = 2.0 ** (5.0 * torch.rand(len(order), generator=generator))
             mine = [learn[labels[learn] == c][: int(most[c])] for c in range(len(order))]
             learn = torch.cat(mine)
-        held = [learn[holder[labels[learn]] == k] for k in range(CLIENTS)]
-        clients = [Batch(images[rows], None, labels[rows]) for rows in held]
+        held = [learn[holder[labels[learn]] == k] for k in range(clients)]
+        batches = [Batch(images[rows], None, labels[rows]) for rows in held]
         parts = [validate[labels[validate] == c][:VALIDATE] for c in range(len(found.classes))]
         rows = torch.cat(parts)
-        yield Cell(task, clients, images[rows], labels[rows])
+        yield Cell(task, batches, images[rows], labels[rows])
 
 
 def triples_of(found: FeatureSet, shots: int, seed: int, task: Task) -> Iterator[Cell]:

@@ -12,24 +12,18 @@ HELD = (*NUMBERS, *((name, name) for name, _, _ in ENDS))  # what closed forms a
 
 def with_ends(cells: Cells, varied: Cells) -> list[Mapping[str, Any]]:
     """Cells with the numbers of the same method at both ends of the dial, where there is one."""
-    ends = {
-        (cell["setting"], cell["shots"], cell["seed"], cell["method"], name): cell[key]
-        for cell in varied
-        for name, key, share in ENDS
-        if cell["method"].endswith(f":open_share={share}") and "ausuc" in cell
-    }
-    return [
-        {
-            **cell,
-            **{
-                name: ends[(*where, f"{cell['method']}:open_share={share}", name)]
-                for name, _, share in ENDS
-                if (*where, f"{cell['method']}:open_share={share}", name) in ends
-            },
-        }
-        for cell in cells
-        for where in [(cell["setting"], cell["shots"], cell["seed"])]
-    ]
+    ends: dict[tuple[Any, ...], dict[str, float]] = {}
+    for cell in varied:
+        method, _, said = cell["method"].partition(":")
+        for name, key, share in ENDS:
+            if said == f"open_share={share}" and "ausuc" in cell:
+                ends.setdefault((*run_of(cell), method), {})[name] = cell[key]
+    return [{**cell, **ends.get((*run_of(cell), cell["method"]), {})} for cell in cells]
+
+
+def run_of(cell: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The federation that a cell is of, whatever its method."""
+    return cell["setting"], cell["shots"], cell["seed"]
 
 
 def gaps(cells: Cells, sets: Sequence[str], shots: Sequence[int]) -> str:
@@ -119,9 +113,9 @@ def detection(cells: Cells, varied: Cells) -> str:
         some = varied if ending else cells
         named = [{**one, "method": one["method"].removesuffix(ending)} for one in some]
         here = [one for one in named if one["method"] in (*CLOSED, OURS)]
+        keys = sorted({key for one in here for key in one if key.startswith("auroc ")})
         values: dict[str, list[float]] = {}
         for name, shots in sorted({(one["setting"], one["shots"]) for one in here}, key=str):
-            keys = sorted({k for one in here for k in one if k.startswith("auroc ")})
             for found in (means(here, key, setting=name, shots=shots) for key in keys):
                 for method, (mean, _, _) in found.items() if OURS in found else ():
                     values.setdefault(method, []).append(mean)

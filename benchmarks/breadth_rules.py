@@ -20,7 +20,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import torch
@@ -29,8 +28,8 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import breadth_classifier
 from benchmarks.breadth_classifier import (
+    AS_IT_IS,
     DOMAINS,
     Cell,
     cells_of,
@@ -40,6 +39,7 @@ from benchmarks.breadth_classifier import (
     task_of,
     triples_of,
 )
+from benchmarks.breadth_classifier import SETS as WHOLE
 from focoop.clip import Backbone, load_backbone
 from focoop.experiments import seeds_of
 from focoop.features.lookup import FeatureSet
@@ -48,9 +48,7 @@ from focoop.functional.frontier import frontier
 from focoop.methods._text_weight import across_plane
 from focoop.seeds import torch_generator
 
-WHOLE = ("cifar100", "dtd", "oxford_pets", "caltech101", "tinyimagenet")
-FEW = ("cifar100", "dtd", "oxford_pets", "caltech101", "tinyimagenet", "sun")
-SOME = (*(f"{name}:{count}" for name in FEW for count in (10, 20)), "pacs:7")
+SOME = (*(f"{name}:{count}" for name in (*WHOLE, "sun") for count in (10, 20)), "pacs:7")
 SETS = (*WHOLE, *SOME, *DOMAINS, *(f"{name}:new" for name in WHOLE))
 MANY = 40  # classes from which on there are ten clients
 RIVALS = ("fedlda", "gda_clip")
@@ -58,7 +56,7 @@ RIVALS = ("fedlda", "gda_clip")
 
 def rules_of(cell: Cell) -> dict[str, Tensor]:
     """Evidence (N, C) by each rule."""
-    _, shared = solved(cell, "x2, as it is")
+    _, shared = solved(cell, AS_IT_IS)
     centre, metric = shared["centre"].double(), shared["metric"].double()
     along = F.normalize(centre @ metric, dim=0)
     images = across_plane((cell.images - centre) @ metric, along)
@@ -114,8 +112,8 @@ def cells(
             continue
         some = some_classes(found, int(count), seed) if count.isdigit() else found
         clients = 10 if len(some.classes) >= MANY else 5
-        with mock.patch.object(breadth_classifier, "CLIENTS", clients):
-            yield from cells_of(some, shots, [seed], task_of(some.classes, backbone), count)
+        task = task_of(some.classes, backbone)
+        yield from cells_of(some, shots, [seed], task, count, clients)
 
 
 def main() -> None:

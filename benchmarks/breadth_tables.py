@@ -8,12 +8,11 @@ from benchmarks.breadth_cells import (
     NUMBERS,
     OURS,
     Cells,
-    far_of,
     in_words,
     means,
     order,
     table,
-    with_mix,
+    with_means,
 )
 from benchmarks.breadth_closed import ENDS, behind, detection, gaps, with_ends
 
@@ -92,17 +91,17 @@ def others(cells: Cells, names: Sequence[str]) -> str:
         (
             "Clients and partitions (8 shots)",
             lambda name: "-k100" in name or ("-dir" in name and "late" not in name),
-            (("own", "own"), ("all", "all"), ("ausuc", "area")),
+            (("own", "own"), ("all", "all"), ("ausuc", "area"), ("auroc", "mean AUROC")),
         ),
         (
             "Unseen domains: PACS, accuracy on a domain that nobody holds, all images",
             lambda name: name.startswith("pacs"),
-            (("own", ""),),
+            (("own", ""), ("auroc", "mean AUROC")),
         ),
         (
             "Unseen domains: Office-Caltech10, the same",
             lambda name: name.startswith("office"),
-            (("own", ""),),
+            (("own", ""), ("auroc", "mean AUROC")),
         ),
         (
             "Unknown classes: AUROC of images of classes that nobody knows (near OOD)",
@@ -143,13 +142,7 @@ def short(name: str) -> str:
 
 def far(cells: Cells, sets: Sequence[str]) -> str:
     """Mean AUROC over a setting's OOD sets at 8 shots."""
-    columns = {}
-    for name in sets:
-        averaged = []
-        for cell in cells:
-            if (cell["setting"], cell["shots"]) == (name, 8) and far_of(cell):
-                averaged.append({**cell, **far_of(cell)})
-        columns[name] = means(averaged, "auroc")
+    columns = {name: means(cells, "auroc", setting=name, shots=8) for name in sets}
     return f"## Detection: AUROC, mean of a setting's OOD sets, 8 shots\n\n{table(columns)}"
 
 
@@ -174,7 +167,7 @@ def missing(cells: Cells, sets: Sequence[str], shots: Sequence[int], names: Sequ
     return "\n".join(lines) + "\n"
 
 
-def beside(cells: Cells, varied: Cells, shown: Callable[[str], bool]) -> str:
+def beside(cells: Cells, varied: Cells, others: Sequence[str]) -> str:
     """A table of methods with settings of their own, beside others, where such runs are there."""
     groups = dict.fromkeys((cell["setting"], cell["shots"]) for cell in varied)
     lines = ["| setting, shots | | own | all | area | flagged | AUROC | unknown classes |"]
@@ -182,12 +175,11 @@ def beside(cells: Cells, varied: Cells, shown: Callable[[str], bool]) -> str:
     for setting, shots in sorted(groups, key=str):
         here = [
             cell
-            for cell in (*cells, *varied)
-            if (cell["setting"], cell["shots"]) == (setting, shots) and shown(cell["method"])
+            for cell in (*(one for one in cells if one["method"] in others), *varied)
+            if (cell["setting"], cell["shots"]) == (setting, shots)
         ]
-        averaged = [{**cell, **far_of(cell)} for cell in here]
         columns = ("own", "all", "ausuc", "alarm", "auroc", "auroc unknown_classes")
-        found = [means(averaged, name) for name in columns]
+        found = [means(here, name) for name in columns]
         about = f"{setting_in_words(setting)}, {in_words(shots)}"
         for method in order({cell["method"] for cell in here}):
             entries = [f" {one[method][0]:.1f} |" if method in one else " |" for one in found]
@@ -218,18 +210,14 @@ def dial(cells: Cells, varied: Cells) -> str:
         (cell["setting"], cell["shots"]) for cell in turned if not cell["method"].endswith(ends)
     }
     turned = [cell for cell in turned if (cell["setting"], cell["shots"]) in between]
-    shown = beside(
-        cells, turned, lambda method: method.startswith(f"{OURS}:") or method in (OURS, "fed3r")
-    )
+    shown = beside(cells, turned, (OURS, "fed3r"))
     return f"## The dial of FOCoOp+\n\nMeans over seeds. {FLAGGED}\n\n{shown}" if shown else ""
 
 
 def private_prompts(cells: Cells, varied: Cells) -> str:
     """FOCoOp without its private prompts and without its mechanisms, beside PromptFL."""
-    without = [cell for cell in varied if cell["method"].startswith("focoop:")]
-    shown = beside(
-        cells, without, lambda method: method.startswith(("focoop:", "promptfl")) or method == FULL
-    )
+    without = [cell for cell in varied if cell["method"].startswith(f"{FULL}:")]
+    shown = beside(cells, without, (FULL, "promptfl"))
     about = (
         "Rows below `focoop` are FOCoOp without private prompts (`global_share=1.0`), GOC "
         "(`goc=false`), BOS (ascent and soft maximum, `bos=false`) or its detection term "
@@ -241,7 +229,7 @@ def private_prompts(cells: Cells, varied: Cells) -> str:
 
 def markdown(cells: Cells, sets: Sequence[str], shots: Sequence[int], names: Sequence[str]) -> str:
     """The whole page; methods with settings of their own stand in a table of their own."""
-    cells = [with_mix(cell) for cell in cells]
+    cells = [with_means(cell) for cell in cells]
     varied = [cell for cell in cells if ":" in cell["method"]]
     cells = with_ends([cell for cell in cells if ":" not in cell["method"]], varied)
     parts = [

@@ -115,11 +115,8 @@ def scenarios(
         yield variant, config, replace(made, method=method, task=task)
 
 
-def measured(config: Any, scenario: Scenario, bias: float = 0.0) -> dict[str, Any]:
-    """The summary of a run in memory, with the harmonic mean at `bias`, and both ends of the prior.
-
-    The server's step does not depend on the prior: only the answers are made again.
-    """
+def trained(config: Any, scenario: Scenario) -> tuple[Server, MemoryStore]:
+    """What a run in memory ends with."""
     store, schedule = MemoryStore(), schedule_of(config, scenario)
     server = Server(start(scenario.method, scenario.task, config.seed).shared)
     clients = scenario.training_clients()
@@ -127,13 +124,19 @@ def measured(config: Any, scenario: Scenario, bias: float = 0.0) -> dict[str, An
         scenario.method, scenario.task, clients, schedule, store, seed=config.seed
     ):
         server = result.server
-    summary = evaluate_state(scenario, server, store, config.seed, bias=bias).summary
+    return server, store
+
+
+def ends_of(
+    config: Any, scenario: Scenario, server: Server, store: MemoryStore
+) -> dict[str, float]:
+    """Own classes alone and all without a prior: the same model answers under another prior."""
     ends = {}
     for name, key, share in ENDS if hasattr(config.method.settings, "open_share") else ():
         other = create(config.method.name, replace(config.method.settings, open_share=share))
         told = evaluate_state(replace(scenario, method=other), server, store, config.seed)
         ends[name] = told.summary[key]
-    return {**summary, **ends}
+    return ends
 
 
 def row_of(found: dict[str, Any], open_share: float) -> dict[str, Any]:
@@ -156,12 +159,15 @@ def cell(
     if validation:
         held = [*overrides, f"data.validation={validation}"]
         for variant, config, scenario in scenarios(setting, variants, held, folder):
-            found = measured(config, scenario)["frontier"] or {}
+            state = trained(config, scenario)
+            found = evaluate_state(scenario, *state, config.seed).summary["frontier"] or {}
             biases[variant.label] = found.get("bias", 0.0)
     for variant, config, scenario in scenarios(setting, variants, overrides, folder):
         bias = biases.get(variant.label, 0.0)
         share = getattr(config.method.settings, "open_share", 1.0)
-        row = row_of(measured(config, scenario, bias), share)
+        state = trained(config, scenario)
+        found = evaluate_state(scenario, *state, config.seed, bias=bias).summary
+        row = row_of({**found, **ends_of(config, scenario, *state)}, share)
         about = {"setting": setting, "shots": shots, "seed": seed, "method": variant.label}
         yield {**about, "bias": bias, **row}
 

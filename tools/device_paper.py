@@ -35,7 +35,6 @@ Here again (FILES is where they came to):
 
 import argparse
 import json
-import lzma
 import os
 import shutil
 import subprocess
@@ -51,6 +50,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from device_features import SENT, encode_damaged, write_features
 from device_runs import limited, say, weight
 from pack_runs import pack, unpack
+from results_cells import read_packed, write_packed
 
 from focoop.data import ready_features
 from focoop.experiments import Cell, Outcome, comparison
@@ -169,9 +169,7 @@ def name_of(cell: Cell, runs: Path) -> str:
 
 def read_cells(path: Path) -> dict[str, Any]:
     """Finished runs of a file, by folder."""
-    raw = path.read_bytes()
-    text = lzma.decompress(raw) if path.suffix == ".xz" else raw
-    runs: dict[str, Any] = json.loads(text)["runs"]
+    runs: dict[str, Any] = json.loads(read_packed(path))["runs"]
     return runs
 
 
@@ -207,8 +205,7 @@ def write_cells(kept: dict[str, Any], outcomes: dict[str, Outcome], runs: Path, 
         if outcome.status == "finished"
     }
     tree = {"runs": rounded(dict(sorted({**kept, **finished}.items())))}
-    text = json.dumps(tree, allow_nan=False)
-    (out / "cells.json.xz").write_bytes(lzma.compress(text.encode(), preset=9))
+    write_packed(out / "cells.json.xz", json.dumps(tree, allow_nan=False))
 
 
 def write_reports(

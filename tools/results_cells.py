@@ -69,8 +69,7 @@ def read_rows(path: Path, same: Sequence[str] = SAME) -> list[dict[str, Any]]:
     Returns:
         One entry for each run.
     """
-    raw = path.read_bytes()
-    lines = json.loads(lzma.decompress(raw) if path.suffix == ".xz" else raw)
+    lines = json.loads(read_packed(path))
     return [
         {name: value if name in same else value[i] for name, value in line.items()}
         for line in lines
@@ -96,5 +95,28 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], same: Sequence[str
             for name, value in group[0].items()
         }
         lines.append(json.dumps(line, separators=(",", ":")))
-    text = ("[\n" + ",\n".join(lines) + "\n]\n").encode()
-    write_whole(path, lzma.compress(text, preset=9) if path.suffix == ".xz" else text)
+    write_packed(path, "[\n" + ",\n".join(lines) + "\n]\n")
+
+
+def read_packed(path: Path) -> bytes:
+    """Read a file that may be compressed.
+
+    Args:
+        path: The file; one named `.xz` is compressed.
+
+    Returns:
+        What is in it.
+    """
+    raw = path.read_bytes()
+    return lzma.decompress(raw) if path.suffix == ".xz" else raw
+
+
+def write_packed(path: Path, text: str) -> None:
+    """Write a text, compressed where the file is named `.xz`.
+
+    Args:
+        path: The file.
+        text: What is written.
+    """
+    raw = text.encode()
+    write_whole(path, lzma.compress(raw, preset=9) if path.suffix == ".xz" else raw)

@@ -1,4 +1,4 @@
-"""The command that compares methods over settings and seeds."""
+"""`focoop compare`: run methods over settings and seeds, and show their tables."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a grid of runs shows while it goes on, and how its command ends."""
+"""The live table of `focoop compare` and `focoop tune`, and their exit where a run failed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""The command that tunes methods on a setting."""
+"""`focoop tune`: choose methods' settings on validation images."""
 
 from collections.abc import Sequence
 from pathlib import Path
