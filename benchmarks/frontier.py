@@ -127,6 +127,11 @@ def trained(config: Any, scenario: Scenario) -> tuple[Server, MemoryStore]:
     return server, store
 
 
+def measured(config: Any, scenario: Scenario) -> dict[str, Any]:
+    """The summary of a run in memory."""
+    return evaluate_state(scenario, *trained(config, scenario), config.seed).summary
+
+
 def ends_of(
     config: Any, scenario: Scenario, server: Server, store: MemoryStore
 ) -> dict[str, float]:
@@ -159,8 +164,7 @@ def cell(
     if validation:
         held = [*overrides, f"data.validation={validation}"]
         for variant, config, scenario in scenarios(setting, variants, held, folder):
-            state = trained(config, scenario)
-            found = evaluate_state(scenario, *state, config.seed).summary["frontier"] or {}
+            found = measured(config, scenario)["frontier"] or {}
             biases[variant.label] = found.get("bias", 0.0)
     for variant, config, scenario in scenarios(setting, variants, overrides, folder):
         bias = biases.get(variant.label, 0.0)
