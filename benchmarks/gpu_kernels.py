@@ -11,7 +11,7 @@ from torch import Tensor
 
 from focoop.federation.cuda_graphs import Graphs
 from focoop.federation.simulator import MemoryStore
-from focoop.methods._bos import Ascent, Separation
+from focoop.methods._bos import Ascent, Outer, Separation
 from focoop.methods.base import Batch, Text
 
 
@@ -119,7 +119,7 @@ def robust(bench: Bench) -> list[Row]:
         kernels: bool | None, i: Tensor, o: Tensor, x: Tensor, y: Tensor, ni: Tensor, no: Tensor
     ) -> Tensor:
         separation = Separation(Batch(x, None, y), 100.0, 1.0, kernels=kernels)
-        return separation.loss(Text(i, o), {"id": ni, "ood": no}, *moves, 10.0)
+        return separation.loss(Text(i, o), {"id": ni, "ood": no}, *moves, Outer())
 
     def step(dtype: torch.dtype, kernels: bool | None = None) -> list[Tensor]:
         ids, oods, images = (rows.to(dtype) for rows in given)

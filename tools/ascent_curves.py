@@ -60,7 +60,7 @@ def main() -> None:
     assert text.ood is not None
     for name, pair in (("id", (text.id, text.ood)), ("ood", (text.ood, text.id))):
         side = Side(separation, *(one.double() for one in pair), ids=name == "id")
-        show(name, side, settings.ascent_of(name), settings.sigma)
+        show(name, side, settings.ascent_of(name, scenario.task.spread), settings.sigma)
 
 
 def show(name: str, side: Side, ascent: Ascent, sigma: float) -> None:

@@ -28,9 +28,9 @@ Function = Callable[["Tensor"], "Tensor"]
 class Ascent:
     """How the rows of one kind, R class or OOD prompts, are perturbed.
 
-    The objective is F(eps) = L(eps) - (tau sum_r |eps_r|_2 + gamma sum_r |eps_r|_1) / R over
-    |eps_r| <= radius. A prompt is one of R equal atoms of its distribution, so that a row pays tau
-    for its distance out of its share 1/R of the loss: it moves where R |dL/deps_r| exceeds tau.
+    The objective is F(eps) = L(eps) - tau sum_r |eps_r| / R over |eps_r| <= radius. A prompt is one
+    of R equal atoms of its distribution, so that a row pays tau for its distance out of its share
+    1/R of the loss: it moves where R |dL/deps_r| exceeds tau.
 
     Attributes:
         radius: cap on each row's norm; 0 for none.
@@ -39,7 +39,6 @@ class Ascent:
         steps: how many steps are taken.
         tau: price of a row's distance.
         normalised: unit row gradients; otherwise raw gradients.
-        gamma: L1 price of a perturbation.
         rule: how a step is made.
         trials: how many lengths are tried in a step.
     """
@@ -49,7 +48,6 @@ class Ascent:
     steps: int
     tau: float
     normalised: bool = True
-    gamma: float = 0.0
     rule: Rule = "monotone"
     trials: int = 4
 
@@ -105,15 +103,13 @@ class Ascent:
         """A step of some length, then what the price takes back, then into the radius.
 
         This is the exact maximiser of L's linear model, less the price and the squared step: the
-        proximal map of an L1 norm, a row's norm and a ball is the one after the other.
+        proximal map of a row's norm and that of a ball, one after the other.
         """
         reach = self.step_size * length
         if self.normalised:
             reach = reach * (self.radius or 1.0) / row_norms(direction).clamp(min=1e-12)
         moved = noise + reach * direction
         rows = len(noise)
-        if self.gamma > 0:
-            moved = moved.sign() * (moved.abs() - reach * self.gamma / rows).clamp(min=0.0)
         if self.tau > 0:
             lost = reach * self.tau / rows / row_norms(moved).clamp(min=1e-12)
             moved = moved * (1.0 - lost).clamp(min=0.0)
@@ -126,19 +122,14 @@ class Ascent:
         return noise * (self.radius / row_norms(noise).clamp(min=1e-12)).clamp(max=1.0)
 
     def price(self, noise: Tensor) -> Tensor:
-        """(tau sum_r |eps_r|_2 + gamma sum_r |eps_r|_1) / R, what the perturbation pays."""
-        rows = noise.flatten(1)
-        price: Tensor = self.tau * rows.norm(dim=1).mean()
-        if self.gamma > 0:
-            price = price + self.gamma * rows.abs().sum(dim=1).mean()
+        """Return tau sum_r |eps_r| / R, what the perturbation pays."""
+        price: Tensor = self.tau * noise.flatten(1).norm(dim=1).mean()
         return price
 
     def price_slope(self, noise: Tensor) -> Tensor:
         """The gradient of `price`; 0 where the noise is 0."""
         norms = row_norms(noise)
-        slope = noise * (self.tau / len(noise) / torch.where(norms > 0, norms, 1.0))
-        if self.gamma > 0:
-            slope = slope + self.gamma / len(noise) * noise.sign()
+        slope: Tensor = noise * (self.tau / len(noise) / torch.where(norms > 0, norms, 1.0))
         return slope
 
     def step(self, noise: Tensor, gradient: Tensor) -> Tensor:
@@ -147,6 +138,38 @@ class Ascent:
             return self.capped(torch.add(noise, gradient, alpha=self.step_size))
         reach = self.step_size * (self.radius or 1.0) / row_norms(gradient).clamp(min=1e-12)
         return self.capped(noise + reach * gradient)
+
+
+@dataclass(frozen=True)
+class Outer:
+    """How the losses of a batch become one: m log mean_b exp(L_b / m), their soft maximum.
+
+    It tends to the mean for a large width m, which is what an infinite one gives, and to the
+    largest loss for a small one.
+
+    Attributes:
+        width: m.
+        relative: m is in units of the batch's mean loss, so that one value means the same on any
+            logit scale.
+    """
+
+    width: float = math.inf
+    relative: bool = True
+
+    def __call__(self, losses: Tensor) -> Tensor:
+        """(..., B) losses -> (...)."""
+        if math.isinf(self.width):
+            return losses.mean(dim=-1)
+        width = self.width_of(losses)
+        total = (losses / width).logsumexp(dim=-1) - math.log(losses.shape[-1])
+        return width.squeeze(-1) * total
+
+    def width_of(self, losses: Tensor) -> Tensor:
+        """(..., 1) the width m for the losses (..., B) of a batch, which has no gradient."""
+        mean = losses.detach().mean(dim=-1, keepdim=True)
+        if self.relative:
+            return self.width * mean.clamp(min=1e-12)
+        return torch.full_like(mean, self.width)
 
 
 @dataclass(frozen=True)
@@ -161,7 +184,6 @@ class Separation:
         batch: images and labels.
         scale: s, factor of the cosines.
         detection_weight: w, weight of -log p(ID|x).
-        offset: (C,) added to the class logits, for example a log prior; None: nothing.
         kernels: whether `loss` uses the kernels of `_bos_triton.py`; None: where they can be used.
         kernel_rows: rows that one program of these kernels moves.
     """
@@ -169,14 +191,11 @@ class Separation:
     batch: Batch
     scale: float
     detection_weight: float
-    offset: Tensor | None = None
     kernels: bool | None = None
     kernel_rows: int = 1
 
-    def loss(
-        self, text: Text, noise: Params, ids: Ascent, oods: Ascent, sharpness: float
-    ) -> Tensor:
-        """Eq. sol_dro: the soft maximum of the batch's losses under the worst perturbations."""
+    def loss(self, text: Text, noise: Params, ids: Ascent, oods: Ascent, outer: Outer) -> Tensor:
+        """Eq. sol_dro: one loss of the batch's losses under the worst perturbations."""
         kernels = self.kernels
         if kernels is None:
             kernels = fits(text.id, text.ood, ids, oods)
@@ -185,13 +204,11 @@ class Separation:
 
             robust_loss: Tensor = RobustLoss.apply(
                 text.id, text.ood, noise["id"], noise["ood"], self.batch.pooled, self.batch.labels,
-                self.offset, ids, oods, self.scale, self.detection_weight, sharpness,
-                self.kernel_rows,
+                ids, oods, self.scale, self.detection_weight, outer, self.kernel_rows,
             )[0]  # fmt: skip
             return robust_loss
         worst = self.worst(text, noise, ids, oods)
-        losses = separation_loss(worst, self.batch, self.scale, self.detection_weight, self.offset)
-        return soft_maximum(losses, sharpness)
+        return outer(separation_loss(worst, self.batch, self.scale, self.detection_weight))
 
     def worst(self, text: Text, noise: Params, ids: Ascent, oods: Ascent) -> Text:
         """Unit text features under the worst perturbations: class rows first, OOD rows given them.
@@ -209,10 +226,9 @@ class Separation:
         moved = oods.climb(side.value, side.slope, noise["ood"], noise.get("ood_direction"))
         return Text(worst, F.normalize(text.ood + moved, dim=-1))
 
-    def logits(self, unit: Tensor, *, ids: bool) -> Tensor:
+    def logits(self, unit: Tensor) -> Tensor:
         """(B, R) scaled cosines."""
-        logits = self.scale * self.batch.pooled @ unit.T
-        return logits + self.offset if ids and self.offset is not None else logits
+        return self.scale * self.batch.pooled @ unit.T
 
 
 class Side:
@@ -230,8 +246,8 @@ class Side:
     """
 
     def __init__(self, of: Separation, rows: Tensor, others: Tensor, *, ids: bool) -> None:
-        self.of, self.rows, self.ids = of, rows, ids
-        fixed = of.logits(others, ids=not ids)
+        self.of, self.rows = of, rows
+        fixed = of.logits(others)
         self.there = fixed.logsumexp(dim=1, keepdim=True)
         labels = of.batch.labels[:, None]
         classes = torch.arange(len(rows if ids else others), device=rows.device)
@@ -249,7 +265,7 @@ class Side:
     def value(self, noise: Tensor) -> Tensor:
         """The mean loss under noise (R, D), a scalar."""
         weight = self.of.detection_weight
-        logits = self.of.logits(self.units(noise)[0], ids=self.ids)
+        logits = self.of.logits(self.units(noise)[0])
         here, there = logits.logsumexp(dim=1), self.there[:, 0]
         total = torch.logaddexp(here, there)
         if self.own is not None:
@@ -261,7 +277,7 @@ class Side:
         """The gradient (R, D) of `value`."""
         weight, pooled = self.of.detection_weight, self.of.batch.pooled
         unit, length = self.units(noise)
-        logits = self.of.logits(unit, ids=self.ids)
+        logits = self.of.logits(unit)
         shares = logits.log_softmax(dim=1)  # among these rows
         here = logits[:, :1] - shares[:, :1]  # log of their sum
         part = (1.0 + weight) * torch.sigmoid(here - self.there)
@@ -275,7 +291,7 @@ class Side:
 
 
 def fits(ids: Tensor, oods: Tensor | None, *ascents: Ascent) -> bool:
-    """Whether the kernels of `_bos_triton.py` can: a GPU, unit gradients, no L1 price.
+    """Whether the kernels of `_bos_triton.py` can: a GPU and unit gradients.
 
     They make the steps that each raise the objective. Those of the ablations, `alg2`, `random` and
     `none`, are made in torch.
@@ -288,7 +304,7 @@ def fits(ids: Tensor, oods: Tensor | None, *ascents: Ascent) -> bool:
         and ids.dtype == torch.float32
         and ids.shape[1] <= WIDEST
         and max(len(ids), len(oods)) <= MOST
-        and all(a.normalised and a.gamma == 0 and a.rule == "monotone" for a in ascents)
+        and all(a.normalised and a.rule == "monotone" for a in ascents)
         and fused.builds(ids.device)
     )
 
@@ -299,29 +315,10 @@ def row_norms(rows: Tensor) -> Tensor:
     return norms.view(-1, *[1] * (rows.dim() - 1))
 
 
-def soft_maximum(losses: Tensor, sharpness: float) -> Tensor:
-    """(B,) -> scalar sharpness * log mean_b exp(loss_b / sharpness): the outer loss of Eq. sol_dro.
-
-    Tends to the mean for large and to the maximum for small `sharpness` (tau_2 mu). An infinite one
-    gives the mean.
-    """
-    if math.isinf(sharpness):
-        return losses.mean()
-    total: Tensor = sharpness * ((losses / sharpness).logsumexp(dim=0) - math.log(len(losses)))
-    return total
-
-
-def separation_loss(
-    text: Text, batch: Batch, scale: float, detection_weight: float, offset: Tensor | None = None
-) -> Tensor:
-    """(B,) -log p(y|x) - w log p(ID|x) over C + U prompts (Eq. bi_obj).
-
-    `offset` (C,) is added to the class logits, for example a log prior.
-    """
+def separation_loss(text: Text, batch: Batch, scale: float, detection_weight: float) -> Tensor:
+    """(B,) -log p(y|x) - w log p(ID|x) over C + U prompts (Eq. bi_obj)."""
     assert text.ood is not None
     id_logits = scale * batch.pooled @ text.id.T
-    if offset is not None:
-        id_logits = id_logits + offset
     ood_logits = scale * batch.pooled @ text.ood.T
     id_sum = id_logits.logsumexp(dim=1)
     total = torch.logaddexp(id_sum, ood_logits.logsumexp(dim=1))

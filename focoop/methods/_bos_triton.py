@@ -9,7 +9,6 @@ looks at their next logits. All in float32, sums in a fixed order. Imported only
 # Triton's language has its own types.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, no-any-return"
 
-import math
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-from focoop.methods._bos import BACK_OFF, Ascent
+from focoop.methods._bos import BACK_OFF, Ascent, Outer
 
 WARPS = 1  # per program
 
@@ -58,10 +57,10 @@ def _length(x):
 
 
 @triton.jit
-def _move(still, noise, out, pooled, pull, offset, logits, lengths, images, rows, scale, tau, step,
+def _move(still, noise, out, pooled, pull, logits, lengths, images, rows, scale, tau, step,
           radius, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr,
-          IMAGES: tl.constexpr, SLOPE: tl.constexpr, CLIMB: tl.constexpr, LOOK: tl.constexpr,
-          OFFSET: tl.constexpr):  # fmt: skip
+          IMAGES: tl.constexpr, SLOPE: tl.constexpr, CLIMB: tl.constexpr,
+          LOOK: tl.constexpr):  # fmt: skip
     """Of some rows of one client: their SLOPE, a step that CLIMBs along it, a LOOK at logits.
 
     The step is `Ascent.proximal`, with the client's length.
@@ -111,8 +110,6 @@ def _move(still, noise, out, pooled, pull, offset, logits, lengths, images, rows
                     (every == b)[None, :], tl.sum(unit * x, 1)[:, None], image_logits
                 )
         image_logits *= scale
-        if OFFSET:
-            image_logits += tl.load(offset + client * rows + r, r < rows, 0.0)[:, None]
         there = (r < rows)[:, None] & (every < images)[None, :]
         tl.store(logits + first + every[None, :] * rows + r[:, None], image_logits, there)
 
@@ -134,13 +131,11 @@ class Side:
     """Class or OOD rows (K, R, D) of K clients, what moves them and their logits (K, B, R)."""
 
     def __init__(
-        self, still: Tensor, noise: Tensor, pooled: Tensor, offset: Tensor | None, scale: float,
-        rows_each: int,
-    ) -> None:  # fmt: skip
+        self, still: Tensor, noise: Tensor, pooled: Tensor, scale: float, rows_each: int
+    ) -> None:
         self.rows_each = rows_each  # rows that one program moves
         self.still, self.noise = still.contiguous(), noise.contiguous()
         self.pooled, self.scale = pooled, scale
-        self.offset = None if offset is None else offset.contiguous()
         self.clients, self.rows, self.width = still.shape
         self.images = pooled.shape[1]
         self.logits = still.new_empty(self.clients, self.images, self.rows)
@@ -164,14 +159,13 @@ class Side:
         """
         seen = self.logits if logits is None else logits
         _move[(triton.cdiv(self.rows, self.rows_each), self.clients)](
-            self.still, noise, out, self.pooled, self.slopes,
-            seen if self.offset is None else self.offset, seen,
+            self.still, noise, out, self.pooled, self.slopes, seen,
             seen if lengths is None else lengths,
             self.images, self.rows, float(self.scale), float(how.tau) if how else 0.0,
             float(how.step_size) if how else 0.0, float(how.radius) if how else 0.0,
             D=self.width, BLOCK=triton.next_power_of_2(self.width), ROWS=self.rows_each,
             AHEAD=self.ahead, IMAGES=triton.next_power_of_2(self.images), SLOPE=slope,
-            CLIMB=how is not None, LOOK=logits is not None, OFFSET=self.offset is not None,
+            CLIMB=how is not None, LOOK=logits is not None,
             num_warps=WARPS,
         )  # fmt: skip
         return out
@@ -246,30 +240,26 @@ def losses_of(ids: Tensor, oods: Tensor, labels: Tensor, detection: float) -> Te
 
 def robust(
     ids: Tensor, oods: Tensor, noise_id: Tensor, noise_ood: Tensor, pooled: Tensor,
-    labels: Tensor, offset: Tensor | None, move_id: Ascent, move_ood: Ascent, scale: float,
-    detection: float, sharpness: float, rows_each: int,
+    labels: Tensor, move_id: Ascent, move_ood: Ascent, scale: float, detection: float,
+    outer: Outer, rows_each: int,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Eq. sol_dro of K clients: losses (K,), their slopes for class and OOD rows (K, R, D)."""
     pooled, labels = pooled.contiguous(), labels.contiguous()
-    id_side = Side(ids, noise_id, pooled, offset, scale, rows_each)
-    ood_side = Side(oods, noise_ood, pooled, None, scale, rows_each)
+    id_side = Side(ids, noise_id, pooled, scale, rows_each)
+    ood_side = Side(oods, noise_ood, pooled, scale, rows_each)
     nothing = torch.zeros_like(ood_side.still)
     ood_side.move(nothing, nothing, slope=False, logits=ood_side.logits)
     id_side.climb(ood_side, labels, detection, move_id, ids=True)
     ood_side.climb(id_side, labels, detection, move_ood, ids=False)
     losses = losses_of(id_side.logits, ood_side.logits, labels, detection)
-    weights = (losses / sharpness).softmax(dim=1)
+    weights = (losses / outer.width_of(losses)).softmax(dim=1)
     id_side.pull(ood_side, labels, detection, weights)
     ood_side.pull(id_side, None, detection, weights)
     slopes = [
         side.move(side.noise, torch.empty_like(side.still), slope=True)
         for side in (id_side, ood_side)
     ]
-    if math.isinf(sharpness):
-        return losses.mean(dim=1), *slopes
-    # log mean exp(l) = l_1 - log of the first weight - log B
-    first = losses[:, 0] / sharpness - (losses / sharpness).log_softmax(dim=1)[:, 0]
-    return sharpness * (first - math.log(losses.shape[1])), *slopes
+    return outer(losses), *slopes
 
 
 class RobustLoss(torch.autograd.Function):
@@ -295,7 +285,7 @@ class RobustLoss(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor, *_: None) -> tuple[Tensor | None, ...]:
         """What was made in `forward`, times the slope () or (K,)."""
         ids, oods = (slope[..., None, None] * gradient for gradient in ctx.saved_tensors)
-        return ids, oods, *[None] * 11
+        return ids, oods, *[None] * 10
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *given: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:

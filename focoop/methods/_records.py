@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -57,6 +58,12 @@ class Task:
     def device(self) -> torch.device:
         """Return where the tower and all prompts live."""
         return self.anchors.device
+
+    @cached_property
+    def spread(self) -> float:
+        """Root mean square distance of the anchors from their mean: how far apart classes are."""
+        anchors = self.anchors.double()
+        return float((anchors - anchors.mean(dim=0)).square().sum(dim=1).mean().sqrt())
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ for Vision-Language Models, ICML 2025. Readings of its gaps: A-1..A-17 in `docs/
 Client (Bi-level OOD Separations, BOS), with S = exp(s cos):
     t_c = (1 - rho) t^l_c + rho t^g_c                                   rho -> `global_share`
     L   = -log p(y=c|x) - w log p(ID|x), both over the C + U prompts (Eq. bi_obj)
-    eps^g: N steps that each raise L - tau_1 mean_c |eps^g_c| - gamma mean_c |eps^g_c|_1
-    eps^o: M steps that each raise L - tau_2 mean_u |eps^o_u| - gamma mean_u |eps^o_u|_1
-    descend tau_2 mu log mean_b exp(L_b(eps^g, eps^o) / (tau_2 mu))     (Eq. sol_dro)
+    eps^g: N steps that each raise L - tau_1 mean_c |eps^g_c|, |eps^g_c| <= `id_radius`
+    eps^o: M steps that each raise L - tau_2 mean_u |eps^o_u|, |eps^o_u| <= `ood_radius`
+    descend mean_b L_b(eps^g, eps^o), or m log mean_b exp(L_b / m)      (Eq. sol_dro), `outer`
 Server (Global-view OOD Consistency, GOC):
     t^g_c <- sum_k |D_kc| t^g_kc / sum_k |D_kc|; pi <- SemiUOT(T^g, all clients' T^o)
     T^g moves towards the barycentre of the top-M OOD prompts by mass (seemly OOD), each class by
@@ -32,18 +32,18 @@ classes apart (the code halves T^g every round) and words that keep their slot (
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 
-from focoop.fields import setting
+from focoop.errors import MethodError
 from focoop.functional import scores
-from focoop.methods._answers import COMMON_SCORES, EVIDENCE_SCALES, AnswerConfig, Answering
+from focoop.methods._answers import COMMON_SCORES, EVIDENCE_SCALES, Answering
 from focoop.methods._averages import class_weighted_mean, weighted_mean
-from focoop.methods._bos import Ascent, Separation, separation_loss, soft_maximum
-from focoop.methods._goc import Consistency, prompt_report
-from focoop.methods._prompt_sets import PromptSetsConfig, first_noise, first_prompts
+from focoop.methods._bos import Ascent, Separation, separation_loss
+from focoop.methods._contexts import first_context
+from focoop.methods._focoop_config import FOCoOpConfig
+from focoop.methods._goc import prompt_report
 from focoop.methods.base import (
     Batch,
     ClientUpdate,
@@ -60,80 +60,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from focoop.clip import Names
-
-
-@dataclass(frozen=True)
-class FOCoOpConfig(AnswerConfig, PromptSetsConfig):
-    """Settings of FOCoOp, beside those that `PromptSetsConfig` has."""
-
-    global_share: float = setting(
-        0.2,
-        "rho, share of the global prompt; 1: no private prompts",
-        low=0,
-        high=1,
-        grid=(0.2, 0.5, 0.8),
-        group="paper",
-    )
-    ood_radius: float = setting(
-        0.3, "cap on |eps^o|; 0: none", low=0, grid=(0.3, 1.0), group="engineering"
-    )
-    space: Literal["feature", "prompt"] = setting(
-        "feature",
-        "perturb `feature` or, as in the paper, `prompt` space",
-        group="paper",
-    )
-    reuse_slopes: bool = setting(
-        False,
-        "prompt space: all steps of `alg2` take the first slope, of one tower pass",
-        group="engineering",
-    )
-    normalised_steps: bool = setting(
-        True, "unit row gradients; false: raw gradients as in Alg. 2", group="engineering"
-    )
-    gamma: float = setting(0.0, "gamma, L1 price of a perturbation", low=0, group="paper")
-    transport_rule: Literal["dual", "armijo", "open_loop"] = setting(
-        "dual",
-        "Frank-Wolfe by `armijo` or the paper's 1/(i+2), `open_loop`; `dual`: Newton",
-        group="engineering",
-    )
-    cost_scale: Literal["quantile", "range", "max"] = setting(
-        "quantile",
-        "costs in units of their `quantile`, their `range`, or their `max`",
-        group="engineering",
-    )
-    seemly: Literal["top", "kmeans2"] = setting(
-        "top", "seemly OOD: `top` M or `kmeans2`", group="ablation"
-    )
-    score: Literal["id_mass", "msp_all", "mcm", "energy", "max_cosine"] = setting(  # type: ignore[assignment]
-        "id_mass", "which score detects", group="paper"
-    )
-    score_scale: float = setting(
-        0.0,
-        "scale of id_mass and msp_all; 0: the logit scale",
-        low=0,
-        group="paper",
-    )
-    ood_weight: float = setting(
-        1.0,
-        "weight of OOD prompts in id_mass; 1: p(ID|x)",
-        low=0,
-        group="paper",
-    )
-
-    def ascent_of(self, name: str) -> Ascent:
-        """How the rows `id` or `ood` are perturbed."""
-        plain = super().ascent_of(name)
-        return replace(plain, normalised=self.normalised_steps, gamma=self.gamma)
-
-    @property
-    def consistency(self) -> Consistency:
-        """The server's step."""
-        return replace(
-            super().consistency,
-            rule=self.transport_rule,
-            cost_scale=self.cost_scale,
-            seemly=self.seemly,
-        )
 
 
 class FOCoOp(Answering):
@@ -160,8 +86,16 @@ class FOCoOp(Answering):
 
     def init(self, task: Task, generator: torch.Generator) -> State:
         """Global and local prompts from one draw, OOD prompts from another."""
-        shared = first_prompts(self.config, task, generator, "focoop")
-        return State(shared, private={"local": shared["global"].clone()})
+        if task.ood_names is None:
+            raise MethodError("focoop needs OOD prompts: set negatives.count above 0")
+        tokens, start = self.config.context_tokens, self.config.start
+        prompts = first_context(task, generator, tokens, start, len(task.classes))
+        shared = {
+            "global": prompts,
+            "ood": first_context(task, generator, tokens, start, len(task.ood_names)),
+            "ood_words": torch.arange(len(task.ood_names), device=task.device),
+        }
+        return State(shared, private={"local": prompts.clone()})
 
     def prompts(self, params: Params, task: Task) -> dict[str, Prompt]:
         """The fused class prompts (C of them) and the OOD prompts (U)."""
@@ -196,7 +130,27 @@ class FOCoOp(Answering):
         if self.config.space == "prompt":
             row = [self.config.context_tokens, task.width]
         counts = {"id": len(task.classes), "ood": len(task.ood_names)}
-        return first_noise(self.config, counts, row, task.anchors.dtype, generator)
+
+        def draw(count: int) -> Tensor:
+            return torch.randn(count, *row, generator=generator, dtype=task.anchors.dtype)
+
+        # In place: on prompts these are millions of numbers.
+        noise = {name: draw(count).mul_(self.config.sigma) for name, count in counts.items()}
+        if self.config.ascent == "random":
+            noise |= {f"{name}_direction": draw(count) for name, count in counts.items()}
+        return noise
+
+    def ascent_of(self, name: str, task: Task) -> Ascent:
+        """Say how the rows `id` or `ood` are perturbed.
+
+        Args:
+            name: Which rows.
+            task: The task, whose classes give the unit of lengths in feature space.
+
+        Returns:
+            The ascent.
+        """
+        return self.config.ascent_of(name, task.spread if self.config.space == "feature" else 1.0)
 
     def loss(self, params: Params, text: Text, batch: Batch, task: Task, noise: Params) -> Tensor:
         """Eq. sol_dro; without BOS the mean of the same losses."""
@@ -205,10 +159,10 @@ class FOCoOp(Answering):
         if not config.bos:
             return separation_loss(text, batch, scale, weight).mean()
         if config.space == "feature":
-            ascents = config.ascent_of("id"), config.ascent_of("ood")
-            return Separation(batch, scale, weight).loss(text, noise, *ascents, config.sharpness)
+            ascents = self.ascent_of("id", task), self.ascent_of("ood", task)
+            return Separation(batch, scale, weight).loss(text, noise, *ascents, config.outer_loss)
         worst = self.worst_case(text, params, batch, task, noise)
-        return soft_maximum(separation_loss(worst, batch, scale, weight), config.sharpness)
+        return config.outer_loss(separation_loss(worst, batch, scale, weight))
 
     def worst_case(
         self, text: Text, params: Params, batch: Batch, task: Task, noise: Params
@@ -244,16 +198,9 @@ class FOCoOp(Answering):
         def move_ood(base: Tensor, eps: Tensor) -> Tensor:
             return task.encode(base + eps, words)
 
-        def both(moved: Params) -> Tensor:
-            return objective(move_id(fixed_id, moved["id"]), move_ood(fixed_ood, moved["ood"]))
-
-        reuse = config.reuse_slopes and config.ascent == "alg2"
-        slopes = torch.func.grad(both)(noise) if reuse else {}
-
         def explored(name: str, objective: Callable[[Tensor], Tensor]) -> Tensor:
-            slope = (lambda _: slopes[name]) if slopes else torch.func.grad(objective)
-            directions = noise.get(f"{name}_direction")
-            return config.ascent_of(name).climb(objective, slope, noise[name], directions)
+            slope, directions = torch.func.grad(objective), noise.get(f"{name}_direction")
+            return self.ascent_of(name, task).climb(objective, slope, noise[name], directions)
 
         moved = explored("id", lambda eps: objective(move_id(fixed_id, eps), still_ood))
         worst = move_id(fused, moved)

@@ -102,9 +102,8 @@ def test_together_is_one_by_one_in_float64(name: str, case: str) -> None:
 PROMPT_SPACE: dict[str, dict[str, Any]] = {
     "paper": {
         "ascent": "alg2", "normalised_steps": False, "id_radius": 0.0, "ood_radius": 0.0,
-        "step_size": 0.1, "tau_id": 10.0, "tau_ood": 10.0, "mu": 0.1,
+        "step_size": 0.1, "tau_id": 10.0, "tau_ood": 10.0, "mu": 0.1, "outer": "paper",
     },
-    "reused slopes": {"ascent": "alg2", "reuse_slopes": True},
     "monotone": {},
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from focoop.methods._bos import Ascent, Separation, Side, row_norms, separation_loss
+from focoop.methods._bos import Ascent, Outer, Separation, Side, row_norms, separation_loss
 from focoop.methods.base import Batch, Text
 from focoop.methods.focoop import FOCoOp, FOCoOpConfig
 from focoop.seeds import torch_generator
@@ -68,17 +68,15 @@ def climbed(side: Side, ascent: Ascent, start: Tensor) -> list[float]:
     weight=st.sampled_from([0.0, 1.0]),
     radius=st.sampled_from([0.0, 0.01, 0.3, 1.0]),
     tau=st.sampled_from([0.0, 0.1, 1.0, 10.0]),
-    gamma=st.sampled_from([0.0, 0.1]),
     normalised=st.booleans(),
     ids=st.booleans(),
 )
 def test_no_step_lowers_the_objective(
-    seed: int, scale: float, weight: float, radius: float, tau: float, gamma: float,
-    normalised: bool, ids: bool,
-) -> None:  # fmt: skip
+    seed: int, scale: float, weight: float, radius: float, tau: float, normalised: bool, ids: bool
+) -> None:
     side = a_side(seed, scale, weight, ids)
     start = 0.02 * torch.randn(side.rows.shape, generator=torch_generator(seed)).double()
-    ascent = Ascent(radius, 1.0, 4, tau, normalised, gamma)
+    ascent = Ascent(radius, 1.0, 4, tau, normalised)
     values = climbed(side, ascent, start)
     assert all(b >= a - 1e-12 for a, b in zip(values, values[1:], strict=False))
 
@@ -143,12 +141,12 @@ def test_the_proximal_step_maximises_its_model() -> None:
     generator = torch_generator(0, "proximal")
     start = 0.2 * torch.randn(3, WIDTH, generator=generator, dtype=torch.float64)
     slope = torch.randn(3, WIDTH, generator=generator, dtype=torch.float64)
-    ascent = Ascent(0.5, 0.3, 1, 2.0, normalised=False, gamma=0.9)
+    ascent = Ascent(0.5, 0.3, 1, 2.0, normalised=False)
     start = ascent.capped(start)
 
     def model(noise: Tensor) -> Tensor:
         step = (noise - start).square().sum(1) / (2 * ascent.step_size)
-        price = ascent.tau * noise.norm(dim=1) + ascent.gamma * noise.abs().sum(1)
+        price = ascent.tau * noise.norm(dim=1)
         return (noise * slope).sum(1) - step - price / len(noise)
 
     best = ascent.proximal(start, slope, torch.tensor(1.0))
@@ -158,16 +156,31 @@ def test_the_proximal_step_maximises_its_model() -> None:
             assert bool((model(ascent.capped(best + near * draw)) <= model(best) + 1e-12).all())
 
 
-def test_the_default_width_makes_the_soft_maximum_one() -> None:
-    """Of losses that differ by about 0.55, as a client's do, the worst weighs twice the best.
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), factor=st.sampled_from([1e-3, 0.3, 20.0]))
+def test_a_relative_width_means_the_same_on_any_scale(seed: int, factor: float) -> None:
+    """Losses in another unit have the same weights, so that no logit scale needs its own width."""
+    losses = torch.rand(7, generator=torch_generator(seed), dtype=torch.float64) + 0.01
+    torch.testing.assert_close(Outer(0.5)(factor * losses), factor * Outer(0.5)(losses))
+    slopes = [torch.func.grad(Outer(0.5))(scaled) for scaled in (losses, factor * losses)]
+    torch.testing.assert_close(*slopes)
+    torch.testing.assert_close(slopes[0], (losses / (0.5 * losses.mean())).softmax(0))
 
-    tau_2 mu = 10, the default of earlier versions, weighs the worst third of images like a third.
-    """
-    losses = 2.8 + 0.55 * torch.linspace(-1.7, 1.7, 80, dtype=torch.float64)
-    weights = (losses / FOCoOpConfig().sharpness).softmax(0)
-    old = (losses / 10.0).softmax(0)
-    assert float(weights[-1]) > 2 * float(weights[0])
-    assert float(weights[-27:].sum()) > 0.42 and float(old[-27:].sum()) < 0.37
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), radius=st.sampled_from([0.01, 0.1, 1.0]))
+def test_lengths_are_in_units_of_the_spread(seed: int, radius: float) -> None:
+    """Twice as spread classes, twice as long perturbations; a price in the same unit."""
+    anchors = rows(CLASSES, seed)
+    task = replace(make_task(), anchors=anchors)
+    middle = anchors.mean(dim=0)
+    spread = math.sqrt(sum(float((row - middle).norm()) ** 2 for row in anchors) / CLASSES)
+    assert task.spread == pytest.approx(spread, rel=1e-12)
+    method = FOCoOp(FOCoOpConfig(ood_radius=radius, tau_ood=0.3))
+    ascent = method.ascent_of("ood", task)
+    assert ascent.radius == pytest.approx(radius * spread)
+    noise = rows(WORDS, seed) * ascent.radius
+    assert float(ascent.price(noise)) == pytest.approx(0.3 * radius)
 
 
 @pytest.mark.parametrize(
@@ -176,8 +189,8 @@ def test_the_default_width_makes_the_soft_maximum_one() -> None:
         ({"ascent": "none"}, True),
         ({"ascent": "random"}, True),
         ({"ascent": "alg2"}, True),
-        ({"outer": "mean"}, True),
-        ({"price": False}, True),
+        ({"outer": "soft_maximum"}, True),
+        ({"tau_ood": 0.0, "tau_id": 0.0}, True),
         ({"detection_weight": 0.0}, True),
         ({"bos": False}, True),
         ({}, False),

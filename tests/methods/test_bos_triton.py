@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from focoop.methods import _bos
-from focoop.methods._bos import Ascent, Separation
+from focoop.methods._bos import Ascent, Outer, Separation
 from focoop.methods.base import Batch, Params, Text
 from focoop.seeds import torch_generator
 from tests.methods.test_bos import draw, unit
@@ -17,14 +17,14 @@ pytest.importorskip("triton")
 CLIENTS, CLASSES, WORDS, WIDTH, IMAGES = 2, 5, 3, 12, 4
 
 
-PRIORS = {"none": None, "one": draw(CLASSES), "own": draw(CLIENTS, CLASSES)}
+OUTERS = {"mean": Outer(), "relative": Outer(0.5), "absolute": Outer(0.7, relative=False)}
 
 
 def loss_of(
     dtype: torch.dtype,
     radius: float,
     weight: float,
-    prior: str,
+    outer: Outer,
     steps: Sequence[int] = (2, 1),
     *,
     kernels: bool = False,
@@ -39,38 +39,36 @@ def loss_of(
         for r, count in zip((radius, 2 * radius), steps, strict=True)
     ]
 
-    def one(i: Tensor, o: Tensor, x: Tensor, y: Tensor, n: Params, p: Tensor | None) -> Tensor:
+    def one(i: Tensor, o: Tensor, x: Tensor, y: Tensor, n: Params) -> Tensor:
         # Several rows a program: the interpreter is slow.
-        separation = Separation(Batch(x, None, y), 5.0, weight, p, kernels, kernel_rows=8)
-        return separation.loss(Text(i, o), n, *moves, 0.7)
+        separation = Separation(Batch(x, None, y), 5.0, weight, kernels, kernel_rows=8)
+        return separation.loss(Text(i, o), n, *moves, outer)
 
-    mapped = torch.func.vmap(one, in_dims=(0, 0, 0, 0, 0, 0 if prior == "own" else None))
+    mapped = torch.func.vmap(one)
     pooled = unit(CLIENTS, IMAGES, WIDTH).to(dtype)
     start = {n: v.to(dtype) for n, v in noise.items()}
-    given = PRIORS[prior]
-    shift = None if given is None else given.to(dtype)
-    losses: Tensor = mapped(*leaves, pooled, labels, start, shift)
+    losses: Tensor = mapped(*leaves, pooled, labels, start)
     total = (losses * torch.arange(1.0, 1 + CLIENTS)).sum()
     return [losses.detach(), *torch.autograd.grad(total, leaves)]
 
 
-@pytest.mark.parametrize(("weight", "prior"), [(0.0, "none"), (0.5, "own")])
-def test_the_kernels_are_the_formulas(weight: float, prior: str) -> None:
-    agree(0.3, weight, prior)
+@pytest.mark.parametrize(("weight", "outer"), [(0.0, "mean"), (0.5, "relative")])
+def test_the_kernels_are_the_formulas(weight: float, outer: str) -> None:
+    agree(0.3, weight, outer)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("outer", OUTERS)
 @pytest.mark.parametrize("weight", [0.0, 0.5])
 @pytest.mark.parametrize("radius", [0.3, 0.0], ids=["cap", "no cap"])
-def test_the_kernels_are_the_formulas_everywhere(radius: float, weight: float, prior: str) -> None:
-    agree(radius, weight, prior)
+def test_the_kernels_are_the_formulas_everywhere(radius: float, weight: float, outer: str) -> None:
+    agree(radius, weight, outer)
 
 
-def agree(radius: float, weight: float, prior: str) -> None:
+def agree(radius: float, weight: float, outer: str) -> None:
     """The kernels' losses and slopes in float32 are the formulas' in float64."""
-    expected = loss_of(torch.float64, radius, weight, prior)
-    found = loss_of(torch.float32, radius, weight, prior, kernels=True)
+    expected = loss_of(torch.float64, radius, weight, OUTERS[outer])
+    found = loss_of(torch.float32, radius, weight, OUTERS[outer], kernels=True)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one.double(), other, atol=2e-5, rtol=1e-4)
 
@@ -80,8 +78,8 @@ def agree(radius: float, weight: float, prior: str) -> None:
     [(0, 2), *(pytest.param(steps, marks=pytest.mark.slow) for steps in ((2, 0), (0, 0)))],
 )
 def test_without_steps_the_noise_stays(steps: Sequence[int]) -> None:
-    expected = loss_of(torch.float64, 0.3, 1.0, "none", steps)
-    found = loss_of(torch.float32, 0.3, 1.0, "none", steps, kernels=True)
+    expected = loss_of(torch.float64, 0.3, 1.0, OUTERS["absolute"], steps)
+    found = loss_of(torch.float32, 0.3, 1.0, OUTERS["absolute"], steps, kernels=True)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one.double(), other, atol=2e-5, rtol=1e-4)
 
@@ -94,7 +92,7 @@ def test_one_client_alone_is_one_of_many() -> None:
 
     def loss(ids: Tensor, oods: Tensor) -> Tensor:
         separation = Separation(batch, 5.0, 1.0, kernels=True)
-        return separation.loss(Text(ids, oods), noise, move, move, 1.0)
+        return separation.loss(Text(ids, oods), noise, move, move, Outer(1.0))
 
     leaves = [unit(n, WIDTH).float().requires_grad_() for n in (CLASSES, WORDS)]
     many = torch.func.vmap(loss)(*(leaf.expand(2, -1, -1) for leaf in leaves))

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from focoop.config.loading import load
 from focoop.errors import ConfigError, MethodError
-from focoop.methods._bos import separation_loss, soft_maximum
+from focoop.methods._bos import Outer, separation_loss
 from focoop.methods.base import Batch, Text
 from focoop.methods.focoop import FOCoOp, FOCoOpConfig
 from focoop.seeds import torch_generator
@@ -61,9 +61,11 @@ def test_fusion_is_in_context_space() -> None:
 def test_soft_maximum_is_log_mean_exp_with_its_limits() -> None:
     losses = torch.tensor([0.5, 2.0, 1.0], dtype=torch.float64)
     slow = 0.7 * math.log(sum(math.exp(x / 0.7) for x in losses.tolist()) / 3)
-    assert float(soft_maximum(losses, 0.7)) == pytest.approx(slow, rel=1e-12)
-    assert float(soft_maximum(losses, 1e6)) == pytest.approx(float(losses.mean()), abs=1e-5)
-    assert float(soft_maximum(losses, 1e-3)) == pytest.approx(2.0, abs=2e-3)
+    assert float(Outer(0.7, relative=False)(losses)) == pytest.approx(slow, rel=1e-12)
+    assert float(Outer(0.6)(losses)) == pytest.approx(slow, rel=1e-12)  # 0.6 of the mean 3.5 / 3
+    assert float(Outer(1e6)(losses)) == pytest.approx(float(losses.mean()), abs=1e-5)
+    assert float(Outer()(losses)) == pytest.approx(float(losses.mean()), rel=1e-12)
+    assert float(Outer(1e-3)(losses)) == pytest.approx(2.0, abs=2e-3)
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
@@ -92,6 +94,7 @@ def test_no_steps_and_no_noise_is_the_plain_robust_loss(space: str) -> None:
         sigma=0.0,
         tau_ood=10.0,
         mu=0.1,
+        outer="paper",
     )
     loss = step_loss(FOCoOp(config), params, batch, task)
     slow = slow_losses(FOCoOp().encode(params, task), batch, task.logit_scale, 1.0)
@@ -122,13 +125,16 @@ def test_spaces_agree_for_a_linear_tower_without_mixing() -> None:
         params[name] = rows.view_as(params[name])
     batch = make_batch(dim=6)
     values = []
-    for space in ("feature", "prompt"):
+    for space, unit in (("feature", task.spread), ("prompt", 1.0)):  # the unit of lengths
         config = FOCoOpConfig(
             context_tokens=N_TOKENS,
             space=space,
             global_share=1.0,
             sigma=0.01,
-            ood_radius=0.3,
+            id_radius=0.1 / unit,
+            ood_radius=0.3 / unit,
+            tau_id=0.1 * unit,
+            tau_ood=0.01 * unit,
         )
         values.append(float(step_loss(FOCoOp(config), params, batch, task, 4)))
     assert values[0] == pytest.approx(values[1], rel=1e-12)

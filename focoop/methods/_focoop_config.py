@@ -1,45 +1,54 @@
-"""Settings of FOCoOp's two mechanisms, and the prompts and noise that they start from."""
+"""Settings of FOCoOp, and what its ascent, its outer loss and its server step make of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-
-from focoop.errors import MethodError
 from focoop.fields import setting
-from focoop.methods._bos import Ascent, Rule
-from focoop.methods._contexts import first_context
+from focoop.methods._answers import AnswerConfig
+from focoop.methods._bos import Ascent, Outer, Rule
 from focoop.methods._goc import Consistency
-from focoop.methods.base import Params, Task
 
 
 @dataclass(frozen=True)
-class PromptSetsConfig:
-    """What global, local and OOD prompts are trained and combined with.
+class FOCoOpConfig(AnswerConfig):
+    """Settings of FOCoOp.
 
-    Values that the paper leaves open were chosen on validation images. Ablation, of the client's
-    Bi-level OOD Separations: `bos` switches all of it off, `ascent` the direction of perturbations,
-    `price` what they pay, `outer` the soft maximum. Of the server's Global-view OOD Consistency:
-    `goc` switches all of it off, `plan` the transport, `calibration` the pull of T^g, `keep` the
-    choice of T^o.
+    Values that the paper leaves open were chosen on validation images. Lengths of perturbations in
+    feature space, and the prices tau they pay, are in units of the spread of the classes' text
+    features (`Task.spread`), so that one value means the same on any backbone.
+
+    Ablation, of the client's Bi-level OOD Separations: `bos` switches all of it off, `ascent` the
+    direction of perturbations, `outer` the soft maximum. Of the server's Global-view OOD
+    Consistency: `goc` switches all of it off, `plan` the transport, `calibration` the pull of T^g,
+    `keep` the choice of T^o.
     """
 
     # Paper
     global_share: float = setting(
-        0.2, "rho, share of the global prompt; 1: no private prompts", low=0, high=1, group="paper"
+        0.2,
+        "rho, share of the global prompt; 1: no private prompts",
+        low=0,
+        high=1,
+        grid=(0.5, 0.8, 1.0),
+        group="paper",
     )
     detection_weight: float = setting(1.0, "weight of -log p(ID|x)", low=0, group="paper")
     id_steps: int = setting(4, "N, ascent steps on class prompts", low=0, high=1000, group="paper")
     ood_steps: int = setting(4, "M, ascent steps on OOD prompts", low=0, high=1000, group="paper")
     sigma: float = setting(1e-3, "sigma, scale of the starting noise", low=0, group="paper")
     tau_id: float = setting(0.1, "tau_1, price of moving class prompts", low=0, group="paper")
-    tau_ood: float = setting(0.01, "tau_2, price of moving OOD prompts", above=0, group="paper")
+    tau_ood: float = setting(0.01, "tau_2, price of moving OOD prompts", low=0, group="paper")
     mu: float = setting(
-        200.0, "mu; tau_2 mu is the width of the soft maximum", above=0, group="paper"
+        1.0,
+        "mu, width of the soft maximum in mean losses of the batch; under outer=paper in tau_2",
+        above=0,
+        group="paper",
+    )
+    space: Literal["feature", "prompt"] = setting(
+        "feature", "perturb `feature` or, as in the paper, `prompt` space", group="paper"
     )
     transport_tau: float = setting(0.1, "tau of SemiUOT's loose marginal", above=0, group="paper")
     seemly_count: int = setting(
@@ -47,6 +56,15 @@ class PromptSetsConfig:
     )
     alpha: float = setting(
         0.5, "alpha, share of T^g kept in calibration", low=0, high=1, group="paper"
+    )
+    score: Literal["id_mass", "msp_all", "mcm", "energy", "max_cosine"] = setting(  # type: ignore[assignment]
+        "id_mass", "which score detects", group="paper"
+    )
+    score_scale: float = setting(
+        0.0, "scale of id_mass and msp_all; 0: the logit scale", low=0, group="paper"
+    )
+    ood_weight: float = setting(
+        1.0, "weight of OOD prompts in id_mass; 1: p(ID|x)", low=0, group="paper"
     )
     # Engineering
     context_tokens: int = setting(
@@ -57,10 +75,26 @@ class PromptSetsConfig:
         "words every context starts from, whose tokens give n; empty: drawn at random",
         group="engineering",
     )
-    id_radius: float = setting(0.1, "cap on |eps^g|; 0: none", low=0, group="engineering")
-    ood_radius: float = setting(0.3, "cap on |eps^o|; 0: none", low=0, group="engineering")
+    id_radius: float = setting(
+        0.1, "cap on |eps^g|, in spreads of the classes; 0: none", low=0, group="engineering"
+    )
+    ood_radius: float = setting(
+        0.3,
+        "cap on |eps^o|, in spreads of the classes; 0: none",
+        low=0,
+        grid=(0.1, 0.3),
+        group="engineering",
+    )
     step_size: float = setting(
         1.0, "first length of an ascent step, in radii", low=0, group="engineering"
+    )
+    normalised_steps: bool = setting(
+        True, "unit row gradients; false: raw gradients as in Alg. 2", group="engineering"
+    )
+    transport_rule: Literal["dual", "armijo", "open_loop"] = setting(
+        "dual",
+        "Frank-Wolfe by `armijo` or the paper's 1/(i+2), `open_loop`; `dual`: Newton",
+        group="engineering",
     )
     transport_steps: int = setting(
         300, "steps of the transport's solver at most", low=1, high=100_000, group="engineering"
@@ -74,6 +108,11 @@ class PromptSetsConfig:
     transport_exact: bool = setting(
         True,
         "go on from that gap to the optimum itself; up to 2^18 pairs of classes and OOD prompts",
+        group="engineering",
+    )
+    cost_scale: Literal["quantile", "range", "max"] = setting(
+        "quantile",
+        "costs in units of their `quantile`, their `range`, or their `max`",
         group="engineering",
     )
     cost_quantile: float = setting(
@@ -96,6 +135,9 @@ class PromptSetsConfig:
         group="engineering",
     )
     # Ablation
+    seemly: Literal["top", "kmeans2"] = setting(
+        "top", "seemly OOD: `top` M or `kmeans2`", group="ablation"
+    )
     bos: bool = setting(
         True, "perturbations and soft maximum; false: the mean loss as it is", group="ablation"
     )
@@ -105,12 +147,10 @@ class PromptSetsConfig:
         "`random` directions of the same lengths, `none`",
         group="ablation",
     )
-    price: bool = setting(
-        True, "perturbations pay tau; false: the radius alone holds them", group="ablation"
-    )
-    outer: Literal["soft_maximum", "mean"] = setting(
-        "soft_maximum",
-        "loss of a batch: the `soft_maximum` of Eq. sol_dro or the `mean`",
+    outer: Literal["mean", "soft_maximum", "paper"] = setting(
+        "mean",
+        "loss of a batch: its `mean`, or the soft maximum of Eq. sol_dro, whose width is mu mean "
+        "losses (`soft_maximum`) or tau_2 mu (`paper`)",
         group="ablation",
     )
     goc: bool = setting(True, "transport on the server; false: averages", group="ablation")
@@ -131,18 +171,24 @@ class PromptSetsConfig:
         group="ablation",
     )
 
-    def ascent_of(self, name: str) -> Ascent:
-        """How the rows `id` or `ood` are perturbed."""
+    def ascent_of(self, name: str, unit: float) -> Ascent:
+        """How the rows `id` or `ood` are perturbed, where lengths are in multiples of `unit`."""
         radius, steps, tau = {
             "id": (self.id_radius, self.id_steps, self.tau_id),
             "ood": (self.ood_radius, self.ood_steps, self.tau_ood),
         }[name]
-        return Ascent(radius, self.step_size, steps, tau if self.price else 0.0, rule=self.ascent)
+        return Ascent(
+            radius * unit, self.step_size, steps, tau / unit, self.normalised_steps, self.ascent
+        )
 
     @property
-    def sharpness(self) -> float:
-        """Width tau_2 mu of the soft maximum; infinite for the mean."""
-        return self.tau_ood * self.mu if self.outer == "soft_maximum" else math.inf
+    def outer_loss(self) -> Outer:
+        """How the losses of a batch become one."""
+        if self.outer == "mean":
+            return Outer(math.inf)
+        if self.outer == "paper":
+            return Outer(self.tau_ood * self.mu, relative=False)
+        return Outer(self.mu)
 
     @property
     def consistency(self) -> Consistency:
@@ -152,7 +198,10 @@ class PromptSetsConfig:
             steps=self.transport_steps,
             gap=self.transport_gap,
             exact=self.transport_exact,
+            rule=self.transport_rule,
+            cost_scale=self.cost_scale,
             cost_quantile=self.cost_quantile,
+            seemly=self.seemly,
             seemly_count=self.seemly_count,
             alpha=self.alpha,
             plan=self.plan,
@@ -161,60 +210,3 @@ class PromptSetsConfig:
             cap=self.ood_cap,
             pool=self.goc_pool,
         )
-
-
-def first_prompts(
-    config: PromptSetsConfig, task: Task, generator: torch.Generator, method: str
-) -> Params:
-    """Draw the class and OOD prompts that training starts from.
-
-    Args:
-        config: length of the contexts, and the words they start from.
-        task: class names and negative words.
-        generator: draws class prompts first, then OOD prompts.
-        method: the method's name, for messages.
-
-    Returns:
-        `global` (C, n, d_t), `ood` (U, n, d_t) and `ood_words` (U,).
-
-    Raises:
-        MethodError: there are no negative words.
-    """
-    if task.ood_names is None:
-        raise MethodError(f"{method} needs OOD prompts: set negatives.count above 0")
-    tokens, start = config.context_tokens, config.start
-    return {
-        "global": first_context(task, generator, tokens, start, len(task.classes)),
-        "ood": first_context(task, generator, tokens, start, len(task.ood_names)),
-        "ood_words": torch.arange(len(task.ood_names), device=task.device),
-    }
-
-
-def first_noise(
-    config: PromptSetsConfig,
-    counts: Mapping[str, int],
-    row: Sequence[int],
-    dtype: torch.dtype,
-    generator: torch.Generator,
-) -> Params:
-    """Draw what the ascent starts from.
-
-    Args:
-        config: gives the scale of the noise, and whether directions are drawn too.
-        counts: how many rows of each name, `id` and `ood`.
-        row: shape of one row.
-        dtype: kind of the numbers.
-        generator: draws them.
-
-    Returns:
-        Rows (R, *row) by name; for random directions also `id_direction` and `ood_direction`.
-    """
-
-    def draw(count: int) -> torch.Tensor:
-        return torch.randn(count, *row, generator=generator, dtype=dtype)
-
-    # In place: on prompts these are millions of numbers.
-    noise = {name: draw(count).mul_(config.sigma) for name, count in counts.items()}
-    if config.ascent == "random":
-        noise |= {f"{name}_direction": draw(count) for name, count in counts.items()}
-    return noise
