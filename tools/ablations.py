@@ -52,10 +52,10 @@ BOS = {
     "no detection term": "detection_weight=0.0",
     "no ascent": "ascent=none",
     "random directions": "ascent=random",
-    "no price": "price=false",
-    "dear OOD moves": "tau_ood=0.1,mu=20.0",  # few OOD prompts move; as wide a soft maximum
-    "mean for soft maximum": "outer=mean",
-    "neither ascent nor soft maximum": "bos=false",
+    "no price": "tau_id=0.0,tau_ood=0.0",
+    "dear OOD moves": "tau_ood=0.1",  # few OOD prompts move
+    "soft maximum": "outer=soft_maximum",
+    "neither ascent nor noise": "bos=false",
     "paper's w/o BOS": "bos=false,detection_weight=0.0",
 }
 GOC = {

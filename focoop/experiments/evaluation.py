@@ -282,7 +282,6 @@ def evaluate_state(
     store: PrivateStore,
     seed: int,
     counts: Counts | None = None,
-    bias: float = 0.0,
 ) -> Evaluation:
     """Evaluate every client's model as the server and its private tensors now make it.
 
@@ -292,8 +291,6 @@ def evaluate_state(
         store: the clients' private tensors.
         seed: the run's seed.
         counts: gives (C,) training images of each class at a client; by default counted.
-        bias: added to own classes for the harmonic mean of the frontier, such as one that was
-            chosen on validation images.
 
     Returns:
         The evaluation of all clients.
@@ -305,7 +302,6 @@ def evaluate_state(
         params,
         scenario.sets,
         same_for_all=same_for_all,
-        bias=bias,
     )
 
 

@@ -23,6 +23,8 @@ OBJECTIVE = "own=1,all=1,auroc=1"
 MEASURES: dict[str, Callable[[Mapping[str, Any]], float | None]] = {
     "own": lambda summary: summary["accuracy_own"],
     "all": lambda summary: summary["accuracy_all"],
+    "own_alone": lambda summary: summary.get("accuracy_own_alone"),
+    "all_open": lambda summary: summary.get("accuracy_all_open"),
     "alarm": lambda summary: summary["cross_alarm"],
     "ausuc": lambda summary: (summary.get("frontier") or {}).get("ausuc"),
     "harmonic": lambda summary: (summary.get("frontier") or {}).get("harmonic"),

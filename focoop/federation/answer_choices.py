@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from focoop.federation.evaluation.answers import Outputs, Side, chunk_size
-from focoop.federation.evaluation.rows import frontier_of
+from focoop.federation.evaluation.rows import frontier_of, without_prior
 from focoop.federation.evaluation.sets import EvaluationSets, classes_of
 from focoop.functional import metrics
 from focoop.methods import Logits, Method, Params, Task, Text
@@ -112,28 +112,27 @@ def _answers(
     labels, device = images.labels.numpy(), task.device
     predicted: list[list[Tensor]] = [[] for _ in choices]
     scored: list[list[Tensor]] = [[] for _ in choices]  # (scores, n) of a chunk
-    sides = [
-        {k: Side.of(held[k], labels, classes, device) for k in (client,) if k in held}
-        for _ in choices
-    ]
+    unbiased: list[Tensor] = []
+    sides = {k: Side.of(held[k], labels, classes, device) for k in (client,) if k in held}
     for first in range(0, len(images), size):
         rows = slice(first, first + size)
         patches = None if images.patches is None else images.patches[rows].to(device)
         logits = method.logits(text, images.pooled[rows].to(device), patches)
+        unbiased.append(logits.id.argmax(dim=1))
+        for side in sides.values():
+            side.keep(rows, logits.id)
         for place, choice in enumerate(choices):
             shifted = choice.shift(logits, client)
             predicted[place].append(shifted.id.argmax(dim=1))
             found = [one.score(shifted, task).double() for one in choice.scores.values()]
             scored[place].append(torch.stack(found))
-            for side in sides[place].values():
-                side.keep(rows, shifted.id)
-    answered = []
+    answered, bare = [], torch.cat(unbiased).cpu().numpy()
+    margins = {k: side.margins() for k, side in sides.items()}
     for place, choice in enumerate(choices):
-        margins = {k: side.margins() for k, side in sides[place].items()}
         answers = torch.cat(predicted[place]).cpu().numpy()
         scores = torch.cat(scored[place], dim=1).cpu().numpy()
         by_name = dict(zip(choice.scores, scores, strict=True))
-        answered.append(_Answered(Outputs(answers, np.empty(0), margins), by_name))
+        answered.append(_Answered(Outputs(answers, np.empty(0), bare, margins), by_name))
     return answered
 
 
@@ -153,6 +152,7 @@ def _rows(
         "num_test": len(own),
         "accuracy_own": metrics.accuracy(predicted[own], labels[own]),
         "accuracy_all": metrics.accuracy(predicted, labels),
+        **without_prior(client, own, test.outputs, labels),
         "frontier": frontier_of(client, own, test.outputs, labels),
     }
     rows = {}
@@ -176,6 +176,8 @@ def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "accuracy_own": metrics.average([row["accuracy_own"] for row in rows], weights),
         "accuracy_all": metrics.average([row["accuracy_all"] for row in rows]),
+        "accuracy_own_alone": metrics.average([row["accuracy_own_alone"] for row in rows], weights),
+        "accuracy_all_open": metrics.average([row["accuracy_all_open"] for row in rows]),
         "cross_alarm": metrics.average(alarms) if alarms else None,
         "frontier": {
             key: metrics.average([entry[key] for entry in frontiers])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DETECTION = ("auroc", "aupr_in", "aupr_out", "fpr95", "fpr95_oodpos")
-FRONTIER = ("ausuc", "harmonic", "harmonic_best", "bias", "own_only", "other_only")
+FRONTIER = ("ausuc", "harmonic_best", "bias", "own_only", "other_only")
 KEEP = 0.95  # share of images that a threshold keeps
 
 
@@ -159,9 +159,7 @@ def detection(inside: Sorted, outside: Sorted, copies: int = 1) -> Tensor:
     return torch.stack(parts, dim=1)
 
 
-def frontier(
-    own: Sorted, num_own: Tensor, other: Sorted, num_other: Tensor, bias: float = 0.0
-) -> Tensor:
+def frontier(own: Sorted, num_own: Tensor, other: Sorted, num_other: Tensor) -> Tensor:
     """Compute each client's frontier between own and other classes.
 
     Args:
@@ -169,10 +167,9 @@ def frontier(
         num_own: Number of all its own images (K,).
         other: The same of images of other classes.
         num_other: Number of all of these (K,).
-        bias: The bias at which `harmonic` is told.
 
     Returns:
-        Values (K, 6 + 21) float64: those of `FRONTIER`, then the curve at `CURVE`.
+        Values (K, 5 + 21) float64: those of `FRONTIER`, then the curve at `CURVE`.
     """
     count, others = num_own.double(), num_other.double()
     low, high = own.below(other.values), own.at_most(other.values)
@@ -187,16 +184,13 @@ def frontier(
     means = torch.where(reachable, harmonic(won, retained), -1.0)
     highest = means.amax(dim=1)
     first = torch.where(means == highest[:, None], places, len(places)).amin(dim=1)
-    at = torch.full_like(count, bias)[:, None]
-    now = own.below(at)[:, 0] / count
-    still = (other.counts - other.below(at)[:, 0]) / others
     # Made on the device: a copy from the host would wait for it.
     percent = torch.arange(CURVE[0], CURVE[-1] + 1, CURVE[1] - CURVE[0], device=count.device)
     least = (percent.double() / 100 - 1e-9).expand(len(count), -1).contiguous()
     reached = torch.searchsorted(-retained, -least, right=True)
     curve = torch.where(reached > 0, (reached - 1) / count[:, None], 0.0)
     ends = [own.counts / count, other.counts / others]
-    parts = [pairs / (2.0 * count * others), harmonic(now, still), highest]
+    parts = [pairs / (2.0 * count * others), highest]
     parts += [between(own, other, first), *ends]
     return torch.cat([torch.stack(parts, dim=1), curve], dim=1)
 

@@ -52,7 +52,7 @@ class Margins:
 CURVE = tuple(range(0, 101, 5))  # percent of other classes' images, at which a curve is told
 
 
-def frontier(own: Margins, other: Margins, bias: float = 0.0) -> dict[str, Any]:
+def frontier(own: Margins, other: Margins) -> dict[str, Any]:
     """Accuracy on own classes against that on other classes, as a bias b on own classes varies.
 
     A soft prior with equal counts is such a bias, from b = infinity (`open_share` 0, own classes
@@ -61,17 +61,16 @@ def frontier(own: Margins, other: Margins, bias: float = 0.0) -> dict[str, Any]:
     Args:
         own: margins of the client's own images.
         other: margins of images of classes that the client does not have.
-        bias: the b at which `harmonic` is told, such as one chosen on validation images.
 
     Returns:
         `ausuc`, the area under the curve, as in generalised zero-shot learning (Chao et al. 2016);
-        `harmonic`, the harmonic mean of both accuracies at the given bias, and `harmonic_best`, the
-        largest for any b, which is `bias`; `own_only` and `other_only`, the accuracies at the two
-        ends; `curve`, percent of others -> largest accuracy on own at no less than that.
+        `harmonic_best`, the largest harmonic mean of both accuracies, at the b that is `bias`;
+        `own_only` and `other_only`, the accuracies at the two ends; `curve`, percent of others ->
+        largest accuracy on own at no less than that.
 
     >>> found = frontier(Margins([-2.0, 1.0], [True, True]), Margins([2.0, -1.0], [True, True]))
-    >>> found["ausuc"], found["harmonic"], found["harmonic_best"], found["bias"]
-    (0.75, 0.5, 0.6666666666666666, -1.5)
+    >>> found["ausuc"], found["harmonic_best"], found["bias"]
+    (0.75, 0.6666666666666666, -1.5)
     """
     mine, count = own.of_right("own")
     theirs, others = other.of_right("other")
@@ -81,16 +80,13 @@ def frontier(own: Margins, other: Margins, bias: float = 0.0) -> dict[str, Any]:
     # Just above an own image's margin that image is won; others at or below it are lost.
     won = np.append(0, np.arange(1, len(mine) + 1)) / count
     retained = np.append(len(theirs), len(theirs) - np.searchsorted(theirs, mine, "right")) / others
-    means = _harmonic(won, retained)
+    means = harmonic(won, retained)
     best = int(np.argmax(means))
-    now = np.searchsorted(mine, bias, "left") / count
-    still = (len(theirs) - np.searchsorted(theirs, bias, "left")) / others
     least = np.array(CURVE) / 100 - 1e-9
     # `retained` falls: places with enough.
     reached = np.searchsorted(-retained, -least, side="right")
     return {
         "ausuc": float(below + 0.5 * ties) / (count * others),
-        "harmonic": float(_harmonic(np.array([now]), np.array([still]))[0]),
         "harmonic_best": float(means[best]),
         "bias": _between(mine, theirs, best),
         **ends,
@@ -101,9 +97,19 @@ def frontier(own: Margins, other: Margins, bias: float = 0.0) -> dict[str, Any]:
     }
 
 
-def _harmonic(a: Floats, b: Floats) -> Floats:
-    both = a + b
-    return 2.0 * a * b / np.where(both > 0, both, 1.0)
+def harmonic(a: ArrayLike, b: ArrayLike) -> Any:
+    """Return the harmonic mean of shares, 0 where both are 0.
+
+    Args:
+        a: shares.
+        b: shares of the same shape.
+
+    Returns:
+        means of that shape.
+    """
+    one, other = np.asarray(a), np.asarray(b)
+    both = one + other
+    return 2.0 * one * other / np.where(both > 0, both, 1.0)
 
 
 def _between(mine: Floats, theirs: Floats, won: int) -> float:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from focoop.methods._averages import class_weighted_mean, federated_average, weighted_mean
     from focoop.methods._contexts import first_context
     from focoop.methods._posterior import text_map
-    from focoop.methods._prior import PRIOR, log_prior
+    from focoop.methods._prior import PRIOR, log_prior, shifted, split_prior
     from focoop.methods._registry import ELSEWHERE, SPELLINGS, available, create, lookup
     from focoop.methods.base import (
         Batch,
@@ -56,6 +56,8 @@ __all__ = [
     "first_context",
     "log_prior",
     "lookup",
+    "shifted",
+    "split_prior",
     "text_map",
     "unread_text",
     "weighted_mean",

@@ -32,7 +32,7 @@ class FOCoOpConfig(AnswerConfig):
         "rho, share of the global prompt; 1: no private prompts",
         low=0,
         high=1,
-        grid=(0.5, 0.8, 1.0),
+        grid=(0.2, 0.5, 0.8, 1.0),
         group="paper",
     )
     detection_weight: float = setting(1.0, "weight of -log p(ID|x)", low=0, group="paper")

@@ -17,8 +17,8 @@ from focoop.methods.base import Logits, Params, Task, Text
 if TYPE_CHECKING:
     from torch import Tensor
 
-PRIOR = "prior"  # the part of a `Text` that holds the shift (C,) of a client's cosines
-POOLED = "pooled"  # the part of `Logits` that holds class cosines of the whole image alone
+# The part of a `Text`, and of shifted `Logits`, that holds the shift (C,) of a client's cosines.
+PRIOR = "prior"
 # Log probability of a class that is not expected at all: finite, and below every evidence.
 NEVER = -1e4
 
@@ -72,18 +72,33 @@ def expected(logits: Logits, text: Text) -> Logits:
     return shifted(logits, text.parts)
 
 
+def split_prior(text: Text) -> tuple[Text, Params]:
+    """Take a client's model apart: the model without its prior, and what `shifted` adds to it.
+
+    Args:
+        text: the client's model.
+
+    Returns:
+        The model without a prior, and the prior; nothing where the model has none.
+    """
+    if PRIOR not in text.parts:
+        return text, {}
+    parts = {name: part for name, part in text.parts.items() if name != PRIOR}
+    return Text(text.id, text.ood, parts), {PRIOR: text.parts[PRIOR]}
+
+
 def shifted(logits: Logits, prior: Params) -> Logits:
     """Cosines shifted by what `prior_part` made.
 
     Args:
-        logits: the cosines of images with all prompts; a part `pooled` (N, C) is of classes too.
+        logits: the cosines of images with all prompts.
         prior: `prior` (C,), log pi_c / s; nothing where there is no prior.
 
     Returns:
-        The shifted logits, or those given.
+        The shifted logits, with the shift as their part `prior` for scores that read other parts;
+        or those given.
     """
     if PRIOR not in prior:
         return logits
-    shift = prior[PRIOR]
-    parts = {n: v + shift if n == POOLED else v for n, v in logits.parts.items()}
-    return Logits(logits.id + shift, logits.ood, logits.patches, parts)
+    parts = {**logits.parts, PRIOR: prior[PRIOR]}
+    return Logits(logits.id + prior[PRIOR], logits.ood, logits.patches, parts)

@@ -61,9 +61,12 @@ class Task:
 
     @cached_property
     def spread(self) -> float:
-        """Root mean square distance of the anchors from their mean: how far apart classes are."""
+        """How far apart classes are: the anchors' root mean square distance from their mean.
+
+        It is a unit of length, so that it is 1 where there is no distance, as with one class.
+        """
         anchors = self.anchors.double()
-        return float((anchors - anchors.mean(dim=0)).square().sum(dim=1).mean().sqrt())
+        return float((anchors - anchors.mean(dim=0)).square().sum(dim=1).mean().sqrt()) or 1.0
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from focoop.fields import setting
 from focoop.functional import scores
 from focoop.methods._answers import COMMON_SCORES, TEMPERATURES, AnswerConfig, Answering
 from focoop.methods._averages import federated_average
-from focoop.methods._prior import POOLED, expected
+from focoop.methods._prior import PRIOR, expected
 from focoop.methods.base import (
     Batch,
     ClientUpdate,
@@ -146,7 +146,7 @@ class FedGalLoP(Answering):
         whole = pooled @ text.id.T  # the mean over prompts, as cosines are linear in them
         best = torch.stack(self.best_patches(local, projected)).mean(dim=0)
         everywhere = projected @ local.mean(dim=0).T  # (N, P, C)
-        answer = Logits((whole + best) / 2, patches=everywhere, parts={POOLED: whole})
+        answer = Logits((whole + best) / 2, patches=everywhere, parts={"pooled": whole})
         return expected(answer, text)
 
     def best_patches(self, local: Tensor, projected: Tensor) -> list[Tensor]:
@@ -186,7 +186,7 @@ class FedGalLoP(Answering):
         """GL-MCM."""
         assert logits.patches is not None
         config = self.config
-        whole = logits.parts[POOLED]
+        whole = logits.parts["pooled"] + logits.parts.get(PRIOR, 0.0)
         return scores.gl_mcm(whole, logits.patches, config.temperature, config.patch_weight)
 
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:

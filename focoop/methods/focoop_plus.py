@@ -210,14 +210,11 @@ class FOCoOpPlus(SpreadForm):
         images = (pooled - parts["centre"]) @ parts["metric"]
         cosines = across(images, parts["along"]) @ text.id.T
         seen = F.normalize(pooled @ parts["background"], dim=-1)
-        against = answerable(seen @ parts["apart"].T, parts["known"], least) + parts[PRIOR]
+        against = answerable(seen @ parts["apart"].T, parts["known"], least)
         score = {"against": against, "length": torch.linalg.vector_norm(images, dim=-1)}
         if self.config.foreign:
-            words = log_mean(self.scale * (seen @ parts["foreign"].T))
-            # The prior has no unit: its sum makes a foreign image as likely as one of a class.
-            mass = torch.logsumexp(self.scale * parts[PRIOR], dim=-1)
-            odds = words + mass - torch.logsumexp(self.scale * against, dim=-1)
-            score["foreign"] = parts["foreign_weight"] * F.softplus(odds)
+            score["words"] = log_mean(self.scale * (seen @ parts["foreign"].T))
+            score["foreign_weight"] = parts["foreign_weight"]
         return Logits(answerable(cosines, parts["known"], least), parts=score)
 
     def score(self, logits: Logits, task: Task) -> Tensor:
@@ -227,8 +224,15 @@ class FOCoOpPlus(SpreadForm):
         """
         parts = logits.parts
         excess = F.relu(parts["length"] - 1.0)
-        known = scores.energy(parts["against"], self.scale) + SURPRISE * excess
-        return known + parts["foreign"] if "foreign" in parts else known
+        prior = parts.get(PRIOR, torch.zeros_like(parts["against"][:1]))
+        against = parts["against"] + prior
+        known = scores.energy(against, self.scale) + SURPRISE * excess
+        if "words" not in parts:
+            return known
+        # The prior has no unit: its sum makes a foreign image as likely as one of a class.
+        mass = torch.logsumexp(self.scale * prior, dim=-1)
+        odds = parts["words"] + mass - torch.logsumexp(self.scale * against, dim=-1)
+        return known + parts["foreign_weight"] * F.softplus(odds)
 
 
 def log_mean(logits: Tensor) -> Tensor:

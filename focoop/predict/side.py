@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import torch
 
 from focoop.errors import ConfigError, MethodError
-from focoop.methods import PRIOR, Logits, Method, Task, Text, log_prior
+from focoop.methods import PRIOR, Logits, Method, Task, Text, log_prior, split_prior
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -141,10 +141,8 @@ def plain_similarities(
     Returns:
         Similarities (N, C).
     """
-    if PRIOR not in side.text.parts:
-        return found.id
-    parts = {**side.text.parts, PRIOR: torch.zeros_like(side.text.parts[PRIOR])}
-    return method.logits(replace(side.text, parts=parts), pooled, patches).id
+    text, prior = split_prior(side.text)
+    return method.logits(text, pooled, patches).id if prior else found.id
 
 
 def expectation(method: Method, task: Task, side: Side, open_share: float | Tensor) -> Tensor:

@@ -10,6 +10,8 @@ GROUPED = {
     "accuracy_own": "own/accuracy",
     "accuracy_own_macro": "own/accuracy_macro",
     "accuracy_all": "all/accuracy",
+    "accuracy_own_alone": "own/accuracy_alone",
+    "accuracy_all_open": "all/accuracy_open",
     "accuracy_corrupted": "corrupted/accuracy",
     "cross_alarm": "alarm/cross_client",
     "kept": "alarm/kept",

@@ -335,6 +335,10 @@ def test_the_frontier_is_what_a_bias_on_own_classes_gives(same_for_all: bool) ->
             reached = curve[curve[:, 0] >= int(x) / 100 - 1e-9]
             assert y == pytest.approx(reached[:, 1].max() if len(reached) else 0.0)
         areas.append(found["ausuc"])
+        alone = result.clients[client]["accuracy_own_alone"]
+        assert alone == pytest.approx(found["own_only"])
+    plain = result.summary["accuracy_all_open"]
+    assert plain == pytest.approx((logits.argmax(dim=1).numpy() == labels).mean())
     assert result.summary["frontier"]["ausuc"] == pytest.approx(np.mean(areas))
     assert result.summary["frontier"]["curve"]["0"] == pytest.approx(
         np.mean([row["frontier"]["own_only"] for row in result.clients[:3]])

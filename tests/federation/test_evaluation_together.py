@@ -14,7 +14,7 @@ from focoop.federation import Evaluation, EvaluationSets, Owned, evaluate, summa
 from focoop.federation.evaluation.answers import chunk_size
 from focoop.federation.evaluation.texts import encoded, encoded_together
 from focoop.federation.evaluation.together import evaluate_together
-from focoop.methods import Method, Params, Task, available, create
+from focoop.methods import Method, Params, Task, available, create, lookup
 from focoop.seeds import torch_generator
 from tests.methods.contract_toy import PATCHES, make_task
 
@@ -98,11 +98,38 @@ def test_all_at_once_is_one_by_one(name: str) -> None:
     sets = sets_of(task, UNEQUAL, patches=bool(method.patch_kind))
     given = models(method, task)
     same = not method.init(task, torch_generator(0, "start")).private
-    one = evaluate(method, task, given.__getitem__, sets, same_for_all=same, bias=0.1)
-    found = together(method, task, given.__getitem__, sets, same_for_all=same, bias=0.1)
+    one = evaluate(method, task, given.__getitem__, sets, same_for_all=same)
+    found = together(method, task, given.__getitem__, sets, same_for_all=same)
     assert found is not None
     assert flat(found.clients) == pytest.approx(flat(one.clients), abs=1e-6)
     assert flat(found.summary) == pytest.approx(flat(one.summary), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["promptfl", "focoop", "fedlda", "fedotp", "fedgallop"])
+def test_points_without_a_prior_are_those_of_every_open_share(name: str) -> None:
+    """Own classes alone, all without a prior, and the area between do not know the dial."""
+    kind = lookup(name)
+    task = make_task(kind())
+    sets = sets_of(task, UNEQUAL, patches=bool(kind.patch_kind))
+    trained = models(kind(kind.Config(open_share=0.5)), task)
+    counts = [model["counts"] for model in trained]
+    summaries = []
+    for share in (0.0, 0.3, 1.0):
+        method = kind(kind.Config(open_share=share))
+        summary = evaluate(method, task, trained.__getitem__, sets).summary
+        summaries.append(summary)
+        found = together(method, task, trained.__getitem__, sets, same_for_all=False)
+        assert found is not None
+        for key in ("accuracy_own_alone", "accuracy_all_open"):
+            assert found.summary[key] == pytest.approx(summary[key], abs=1e-12)
+    # The dial does turn, but where nobody has told of any class.
+    assert kind.closed_form or len({s["accuracy_own"] for s in summaries}) > 1
+    for key in ("accuracy_own_alone", "accuracy_all_open"):
+        assert len({s[key] for s in summaries}) == 1
+    assert len({s["frontier"]["ausuc"] for s in summaries}) == 1
+    if all(len(set(part[part > 0].tolist())) == 1 for part in counts):
+        pytest.fail("clients must have uneven counts, or a prior among own classes shows nothing")
+    assert summaries[2]["accuracy_all_open"] == summaries[2]["accuracy_all"]
 
 
 @pytest.mark.parametrize("index", [UNEQUAL, EMPTY, [range(8), range(8, 16), range(16, 24)]])
@@ -112,7 +139,7 @@ def test_thresholds_come_from_calibration_images(index: list[list[int]]) -> None
     task, given = make_task(method), models(method, make_task(method))
     sets = sets_of(task, index, patches=False, calibrated=True)
     one = evaluate(method, task, given.__getitem__, sets)
-    found = together(method, task, given.__getitem__, sets, same_for_all=False, bias=0.0)
+    found = together(method, task, given.__getitem__, sets, same_for_all=False)
     assert found is not None
     assert flat(found.clients) == pytest.approx(flat(one.clients), abs=1e-6)
     assert flat(found.summary) == pytest.approx(flat(one.summary), abs=1e-6)
@@ -125,7 +152,7 @@ def test_pieces_and_clients_without_images_change_nothing(size: int) -> None:
     task, given = make_task(method), models(method, make_task(method))
     sets = sets_of(task, EMPTY, patches=False)
     one = evaluate(method, task, given.__getitem__, sets)
-    found = together(method, task, given.__getitem__, sets, size, same_for_all=False, bias=0.0)
+    found = together(method, task, given.__getitem__, sets, size, same_for_all=False)
     assert found is not None
     assert [row["client"] for row in found.clients] == [0, 2]
     assert flat(found.clients) == pytest.approx(flat(one.clients), abs=1e-6)
@@ -138,9 +165,9 @@ def test_what_has_no_number_is_left_to_one_by_one() -> None:
     sets = sets_of(task, UNEQUAL, patches=False)
     broken = {**given[1], "local": torch.full_like(given[1]["local"], torch.nan)}
     asked = [given[0], broken, given[2]]
-    assert together(method, task, asked.__getitem__, sets, same_for_all=False, bias=0.0) is None
+    assert together(method, task, asked.__getitem__, sets, same_for_all=False) is None
     nobody = EvaluationSets(Owned(sets.test.images, [np.zeros(0, dtype=np.int64)]), {}, sets.ood)
-    assert together(method, task, given.__getitem__, nobody, same_for_all=False, bias=0.0) is None
+    assert together(method, task, given.__getitem__, nobody, same_for_all=False) is None
 
 
 def test_prompts_that_clients_share_are_encoded_once() -> None:

@@ -36,6 +36,7 @@ from focoop.methods.base import ClientUpdate
 SENT = {"a": torch.zeros(2, 3), "words": torch.arange(2)}
 WHOLE = {"client": 1, "round": 1, "num-examples": 3, "loss": 0.5}
 ROW = {"num_test": 3, "num_classes": 2, "accuracy_own": 0.5, "accuracy_all": 0.5, "threshold": -2.5}
+ROW |= {"accuracy_own_alone": 0.5, "accuracy_all_open": 0.5}
 QUIET = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -188,7 +189,8 @@ def test_an_honest_row_passes() -> None:
 
 
 def test_a_frontier_passes_as_it_was_measured_and_not_otherwise() -> None:
-    measured = frontier(Margins([-1.0, 2.0], [True, True]), Margins([1.0, 0.5], [True, False]))
+    margins = Margins([-1.0, 2.0], [True, True]), Margins([1.0, 0.5], [True, False])
+    measured = {**frontier(*margins), "harmonic": 0.5}
     told = {f"row/{name}": value for name, value in ROW.items()} | WHOLE
     flat = flatten(measured, "row/frontier/")
 

@@ -46,9 +46,9 @@ def test_detection_is_that_of_each_client(
 
 
 @settings(max_examples=60, deadline=None)
-@given(clients(1), clients(1), st.randoms(use_true_random=False), st.sampled_from([0.0, 1.0, -2.5]))
+@given(clients(1), clients(1), st.randoms(use_true_random=False))
 def test_frontiers_are_those_of_each_client(
-    own: list[list[float]], other: list[list[float]], random: object, bias: float
+    own: list[list[float]], other: list[list[float]], random: object
 ) -> None:
     draw = np.random.default_rng(random.getrandbits(32))  # type: ignore[attr-defined]
     right = [[draw.random(len(mine)) < 0.7 for mine in side] for side in (own, other)]
@@ -59,12 +59,11 @@ def test_frontiers_are_those_of_each_client(
         for row, mine in enumerate(answers):
             answered[row, : len(mine)] = torch.from_numpy(mine)
         sides += [many.Sorted.of(padded, valid & answered), valid.sum(dim=1)]
-    found = many.frontier(sides[0], sides[1], sides[2], sides[3], bias)  # type: ignore[arg-type]
+    found = many.frontier(sides[0], sides[1], sides[2], sides[3])  # type: ignore[arg-type]
     for row in range(len(own)):
         expected = one_frontier.frontier(
             one_frontier.Margins(own[row], right[0][row]),
             one_frontier.Margins(other[row], right[1][row]),
-            bias,
         )
         numbers = found[row].tolist()
         told = dict(zip(many.FRONTIER, numbers, strict=False))

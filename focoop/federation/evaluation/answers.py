@@ -11,7 +11,7 @@ import torch
 
 from focoop.clip import LabelledFeatures
 from focoop.federation.evaluation.sets import Owned
-from focoop.methods import Method, Task, Text
+from focoop.methods import Method, Task, Text, shifted, split_prior
 from focoop.threads import side_by_side
 
 if TYPE_CHECKING:
@@ -28,12 +28,14 @@ _COPIES_OF_LOGITS = 8
 class Outputs:
     """A model's answers on one set: predicted classes and OOD scores (higher: more OOD).
 
-    `sides` are the margins (N,) between own and other classes of the clients that were asked about,
-    and whether each image is answered rightly on its side.
+    `unbiased` are the classes predicted without the client's prior. `sides` are, without it too,
+    the margins (N,) between own and other classes of the clients that were asked about, and whether
+    each image is answered rightly on its side.
     """
 
     predicted: np.ndarray
     score: np.ndarray
+    unbiased: np.ndarray
     sides: Mapping[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
 
 
@@ -63,6 +65,7 @@ def answers(
     """
     count, device = len(images), task.device
     predicted = torch.empty(count, dtype=torch.int32, device=device)
+    unbiased = torch.empty_like(predicted)
     scored = torch.empty(count, dtype=torch.float64, device=device)
     size = chunk_size(text, images, most)
     sides = {
@@ -70,20 +73,24 @@ def answers(
         for client, own in (own_classes or {}).items()
     }
 
+    bare, prior = split_prior(text)
+
     @torch.no_grad()
     def answer(chunk: int) -> None:
         rows = slice(chunk * size, (chunk + 1) * size)
         pooled = images.pooled[rows].to(device)
         patches = None if images.patches is None else images.patches[rows].to(device)
-        logits = method.logits(text, pooled, patches)
-        predicted[rows] = logits.id.argmax(dim=1)
-        scored[rows] = method.score(logits, task)
+        logits = method.logits(bare, pooled, patches)
+        unbiased[rows] = logits.id.argmax(dim=1)
         for side in sides.values():
             side.keep(rows, logits.id)
+        logits = shifted(logits, prior)
+        predicted[rows] = logits.id.argmax(dim=1)
+        scored[rows] = method.score(logits, task)
 
     side_by_side(answer, -(-count // size), device)
     margins = {client: side.margins() for client, side in sides.items()}
-    return Outputs(predicted.cpu().numpy(), scored.cpu().numpy(), margins)
+    return Outputs(predicted.cpu().numpy(), scored.cpu().numpy(), unbiased.cpu().numpy(), margins)
 
 
 @dataclass(frozen=True)
@@ -184,6 +191,6 @@ def answers_on_rows(
         return answers(method, text, owned.images, task, most=most)
     found = answers(method, text, owned.images.rows(torch.from_numpy(rows)), task, most=most)
     predicted = np.full(len(owned.images), -1, dtype=found.predicted.dtype)
-    score = np.full(len(owned.images), np.nan)
-    predicted[rows], score[rows] = found.predicted, found.score
-    return Outputs(predicted, score)
+    unbiased, score = predicted.copy(), np.full(len(owned.images), np.nan)
+    predicted[rows], unbiased[rows], score[rows] = found.predicted, found.unbiased, found.score
+    return Outputs(predicted, score, unbiased)

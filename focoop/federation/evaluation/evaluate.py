@@ -35,7 +35,6 @@ def evaluate(
     *,
     same_for_all: bool = False,
     most: int = CHUNK,
-    bias: float = 0.0,
 ) -> Evaluation:
     """Evaluate all clients' models, on a GPU all at once (`together.py`).
 
@@ -46,7 +45,6 @@ def evaluate(
         sets: The sets to evaluate on.
         same_for_all: Clients have no private tensors, so that one pass answers for all.
         most: Images answered at a time on a CPU.
-        bias: Is added to a client's own classes for the harmonic mean of its frontier alone.
 
     Returns:
         Summary and rows of clients.
@@ -63,7 +61,6 @@ def evaluate(
             sets.on(task.device, len(task.classes)),
             same_for_all=same_for_all,
             size=partial(chunk_size, most=2**20, room=DEVICE_CELLS),
-            bias=bias,
         )
         if together is not None:
             return Evaluation(summary_of(together[0], together[1], sets), together[0])
@@ -72,7 +69,7 @@ def evaluate(
     ood_scores: dict[str, list[np.ndarray]] = {name: [] for name in sets.ood}
     for client, outputs in _per_client(method, task, params, sets, same_for_all, most):
         own = sets.test.index[client]
-        rows.append(client_row(client, own, outputs, sets, bias))
+        rows.append(client_row(client, own, outputs, sets))
         own_scores.append(outputs[""].score[own])
         for name, collected in ood_scores.items():
             if not same_for_all or not collected:

@@ -33,7 +33,7 @@ class Evaluation:
 
 
 def client_row(
-    client: int, own: np.ndarray, outputs: Mapping[str, Outputs], sets: EvaluationSets, bias: float
+    client: int, own: np.ndarray, outputs: Mapping[str, Outputs], sets: EvaluationSets
 ) -> dict[str, Any]:
     """Measure a client's model.
 
@@ -43,7 +43,6 @@ def client_row(
         outputs: Its answers by set: `""` the test images, `calibration`, `corrupted/NAME`,
             `ood/NAME`.
         sets: The sets.
-        bias: The bias of the harmonic mean of its frontier.
 
     Returns:
         Its numbers by name.
@@ -66,11 +65,12 @@ def client_row(
         "num_classes": len(np.unique(labels[own])),
         "accuracy_own": metrics.accuracy(test.predicted[own], labels[own]),
         "accuracy_all": metrics.accuracy(test.predicted, labels),
+        **without_prior(client, own, test, labels),
         "threshold": threshold,
         "num_calibration": len(aside),
         "kept": float(np.mean(own_scores <= threshold)) if calibrated else None,
         "cross_alarm": float(np.mean(test.score[others] > threshold)) if others.any() else None,
-        "frontier": frontier_of(client, own, test, labels, bias),
+        "frontier": frontier_of(client, own, test, labels),
         "corrupted": {},
         "ood": {},
     }
@@ -87,30 +87,55 @@ def client_row(
     return row
 
 
-def frontier_of(
-    client: int, own: np.ndarray, test: Outputs, labels: np.ndarray, bias: float = 0.0
-) -> dict[str, Any] | None:
-    """Compute a client's frontier.
+def without_prior(
+    client: int, own: np.ndarray, test: Outputs, labels: np.ndarray
+) -> dict[str, float]:
+    """Measure a client's model at the two points that are the same for all methods.
 
     Args:
         client: The client's number.
-        own: Its classes.
+        own: Rows of its own test images.
         test: Answers to the test images.
         labels: Classes of the test images.
-        bias: The bias of the harmonic mean.
 
     Returns:
-        The frontier; None where it holds all classes, or all that are tested.
+        `accuracy_own_alone`, on its own images, answered with one of its own classes, and
+        `accuracy_all_open`, on all images without a prior.
+    """
+    right = test.unbiased == labels
+    of_own = test.sides[client][1] if client in test.sides else right
+    return {
+        "accuracy_own_alone": float(np.mean(of_own[own])),
+        "accuracy_all_open": float(np.mean(right)),
+    }
+
+
+def frontier_of(
+    client: int, own: np.ndarray, test: Outputs, labels: np.ndarray
+) -> dict[str, Any] | None:
+    """Compute a client's frontier, of its answers without a prior.
+
+    Args:
+        client: The client's number.
+        own: Rows of its own test images.
+        test: Answers to the test images.
+        labels: Classes of the test images.
+
+    Returns:
+        The frontier, and `harmonic`, the harmonic mean of both accuracies as the client answers
+        with its prior; None where it holds all classes, or all that are tested.
     """
     if client not in test.sides:
         return None
     margin, right = test.sides[client]
     other = ~np.isin(labels, labels[own])
-    return frontier.frontier(
-        frontier.Margins(margin[own], right[own]),
-        frontier.Margins(margin[other], right[other]),
-        bias,
-    )
+    answered = test.predicted == labels
+    return {
+        **frontier.frontier(
+            frontier.Margins(margin[own], right[own]), frontier.Margins(margin[other], right[other])
+        ),
+        "harmonic": frontier.harmonic(float(answered[own].mean()), float(answered[other].mean())),
+    }
 
 
 def mean_frontier(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -174,6 +199,8 @@ def summary_of(
         "accuracy_own": metrics.average([row["accuracy_own"] for row in rows], weights),
         "accuracy_own_macro": metrics.average([row["accuracy_own"] for row in rows]),
         "accuracy_all": metrics.average([row["accuracy_all"] for row in rows]),
+        "accuracy_own_alone": metrics.average([row["accuracy_own_alone"] for row in rows], weights),
+        "accuracy_all_open": metrics.average([row["accuracy_all_open"] for row in rows]),
         **({"accuracy_new": metrics.average(new)} if new else {}),
         "accuracy_corrupted": metrics.average(list(corrupted.values())) if corrupted else None,
         "corrupted_by_type": {name: metrics.average(values) for name, values in by_type.items()},

@@ -19,7 +19,7 @@ from focoop.clip import LabelledFeatures
 from focoop.federation.evaluation.resident import Resident
 from focoop.federation.evaluation.texts import encoded_together
 from focoop.functional import client_metrics, frontier
-from focoop.methods import Method, Params, Task, Text
+from focoop.methods import Method, Params, Task, Text, shifted, split_prior
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,10 +31,12 @@ if TYPE_CHECKING:
 class Answers:
     """Answers of M models: classes (M, N), scores (M, N'), margins and sides (F, N_test).
 
-    N' rows have scores. F clients have a frontier.
+    N' rows have scores. F clients have a frontier. `unbiased` (M, N_test) are the classes of the
+    test images without the clients' priors, as are margins and sides.
     """
 
     predicted: Tensor
+    unbiased: Tensor
     score: Tensor
     margin: Tensor
     right: Tensor
@@ -59,23 +61,28 @@ def answered(
     device, total, tested = task.device, len(there.labels), there.rows[""].stop
     found = Answers(
         torch.empty(len(texts), total, dtype=torch.int32, device=device),
+        torch.empty(len(texts), tested, dtype=torch.int32, device=device),
         torch.empty(len(texts), there.scored, dtype=torch.float64, device=device),
         torch.empty(len(there.sides), tested, dtype=torch.float32, device=device),
         torch.empty(len(there.sides), tested, dtype=torch.bool, device=device),
     )
-    labels = there.labels[:tested]
+    labels, models = there.labels[:tested], [split_prior(text) for text in texts]
     for rows, pooled, patches in there.pieces(lambda images: size(texts[0], images)):
         here = slice(rows.start, min(rows.stop, tested))
-        for model, text in enumerate(texts):
-            logits = method.logits(text, pooled, patches)
+        for model, (text, prior) in enumerate(models):
+            unbiased = method.logits(text, pooled, patches)
+            logits = shifted(unbiased, prior)
             found.predicted[model, rows] = logits.id.argmax(dim=1).int()
+            if here.start < tested:
+                part = unbiased.id[: here.stop - here.start]
+                found.unbiased[model, here] = part.argmax(dim=1).int()
             scores = min(rows.stop, there.scored) - rows.start
             if scores > 0:
                 whole = method.score(logits, task)
                 found.score[model, rows.start : rows.start + scores] = whole[:scores]
             for at, (client, (own, others)) in enumerate(there.sides.items()):
                 if here.start < tested and (client == model or len(texts) == 1):
-                    part = logits.id[: here.stop - here.start]
+                    part = unbiased.id[: here.stop - here.start]
                     mine = part.index_select(1, own).max(dim=1)
                     theirs = part.index_select(1, others).max(dim=1)
                     found.margin[at, here] = (theirs.values - mine.values).float()
@@ -86,13 +93,12 @@ def answered(
     return found
 
 
-def measured(found: Answers, there: Resident, bias: float) -> dict[str, Tensor]:
+def measured(found: Answers, there: Resident) -> dict[str, Tensor]:
     """Compute all numbers of an evaluation on the device.
 
     Args:
         found: The answers.
         there: Images and clients.
-        bias: The bias of the harmonic mean.
 
     Returns:
         Tensors by name: (K,) or (K, n) of clients, (5,) `pooled/...` of all scores; `broken` is not
@@ -101,6 +107,9 @@ def measured(found: Answers, there: Resident, bias: float) -> dict[str, Tensor]:
     clients, tested = len(there.clients), there.rows[""].stop
     everyone = found.score[:, :tested].expand(clients, -1)
     right = (found.predicted == there.labels).double().expand(clients, -1)
+    unbiased = (found.unbiased == there.labels[:tested]).double().expand(clients, -1)
+    alone = unbiased.clone()
+    alone[there.fronted] = found.right.double()
     own = client_metrics.Sorted.of(everyone.gather(1, there.own), there.valid)
     limit = client_metrics.threshold(own)
     if there.aside is not None and there.calibrated is not None:
@@ -110,6 +119,8 @@ def measured(found: Answers, there: Resident, bias: float) -> dict[str, Tensor]:
     flagged = (everyone > limit[:, None]) & there.others
     numbers = {
         "accuracy_all": right[:, :tested].mean(dim=1),
+        "accuracy_own_alone": (alone.gather(1, there.own) * there.valid).sum(dim=1) / own.counts,
+        "accuracy_all_open": unbiased.mean(dim=1),
         "accuracy_new": right.index_select(1, there.unowned).mean(dim=1),
         "threshold": limit,
         "kept": own.at_most(limit[:, None])[:, 0] / own.counts,
@@ -123,9 +134,13 @@ def measured(found: Answers, there: Resident, bias: float) -> dict[str, Tensor]:
             for mask in (held, there.unheld)
         ]
         counts = [mask.sum(dim=1) for mask in (held, there.unheld)]
-        numbers["frontier"] = client_metrics.frontier(
-            sides[0], counts[0], sides[1], counts[1], bias
-        )
+        numbers["frontier"] = client_metrics.frontier(sides[0], counts[0], sides[1], counts[1])
+        answered = right[:, :tested].index_select(0, there.fronted)
+        shares = [
+            (answered * mask).sum(dim=1) / n
+            for mask, n in zip((held, there.unheld), counts, strict=True)
+        ]
+        numbers["harmonic"] = client_metrics.harmonic(*shares)
     for name, (whose, rows, _) in there.owners.items():
         sums = torch.zeros(clients, dtype=torch.float64, device=right.device)
         numbers[f"sum/{name}"] = sums.index_add_(0, whose, right[whose, rows])
@@ -184,7 +199,7 @@ def rows_of(
             found = numbers["frontier"][fronts.index(at)]
             curve = dict(zip(client_metrics.FRONTIER, found, strict=False))
             points = zip(map(str, frontier.CURVE), found[len(curve) :], strict=True)
-            curve["curve"] = dict(points)
+            curve |= {"curve": dict(points), "harmonic": numbers["harmonic"][fronts.index(at)]}
         alarm = numbers["cross_alarm"][at] if len(own) < len(labels) else None
         calibration = 0 if aside is None else len(aside[client])
         row: dict[str, Any] = {
@@ -193,6 +208,8 @@ def rows_of(
             "num_classes": len(np.unique(labels[own])),
             "accuracy_own": numbers["sum/"][at] / len(own),
             "accuracy_all": numbers["accuracy_all"][at],
+            "accuracy_own_alone": numbers["accuracy_own_alone"][at],
+            "accuracy_all_open": numbers["accuracy_all_open"][at],
             "threshold": numbers["threshold"][at],
             "num_calibration": calibration,
             "kept": numbers["kept"][at] if calibration else None,
@@ -223,7 +240,6 @@ def evaluate_together(
     *,
     same_for_all: bool,
     size: Callable[[Text, LabelledFeatures], int],
-    bias: float,
 ) -> tuple[list[dict[str, Any]], dict[str, dict[str, float]]] | None:
     """Evaluate all clients' models at once.
 
@@ -235,7 +251,6 @@ def evaluate_together(
         there: The same sets, on the device.
         same_for_all: Clients have no private tensors, so that one pass answers for all.
         size: Gives how many images may be answered at a time.
-        bias: The bias of the harmonic mean.
 
     Returns:
         Rows of clients, and metrics of all scores by OOD set. None where a score is not a number,
@@ -248,7 +263,7 @@ def evaluate_together(
     with torch.no_grad():
         texts = encoded_together(method, [params(client) for client in asked], task)
         found = answered(method, task, texts, there, size)
-        numbers = on_host(measured(found, there, bias))
+        numbers = on_host(measured(found, there))
     if numbers["broken"]:
         return None
     pooled = {

@@ -24,16 +24,11 @@ from focoop.methods import ClientUpdate, Params
 # Below this many updates a median says nothing about a single one.
 FEWEST_TO_COMPARE = 3
 HEADERS = 2**16  # bytes beside the tensors' own that an update may have
-ROW_KEYS = ("num_test", "num_classes", "accuracy_own", "accuracy_all", "threshold")
+ACCURACIES = ("accuracy_own", "accuracy_all", "accuracy_own_alone", "accuracy_all_open")
+ROW_KEYS = ("num_test", "num_classes", *ACCURACIES, "threshold")
 OPTIONAL = ("num_calibration", "frontier", "corrupted", "ood", "client")
 FRONTIER = ("ausuc", "harmonic", "harmonic_best", "own_only", "other_only")
-SHARES = (
-    "accuracy_own",
-    "accuracy_all",
-    "accuracy_new",
-    "cross_alarm",
-    "kept",
-)  # of a row, between 0 and 1
+SHARES = (*ACCURACIES, "accuracy_new", "cross_alarm", "kept")  # of a row, between 0 and 1
 DETECTION = set(measures.detection([0.0], [1.0]))  # what is told of each OOD set
 MOST_IMAGES = 10**9
 MOST_SETS = 1000  # sets a row may tell of
