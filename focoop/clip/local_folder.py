@@ -42,7 +42,7 @@ class TextBackbone(Backbone):
         self.fingerprint = self.image_fingerprint = fingerprint(tower, scale)
 
     def refuse_images(self) -> NoReturn:
-        """Refuse images, which nothing here can encode."""
+        """Refuse images: nothing here can encode them."""
         raise BackboneError(
             f"{self.name} has a text tower and no image tower, so it encodes no images: give "
             "features of its joint space (data.id, data.ood: file:PATH.safetensors), or take a "
