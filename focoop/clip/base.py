@@ -61,6 +61,13 @@ class Backbone(ABC):
         """
         return None
 
+    def refuse_images(self) -> None:
+        """Refuse images where the backbone has no image tower; here it has one.
+
+        Raises:
+            BackboneError: It has none.
+        """
+
     @abstractmethod
     def preprocess(self, image: Any) -> Tensor:
         """Prepare an image for `encode_images`.

@@ -12,8 +12,9 @@ def load_backbone(name: str, *, weights: Path | None = None, device: str = "cpu"
     """Load a frozen backbone by its name.
 
     Args:
-        name: `mini`, or `openclip:<model>:<pretrained>`, for example `openclip:ViT-B-16:openai`.
-        weights: A local checkpoint for an open_clip model; `mini` is packaged and takes none.
+        name: `mini`, `openclip:<model>:<pretrained>`, for example `openclip:ViT-B-16:openai`, or
+            `local-dir:<folder>`.
+        weights: A local checkpoint for an open_clip model; the others have their own.
         device: Where the towers live, for example `cpu` or `cuda`.
 
     Returns:
@@ -25,26 +26,30 @@ def load_backbone(name: str, *, weights: Path | None = None, device: str = "cpu"
     """
     check_device(device)
     family, _, rest = name.partition(":")
+    model, _, pretrained = rest.partition(":")
+    if weights is not None and family in ("mini", "local-dir"):
+        raise BackboneError(f"the backbone {name!r} has its own weights: drop --weights")
     if name == "mini":
-        if weights is not None:
-            raise BackboneError("the backbone 'mini' has its own packaged weights: drop --weights")
         from focoop.clip.mini import load_mini
 
         return load_mini(device)
-    model, _, pretrained = rest.partition(":")
-    if family == "openclip" and model and pretrained:
-        try:
-            from focoop.clip.openclip import load_openclip
-        except ModuleNotFoundError as error:
-            raise MissingExtra(
-                f"the backbone {name!r} needs open_clip (no module {error.name!r}): "
-                "pip install 'focoop[openclip]'"
-            ) from error
+    try:
+        if family == "local-dir" and rest:
+            from focoop.clip.local_folder import load_folder
 
-        return load_openclip(model, pretrained, weights=weights, device=device)
+            return load_folder(rest, device)
+        if family == "openclip" and model and pretrained:
+            from focoop.clip.openclip import load_openclip
+
+            return load_openclip(model, pretrained, weights=weights, device=device)
+    except ModuleNotFoundError as error:
+        raise MissingExtra(
+            f"the backbone {name!r} needs open_clip (no module {error.name!r}): "
+            "pip install 'focoop[openclip]'"
+        ) from error
     raise BackboneError(
-        f"unknown backbone {name!r}: use 'mini' or 'openclip:<model>:<pretrained>', "
-        "for example 'openclip:ViT-B-16:openai'"
+        f"unknown backbone {name!r}: use 'mini', 'openclip:<model>:<pretrained>', for example "
+        "'openclip:ViT-B-16:openai', or 'local-dir:<folder>'"
     )
 
 

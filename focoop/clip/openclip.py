@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from focoop.clip import patches as patch_features
 from focoop.clip.base import Backbone, ImageFeatures
-from focoop.clip.openclip_text import FAMILIES, refusal_of, text_tower
+from focoop.clip.openclip_text import text_tower
 from focoop.clip.pixels import levels, normalised, side_of
 from focoop.clip.text.tower import TextTower
+from focoop.clip.text_weights import FAMILIES, refusal_of
 from focoop.clip.transformers_weights import check_activation
 from focoop.clip.weight_files import refuse_other_record
 from focoop.clip.weights import Source, check_local, fetch, of_transformers, read_into, source_of
@@ -123,10 +124,35 @@ def load_openclip(
         refuse_other_record(path, quick_gelu, name)
     network = build(config, quick_gelu)
     read_into(network, path, name, quick_gelu)
-    preprocessing = merge_preprocess_dict(asdict(PreprocessCfg()), source.config)
+    return _wrapped(network, model, source.config, name, device)
+
+
+def _wrapped(network: Any, model: str, told: Mapping[str, Any], name: str, device: str) -> Backbone:
+    """A backbone of a loaded network, with what is told of its preprocessing."""
+    preprocessing = merge_preprocess_dict(asdict(PreprocessCfg()), told)
     preprocessing["size"] = side_of(network.visual.image_size)
-    tokenize = open_clip.get_tokenizer(model)
-    return wrap(network, tokenize, preprocessing, name, device)
+    return wrap(network, open_clip.get_tokenizer(model), preprocessing, name, device)
+
+
+def load_record(name: str, record: Mapping[str, Any], path: Path, device: str = "cpu") -> Backbone:
+    """Load a model from a weight file and the record of the hub that lies beside it.
+
+    Args:
+        name: How a user names the backbone.
+        record: open_clip's `model_cfg` and `preprocess_cfg`.
+        path: The weight file.
+        device: Where the towers live.
+
+    Returns:
+        The backbone.
+    """
+    config = record["model_cfg"]
+    quick_gelu = bool(config.get("quick_gelu"))
+    if of_transformers(path):
+        check_activation(path, quick_gelu, name)
+    network = build(config, quick_gelu)
+    read_into(network, path, name, quick_gelu)
+    return _wrapped(network, name, record.get("preprocess_cfg", {}), name, device)
 
 
 def config_of(model: str) -> dict[str, Any]:
@@ -246,6 +272,7 @@ def fingerprint(
     Returns:
         Hexadecimal digits.
     """
+    name = name if name.startswith("openclip:") else ""  # of a folder, the place does not matter
     architecture = {"name": name, "text": asdict(text.shape), "preprocessing": preprocessing}
     digest = hashlib.sha256(json.dumps(architecture, sort_keys=True, default=str).encode())
     for prefix, module in (("visual", visual), ("text", text)):

@@ -125,7 +125,7 @@ class BackboneConfig(Section):
     """The frozen vision-language model."""
 
     prefix = "backbone."
-    name: str = setting("mini", "mini, or openclip:MODEL:PRETRAINED")
+    name: str = setting("mini", "mini, openclip:MODEL:PRETRAINED or local-dir:FOLDER")
     weights: str = setting("", "local weights file for openclip; empty: its hub")
     device: str = setting("cpu", "torch device, such as cpu or cuda")
     precision: str = setting(

@@ -2,7 +2,7 @@
 
 `KIND:TARGET` or NAME, with any of these behind it, in this order:
 
-    @train        the training images in place of the test images, for an OOD set
+    @train        the training images in place of the test images, for an OOD set (file: too)
     @32px         the centre square of every image, reduced to 32 px
     @shuffled     every image cut into 16 blocks that are put together in random order
     #fog@3        images corrupted at severity 3
@@ -80,6 +80,8 @@ class Source:
         split, side, shuffled = "", 0, False
         if kind in ALTERABLE:
             target, split, side, shuffled = _version(spec, target)
+        if kind == "file" and target.endswith("@train"):
+            target, split = target.removesuffix("@train"), "train"
         if kind == NAMED:
             try:
                 lookup(parted(target)[0])

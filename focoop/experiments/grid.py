@@ -172,6 +172,8 @@ def plan(
             trees.append(("runs", stem, tuned_tree(given, overrides, presets)[0]))
             continue
         setting = read_settings(given)
+        for over in overrides:  # the backbone that is run decides about the preset
+            setting = merge(setting, {"backbone": override_tree(over).get("backbone", {})})
         for variant in variants_for(parse_methods(methods), setting):
             tree = configured(setting, stem, variant, presets)
             trees.append((stem, variant.label, tree))

@@ -1,9 +1,10 @@
 """The configuration of one run: a setting, the tuned preset of its method, and what the user says.
 
 A method's *preset*, `PRESETS/NAME.toml` and, for one setting, `PRESETS/NAME@SETTING.toml`, holds
-what was tuned for it. In a grid a preset overrides the setting (`configured`); in a single run the
-user's file overrides the preset (`tuned`). A file that sets nothing tunable gives the same run in
-both.
+what was tuned for it. On a backbone of CLIP's geometry, which is every one but `mini`,
+`PRESETS/clip/NAME.toml` stands in the place of the former where there is one. In a grid a preset
+overrides the setting (`configured`); in a single run the user's file overrides the preset
+(`tuned`). A file that sets nothing tunable gives the same run in both.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,6 +33,7 @@ from focoop.plugins import is_file
 
 Tree = dict[str, Any]
 Settings = Path | Mapping[str, Any]  # a file, the name of one that comes with focoop, or values
+MINI, CLIP = "mini", "clip"
 # What may be tuned for a method; all else belongs to the setting, the same for every method.
 TUNABLE = {
     "federation": ("lr", "lr_schedule", "momentum", "weight_decay", "prox"),
@@ -86,6 +88,31 @@ def without_preset(names: Iterable[str], settings: Sequence[str], presets: Path)
     ]
 
 
+def preset_files(
+    presets: Path | None, name: str, setting_name: str, setting: Mapping[str, Any]
+) -> list[Path]:
+    """Find the presets of a method for a setting, the general one first.
+
+    Args:
+        presets: The folder of tuned presets; None: none is wanted.
+        name: The method or preset.
+        setting_name: The setting's name.
+        setting: Its values, which name the backbone.
+
+    Returns:
+        Those that are there.
+    """
+    if presets is None:
+        return []
+    table = setting.get("backbone", {})
+    backbone = table.get("name", MINI) if isinstance(table, Mapping) else MINI
+    backbone = backbone.raw if isinstance(backbone, Typed) else backbone
+    folders = [presets] if backbone == MINI else [presets / CLIP, presets]
+    general = [file for at in folders if (file := at / f"{name}.toml").is_file()]
+    own = presets / f"{name}@{setting_name}.toml"
+    return general[:1] + ([own] if own.is_file() else [])
+
+
 def configured(
     setting: Mapping[str, Any], setting_name: str, variant: Variant, presets: Path | None
 ) -> Tree:
@@ -103,11 +130,8 @@ def configured(
     Raises:
         ConfigError: A preset cannot be used.
     """
-    layers = []
-    for name in (variant.name, f"{variant.name}@{setting_name}"):
-        path = None if presets is None else presets / f"{name}.toml"
-        if path is not None and path.is_file():
-            layers.append(check_preset(path, read_toml(path)))
+    files = preset_files(presets, variant.name, setting_name, setting)
+    layers = [check_preset(path, read_toml(path)) for path in files]
     method = variant.name
     for layer in layers:
         method = layer.get("method", {}).get("name", method)
@@ -171,12 +195,9 @@ def tuned_tree(
     method = said.get("method", {})
     name = method.get("name", MethodConfig.name) if isinstance(method, dict) else ""
     name = name.raw if isinstance(name, Typed) else str(name)
-    used = []
     tree = merge(below, {"method": {"name": name}})
-    if presets is not None and wanted:
-        stem = "" if path is None else name_of(path)
-        used = [presets / f"{preset}.toml" for preset in (name, f"{name}@{stem}")]
-        used = [file for file in used if file.is_file()]
+    stem = "" if path is None else name_of(path)
+    used = preset_files(presets if wanted else None, name, stem, said)
     for file in used:
         layer = check_preset(file, read_toml(file))
         if layer.get("method", {}).get("name", name) == name:

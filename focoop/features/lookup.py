@@ -337,7 +337,8 @@ def _fits(spec: str, features: FeatureSet, backbone: Backbone, of_mini: bool) ->
         raise DataError(
             f"{spec} holds features of {features.dim} dimensions made by "
             f"{features.provenance.get('backbone', 'another backbone')}; {backbone.name} is "
-            f"another joint space ({backbone.dim}): encode the images with it (focoop features)"
+            f"another joint space ({backbone.dim}): give features of that, or encode the images "
+            "with it (focoop features)"
         )
 
 

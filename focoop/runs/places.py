@@ -15,7 +15,8 @@ from focoop.config import RunConfig
 from focoop.plugins import is_file
 
 KEY = "paths_relative_to"
-ON_DISK = ("file", "folder", "clients", "csv")  # kinds of data that are named by a path
+# Kinds of data that are named by a path, and of a backbone.
+ON_DISK = ("file", "folder", "clients", "csv", "local-dir")
 
 
 def current_folder(run: Path) -> dict[str, str]:
@@ -74,16 +75,20 @@ def anchored(config: RunConfig, folder: Path) -> RunConfig:
         config,
         data=data,
         method=method,
-        backbone=replace(config.backbone, weights=_path(config.backbone.weights, folder)),
+        backbone=replace(
+            config.backbone,
+            name=anchored_spec(config.backbone.name, folder),
+            weights=_path(config.backbone.weights, folder),
+        ),
         negatives=replace(config.negatives, words=_path(config.negatives.words, folder)),
     )
 
 
 def anchored_spec(spec: str, folder: Path) -> str:
-    """Make the path in a dataset's name absolute; other names stay as they are.
+    """Make the path in the name of a dataset or backbone absolute; other names stay as they are.
 
     Args:
-        spec: The dataset's name.
+        spec: The name.
         folder: The folder that a relative path means.
 
     Returns:

@@ -222,4 +222,4 @@ def _short(spec: str) -> str:
     source = Source.parse(spec)
     if source.kind == NAMED:
         return source.stem
-    return spec.split(":", 1)[-1].rsplit("/", 1)[-1].removesuffix(".safetensors")
+    return spec.split(":", 1)[-1].rsplit("/", 1)[-1].replace(".safetensors", "")

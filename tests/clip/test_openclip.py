@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from focoop.clip.openclip import OpenClipBackbone, build, wrap
-from focoop.clip.openclip_text import refusal_of
+from focoop.clip.text_weights import refusal_of
 from focoop.errors import BackboneError, ConfigError
 from focoop.seeds import torch_generator
 

@@ -13,7 +13,7 @@ import torch
 from open_clip.factory import _MODEL_CONFIGS
 
 from focoop.clip import load_backbone
-from focoop.clip.openclip_text import FAMILIES
+from focoop.clip.text_weights import FAMILIES
 from focoop.seeds import torch_generator
 from tests.clip.twins import has_vit, save, twin
 

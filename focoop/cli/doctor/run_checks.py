@@ -23,6 +23,10 @@ def run_backbone(config: "RunConfig") -> Check:
     topic, name = "this run's backbone", config.backbone.name
     if name == "mini":
         return Check(topic, OK, "mini, packaged")
+    if name.startswith("local-dir:"):
+        from focoop.clip import load_backbone
+
+        return Check(topic, OK, f"{name}, fingerprint {load_backbone(name).fingerprint[:12]}")
     if util.find_spec("open_clip") is None:
         return Check(topic, FAIL, f"{name} needs open_clip", "pip install 'focoop[openclip]'")
     from focoop.clip import config_of, resolve_tag, weights
