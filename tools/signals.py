@@ -246,7 +246,7 @@ def commands(folder: Path) -> dict[str, Command]:
         "run": Command(("run", "long.toml", *TRAINED, "--out", "run-{n}")),
         "compare": Command(("compare", "--settings", "long.toml", *both)),
         "tune": Command(
-            ("tune", "--setting", "long.toml", "--methods", "promptfl", "--budget=3", "--jobs=2")
+            ("tune", "long.toml", "--methods", "promptfl", "--budget=3", "--jobs=2")
             + ("--validation=2", "--out", "tune-{n}")
         ),
         "evaluate": Command(("evaluate", "done"), 4.0),

@@ -1,6 +1,6 @@
 """Choose methods' settings on validation images."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,15 @@ from focoop.api.comparing import (
 )
 from focoop.api.frames import pandas
 from focoop.api.settings import Overrides, on_device
-from focoop.experiments import OBJECTIVE, Choice, Study, parse_objective, studies, write_choice
+from focoop.experiments import (
+    OBJECTIVE,
+    Choice,
+    GridSettings,
+    Study,
+    parse_objective,
+    studies,
+    write_choice,
+)
 from focoop.experiments import tune as run_trials
 from focoop.tracking import OnRound
 
@@ -47,11 +55,11 @@ class Tuning:
 
     @property
     def presets(self) -> dict[str, str]:
-        """Return each method's chosen settings as TOML.
+        """Return each method's chosen settings as TOML, by where they belong: `NAME`, `clip/NAME`.
 
         Methods whose trials all failed are left out.
         """
-        return {choice.study.label: choice.preset for choice in self.choices if choice.preset}
+        return {name: text for choice in self.choices for name, text in choice.presets.items()}
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -64,8 +72,9 @@ class Tuning:
                 "method": choice.study.label,
                 "trial": trial.number,
                 "objective": trial.value,
-                "status": trial.outcome.status,
-                "folder": str(trial.outcome.cell.folder),
+                "status": trial.status,
+                "folder": ", ".join(str(outcome.cell.folder) for outcome in trial.outcomes),
+                **dict(zip(choice.study.settings, trial.values, strict=False)),
                 **trial.point,
             }
             for choice in self.choices
@@ -105,7 +114,7 @@ class Tuning:
 
 
 def tune(
-    setting: Settings,
+    setting: Settings | Sequence[Settings],
     methods: str | Sequence[str],
     *,
     budget: int = 12,
@@ -126,10 +135,12 @@ def tune(
     is not finished.
 
     Args:
-        setting: A settings file, the name of one that comes with focoop, or a mapping.
+        setting: A settings file, the name of one that comes with focoop, or a mapping; or several:
+            then a trial is run on each, and counts by its mean over them.
         methods: Names or variants, or `"all"`.
         budget: Trials of each method; the first is its defaults.
-        objective: Weights of `own`, `all`, `auroc`, `fpr95`, `fpr95_oodpos` and `alarm`.
+        objective: Weights of `own_alone`, `all`, `area`, `auroc` and others, such as
+            `"own=1,alarm=-1"`.
         ood: Validation OOD sets; by default the setting's `data.validation_ood`.
         validation: Validation images per class; by default the setting's, else 30.
         seed: The seed of the runs and of the sample of trials.
@@ -165,7 +176,7 @@ def tune(
 
 
 def plan_tuning(
-    setting: Settings,
+    setting: Settings | Sequence[Settings],
     methods: str | Sequence[str],
     *,
     budget: int = 12,
@@ -196,7 +207,7 @@ def plan_tuning(
         ConfigError: A setting or method cannot be read.
     """
     return studies(
-        as_settings(setting),
+        as_list(setting),
         joined(methods) or "all",
         budget,
         Path(out),
@@ -205,6 +216,20 @@ def plan_tuning(
         overrides=on_device(overrides, device),
         seed=seed,
     )
+
+
+def as_list(given: Settings | Sequence[Settings]) -> list[GridSettings]:
+    """Return one setting or several as a list.
+
+    Args:
+        given: A setting, or several.
+
+    Returns:
+        Files and values.
+    """
+    if isinstance(given, str | Path | Mapping):
+        return [as_settings(given)]
+    return [as_settings(setting) for setting in given]
 
 
 def run_tuning(

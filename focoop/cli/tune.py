@@ -38,20 +38,15 @@ def tune(
             autocompletion=completion.method_list,
         ),
     ],
-    file: Annotated[
-        Path | None,
+    files: Annotated[
+        list[Path],
         typer.Argument(
-            metavar="SETTING",
-            help="The setting to tune on, such as settings/cifar100 or a file of yours.",
+            metavar="SETTING...",
+            help="The setting to tune on, such as settings/cifar100 or a file of yours; of several "
+            "a trial is run on each, and counts by its mean.",
             autocompletion=completion.configuration,
         ),
-    ] = None,
-    setting: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="The same as SETTING.", autocompletion=completion.configuration
-        ),
-    ] = None,
+    ],
     budget: Annotated[int, typer.Option(help="Trials of each method.")] = 12,
     folder: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Folder of the trials and their tables.")
@@ -65,9 +60,10 @@ def tune(
     objective: Annotated[
         str,
         typer.Option(
-            help="Weights of own, all, auroc, fpr95, fpr95_oodpos, alarm, ausuc, harmonic."
+            help="Weights of own_alone, all, area, auroc, own, all_open, fpr95, fpr95_oodpos, "
+            "alarm, harmonic."
         ),
-    ] = "own=1,all=1,auroc=1",
+    ] = "own_alone=1,all=1,area=1,auroc=1",
     ood: Annotated[
         list[str] | None,
         typer.Option(help="A validation OOD set; default: the setting's data.validation_ood."),
@@ -91,12 +87,11 @@ def tune(
     from focoop.api import plan_tuning, run_tuning
     from focoop.experiments import objective_text, parse_objective
 
-    given = file or setting
-    if given is None or (file and setting):
-        raise ConfigError("name one setting: focoop tune settings/cifar100 --methods promptfl")
+    if only and len(files) > 1:
+        raise ConfigError("--only writes presets for one setting, and there are several")
     parts = parse_objective(objective)
     studies = plan_tuning(
-        given,
+        files,
         methods,
         budget=budget,
         out=folder,
@@ -112,14 +107,14 @@ def tune(
         many = jobs_of(jobs, cells)
         tuning = run_tuning(studies, objective, jobs=many, on_change=watch, on_round=track)
     choices = tuning.choices
-    paths = tuning.save(folder, write, f"@{given.stem}" if only else "")
+    paths = tuning.save(folder, write, f"@{files[0].stem}" if only else "")
     if as_json:
         print_json([_as_json(choice) for choice in choices])
     else:
         out().print(_choices_table(choices))
         out().print(f"{objective_text(parts)}, in percent of validation images and sets")
         messages().print(f"written: {', '.join(map(str, paths))}")
-    leave([trial.outcome for choice in choices for trial in choice.trials])
+    leave([outcome for choice in choices for trial in choice.trials for outcome in trial.outcomes])
 
 
 def live_tuning(studies: "list[Study]", weights: dict[str, float]) -> Draw:
@@ -155,7 +150,7 @@ def _choices_table(choices: "Sequence[Choice]") -> Sheet:
         rows.append(
             [
                 choice.study.label,
-                runs_of([trial.outcome for trial in choice.trials]),
+                runs_of([outcome for trial in choice.trials for outcome in trial.outcomes]),
                 *("-" if value is None else f"{100 * value:.2f}" for value in values),
                 ", ".join(f"{key.split('.')[1]}={value}" for key, value in point.items()),
             ]
@@ -170,8 +165,8 @@ def _as_json(choice: "Choice") -> dict[str, Any]:
             "trial": trial.number,
             "value": trial.value,
             "point": trial.point,
-            "status": trial.outcome.status,
-            "folder": str(trial.outcome.cell.folder),
+            "status": trial.status,
+            "folders": [str(outcome.cell.folder) for outcome in trial.outcomes],
         }
         for trial in choice.trials
     ]

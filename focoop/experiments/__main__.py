@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from focoop.config import shipped
-from focoop.errors import ConfigError, FocoopError
+from focoop.errors import FocoopError
 from focoop.experiments import comparison
 from focoop.experiments.grid import Cell, describe_seeds, plan, seeds_of
 from focoop.experiments.sweeps import parse_sweep, sweep_points, write_sweep
@@ -71,8 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     tune_parser = commands.add_parser("tune", help="choose settings on validation images")
     tune_parser.set_defaults(command=_tune)
-    tune_parser.add_argument("file", nargs="?", type=Path, metavar="SETTING")
-    tune_parser.add_argument("--setting", type=Path, help="the same as SETTING")
+    tune_parser.add_argument("files", nargs="+", type=Path, metavar="SETTING")
     tune_parser.add_argument("--methods", required=True)
     tune_parser.add_argument("--budget", type=int, default=12)
     tune_parser.add_argument("--write", type=Path)
@@ -115,11 +114,8 @@ def _compare(given: argparse.Namespace) -> list[comparison.Outcome]:
 
 def _tune(given: argparse.Namespace) -> list[comparison.Outcome]:
     weights = parse_objective(given.objective)
-    setting = given.file or given.setting
-    if setting is None or (given.file and given.setting):
-        raise ConfigError("name one setting: tune settings/cifar100 --methods promptfl")
     trials = studies(
-        setting,
+        given.files,
         given.methods,
         given.budget,
         given.out,
@@ -130,11 +126,11 @@ def _tune(given: argparse.Namespace) -> list[comparison.Outcome]:
     )
     cells = [cell for study in trials for cell in study.cells]
     choices = tune(trials, weights, jobs=_jobs(given, cells), watch=_say)
-    suffix = f"@{setting.stem}" if given.only else ""
+    suffix = f"@{given.files[0].stem}" if given.only else ""
     for choice in choices:
         write_choice(choice, weights, given.out, given.write, suffix)
-        print(choice.preset or f"# {choice.study.label}: no trial succeeded\n")
-    return [trial.outcome for choice in choices for trial in choice.trials]
+        print("\n".join(choice.presets.values()) or f"# {choice.study.label}: no trial succeeded\n")
+    return [outcome for choice in choices for trial in choice.trials for outcome in trial.outcomes]
 
 
 def _overrides(given: argparse.Namespace) -> list[str]:

@@ -104,13 +104,25 @@ def preset_files(
     """
     if presets is None:
         return []
-    table = setting.get("backbone", {})
-    backbone = table.get("name", MINI) if isinstance(table, Mapping) else MINI
-    backbone = backbone.raw if isinstance(backbone, Typed) else backbone
-    folders = [presets] if backbone == MINI else [presets / CLIP, presets]
+    folders = [presets] if family_of(setting) == MINI else [presets / CLIP, presets]
     general = [file for at in folders if (file := at / f"{name}.toml").is_file()]
     own = presets / f"{name}@{setting_name}.toml"
     return general[:1] + ([own] if own.is_file() else [])
+
+
+def family_of(setting: Mapping[str, Any]) -> str:
+    """Return whose geometry a setting's backbone has: that of `mini`, or that of `clip`.
+
+    Args:
+        setting: The setting's values.
+
+    Returns:
+        The name of the family.
+    """
+    table = setting.get("backbone", {})
+    backbone = table.get("name", MINI) if isinstance(table, Mapping) else MINI
+    backbone = backbone.raw if isinstance(backbone, Typed) else backbone
+    return MINI if backbone == MINI else CLIP
 
 
 def configured(

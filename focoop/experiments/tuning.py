@@ -1,9 +1,13 @@
 """Choose a method's settings on validation images: the same number of trials for every method.
 
-A method's space is the product of the common grids (learning rate, logit scale) and of the grids
-its own settings declare, `setting(default, doc, grid=(...))`. The first trial is the default point,
-the others a seeded sample of the space without repetition. A trial is one run in which images cut
-from the training split stand in for the test images; the test split is not opened.
+A method's space is the product of the learning rates and of the grids its own settings declare,
+`setting(default, doc, grid=(...))`. The first trial is the default point, the others a seeded
+sample of the space without repetition. A trial is one run on each setting, in which images cut from
+the training split stand in for the test images; the test split is not opened. It counts by its mean
+over the settings, so that a choice on several does not suit one alone.
+
+The logit scale is that of the backbone's family. A gradient grows with it, and so does what a step
+changes in the logits: a rate is stated for a scale of 10, and divided by (scale / 10)^2 elsewhere.
 
 Which score detects and what prior a client has is chosen after training: every trial is measured
 under the same scores and priors (`answering.py`), and counts by the best of them.
@@ -26,7 +30,15 @@ from focoop.errors import ConfigError
 from focoop.experiments.answering import answers_of
 from focoop.experiments.comparison import Watch, run
 from focoop.experiments.grid import Cell, safe
-from focoop.experiments.presets import Settings, configured, name_of, read_settings
+from focoop.experiments.presets import (
+    CLIP,
+    MINI,
+    Settings,
+    configured,
+    family_of,
+    name_of,
+    read_settings,
+)
 from focoop.experiments.tuning_report import Choice, Point, Study, choose
 from focoop.experiments.variants import Variant, parse_methods, variants_for
 from focoop.fields import grids
@@ -35,7 +47,9 @@ from focoop.seeds import numpy_generator
 from focoop.tracking import OnRound
 
 LR_GRID = (0.1, 0.3, 1.0, 3.0, 6.0, 10.0, 30.0)
-LOGIT_SCALE_GRID = (0.0, 10.0, 20.0, 50.0)  # 0: the backbone's own
+LOGIT_SCALES = {MINI: 10.0, CLIP: 100.0}
+RATE, SCALE = "federation.lr", "backbone.logit_scale"
+RATE_SCALE = 10.0  # the logit scale that the rates of the grid are for
 VALIDATION = 30  # images per class
 
 
@@ -52,14 +66,13 @@ def space(config: RunConfig, fixed: Sequence[str] = ()) -> dict[str, tuple[Any, 
     kind = lookup(config.method.name)
     candidates: dict[str, tuple[Any, ...]] = {}
     if kind.trains and not kind.closed_form:
-        candidates["federation.lr"] = tuple(getattr(kind, "lr_grid", ()) or LR_GRID)
-    candidates["backbone.logit_scale"] = LOGIT_SCALE_GRID
+        candidates[RATE] = tuple(getattr(kind, "lr_grid", ()) or LR_GRID)
     candidates |= {f"method.{name}": grid for name, grid in grids(kind.Config).items()}
     return {key: grid for key, grid in candidates.items() if key not in fixed}
 
 
 def studies(
-    setting: Settings,
+    given: Settings | Sequence[Settings],
     methods: str,
     budget: int,
     out: Path,
@@ -70,10 +83,10 @@ def studies(
     seed: int = 0,
     presets: Path | None = None,
 ) -> list[Study]:
-    """Plan the trials of every method on one setting.
+    """Plan the trials of every method on one setting or several.
 
     Args:
-        setting: The setting.
+        given: The setting, or several on which every trial is run.
         methods: The methods, as `parse_methods` reads them.
         budget: Trials of each method.
         out: The folder of all trials.
@@ -91,14 +104,23 @@ def studies(
     """
     if budget < 1:
         raise ConfigError(f"--budget {budget} is not allowed: the least is 1")
-    stem = name_of(setting)
-    tree = validated(read_settings(setting), stem, validation, ood)
+    settings = given if isinstance(given, Sequence) else [given]
+    trees = {name: validated(read_settings(one), name, validation, ood)
+             for one in settings if (name := name_of(one))}  # fmt: skip
+    if not trees or len(trees) != len(settings):
+        raise ConfigError("name one setting or several, each once")
     planned = []
-    for variant in variants_for(parse_methods(methods), tree):
-        base = configured(tree, stem, variant, presets)
-        for over in (*overrides, {"seed": seed}):
-            base = merge(base, override_tree(over))
-        planned.append(_study(stem, variant, base, overrides, budget, out, seed))
+    for variant in variants_for(parse_methods(methods), next(iter(trees.values()))):
+        bases = {}
+        for name, tree in trees.items():
+            base = configured(tree, name, variant, presets)
+            if not base.get("backbone", {}).get("logit_scale"):
+                scale = LOGIT_SCALES[family_of(tree)]
+                base = merge(base, {"backbone": {"logit_scale": scale}})
+            for over in (*overrides, {"seed": seed}):
+                base = merge(base, override_tree(over))
+            bases[name] = base
+        planned.append(_study(variant, bases, overrides, budget, out, seed))
     if len({study.label for study in planned}) != len(planned):
         raise ConfigError(f"--methods {methods!r} names a method twice")
     return planned
@@ -137,42 +159,60 @@ def validated(
 
 
 def _study(
-    setting: str,
     variant: Variant,
-    base: dict[str, Any],
+    bases: Mapping[str, dict[str, Any]],
     overrides: Sequence[Override],
     budget: int,
     out: Path,
     seed: int,
 ) -> Study:
-    default = from_dict(base)
+    defaults = {name: from_dict(base) for name, base in bases.items()}
     fixed = [key for over in (*overrides, *variant.overrides) for key in _keys(over)]
-    grid = space(default, fixed)
+    first = next(iter(defaults.values()))
+    grid = space(first, fixed)
     size = math.prod(map(len, grid.values()))
     draw = numpy_generator(seed, "tune", variant.label)
-    configs, seen = [default], set[int]()
-    while len(configs) < budget and len(seen) < size:
+    start = {} if RATE not in grid else {RATE: first.federation.lr}
+    trials, seen = [_configs_at(bases, start)], set[int]()
+    while len(trials) < budget and len(seen) < size:
         index = int(draw.integers(size))
         if index in seen:
             continue
         seen.add(index)
         try:
-            config = from_dict(placed(base, decode(index, grid)))
+            configs = _configs_at(bases, decode(index, grid))
         except ConfigError:  # grids are given one by one; a method may refuse a combination
             continue
-        if config not in configs:
-            configs.append(config)
-    for config in configs:
+        if configs not in trials:
+            trials.append(configs)
+    for config in trials[0]:
         _refuse_test_data(config)
-    answers = tuple(answers_of(default, fixed))
+    answers = tuple(answers_of(first, fixed))
     # Folders are named by content: a larger budget or a changed grid reuses what is there.
     cells = tuple(
-        Cell(
-            setting, variant.label, config, out / safe(variant.label) / config_hash(config), answers
+        tuple(
+            Cell(
+                name,
+                variant.label,
+                config,
+                out / safe(variant.label) / config_hash(config),
+                answers,
+            )
+            for name, config in zip(bases, configs, strict=True)
         )
-        for config in configs
+        for configs in trials
     )
     return Study(variant.label, tuple(grid), size, cells)
+
+
+def _configs_at(bases: Mapping[str, dict[str, Any]], point: Point) -> list[RunConfig]:
+    """The configurations of a trial, one for each setting; a rate suits the setting's scale."""
+    configs = []
+    for base in bases.values():
+        scale = from_dict(base).backbone.logit_scale or RATE_SCALE
+        rates = {RATE: point[RATE] * (RATE_SCALE / scale) ** 2} if RATE in point else {}
+        configs.append(from_dict(placed(base, {**point, **rates})))
+    return configs
 
 
 def _keys(over: Override) -> list[str]:

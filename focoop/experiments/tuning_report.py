@@ -13,20 +13,20 @@ from focoop.config import RunConfig, from_dict, to_dict
 from focoop.errors import ConfigError, nearest
 from focoop.experiments.comparison import Outcome, failure
 from focoop.experiments.grid import Cell, safe
-from focoop.experiments.presets import TUNABLE
+from focoop.experiments.presets import CLIP, MINI, TUNABLE
 from focoop.fields import toml_value
 from focoop.runs import write
 
-# A third each: what clients answer of their own classes and of all, so that a method that forgets
-# other classes pays for it, and how well strange images are told.
-OBJECTIVE = "own=1,all=1,auroc=1"
+# A quarter each: what clients answer of their own classes and of all, so that a method that forgets
+# other classes pays for it, the trade between the two, and how well strange images are told.
+OBJECTIVE = "own_alone=1,all=1,area=1,auroc=1"
 MEASURES: dict[str, Callable[[Mapping[str, Any]], float | None]] = {
     "own": lambda summary: summary["accuracy_own"],
     "all": lambda summary: summary["accuracy_all"],
     "own_alone": lambda summary: summary.get("accuracy_own_alone"),
     "all_open": lambda summary: summary.get("accuracy_all_open"),
     "alarm": lambda summary: summary["cross_alarm"],
-    "ausuc": lambda summary: (summary.get("frontier") or {}).get("ausuc"),
+    "area": lambda summary: (summary.get("frontier") or {}).get("ausuc"),
     "harmonic": lambda summary: (summary.get("frontier") or {}).get("harmonic"),
     "auroc": lambda summary: _over_sets(summary, "auroc"),
     "fpr95": lambda summary: _over_sets(summary, "fpr95"),
@@ -38,12 +38,22 @@ Point = dict[str, Any]  # dotted key -> value
 
 @dataclass(frozen=True)
 class Study:
-    """A method's trials: the keys that vary, the size of their product, one cell per point."""
+    """A method's trials: the keys that vary, the size of their product, a run for each setting."""
 
     label: str
     keys: tuple[str, ...]
     size: int
-    cells: tuple[Cell, ...]
+    trials: tuple[tuple[Cell, ...], ...]
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """Return all runs, trial by trial."""
+        return tuple(cell for cells in self.trials for cell in cells)
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """Return the names of the settings."""
+        return tuple(cell.setting for cell in self.trials[0])
 
     @property
     def answers(self) -> tuple[Point, ...]:
@@ -62,28 +72,44 @@ class Trial:
 
     Attributes:
         number: Its place among the trials.
-        config: The trial's settings with those of the best answer.
-        point: The values of what varies in them.
-        outcome: The run.
-        summary: What was measured under the best answer; None where the run failed.
-        value: The objective; None where the run failed or lacks a measure.
+        configs: On each setting, the trial's configuration with the best answer.
+        point: The values of what varies in them; a learning rate is the first setting's.
+        outcomes: The run on each setting.
+        summaries: What was measured under the best answer; empty where a run failed.
+        values: The objective on each setting under that answer.
+        value: Their mean; None where a run failed or lacks a measure.
     """
 
     number: int
-    config: RunConfig
+    configs: tuple[RunConfig, ...]
     point: Point
-    outcome: Outcome
-    summary: Mapping[str, Any] | None
-    value: float | None
+    outcomes: tuple[Outcome, ...]
+    summaries: tuple[Mapping[str, Any], ...] = ()
+    values: tuple[float, ...] = ()
+    value: float | None = None
+
+    @property
+    def failed(self) -> Outcome | None:
+        """Return the first run that failed."""
+        return next((one for one in self.outcomes if one.status == "failed"), None)
+
+    @property
+    def status(self) -> str:
+        """Return `failed` where a run failed, `finished` where all are, else the first's."""
+        states = [outcome.status for outcome in self.outcomes]
+        return next((state for state in states if state != "finished"), "finished")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A tuned method: its trials, best first, and the preset made of the best."""
+    """A tuned method: its trials, best first, and presets made of the best by family of backbones.
+
+    A preset's key is where it belongs in a folder of presets: `NAME` or `clip/NAME`.
+    """
 
     study: Study
     trials: list[Trial]
-    preset: str
+    presets: Mapping[str, str]
 
     @property
     def best(self) -> Trial | None:
@@ -140,39 +166,95 @@ def objective(summary: Mapping[str, Any], weights: Mapping[str, float]) -> float
 
 
 def choose(study: Study, outcomes: Sequence[Outcome], weights: Mapping[str, float]) -> Choice:
-    """Sort trials by value and make the preset of the best.
+    """Sort trials by value and make presets of the best.
 
     Args:
         study: The study.
-        outcomes: Its runs.
+        outcomes: Its runs, in the order of `study.cells`.
         weights: The objective.
 
     Returns:
         The choice.
     """
-    trials = [_trial(study, number, outcome, weights) for number, outcome in enumerate(outcomes)]
+    many = len(study.settings)
+    rows = [tuple(outcomes[first : first + many]) for first in range(0, len(outcomes), many)]
+    trials = [_trial(study, number, row, weights) for number, row in enumerate(rows)]
     ranked = sorted(
         trials, key=lambda trial: (trial.value is None, -(trial.value or 0.0), trial.number)
     )
     best = ranked[0]
-    preset = "" if best.value is None else preset_text(study, trials, best, weights)
-    return Choice(study, ranked, preset)
+    presets: dict[str, str] = {}
+    for config in best.configs if best.value is not None else ():
+        family = "" if config.backbone.name == MINI else f"{CLIP}/"
+        presets.setdefault(
+            f"{family}{safe(study.label)}", preset_text(study, trials, best, config, weights)
+        )
+    return Choice(study, ranked, presets)
 
 
-def _trial(study: Study, number: int, outcome: Outcome, weights: Mapping[str, float]) -> Trial:
-    """A run under the answer that suits the objective best, the earliest of equals."""
-    config, keys = outcome.cell.config, (*study.keys, *study.answer_keys)
-    if outcome.status != "finished" or outcome.summary is None:
-        return Trial(number, config, point_of(config, keys), outcome, None, None)
-    summaries = [outcome.summary, *outcome.summary.get("answers", ())]
-    values = [objective(summary, weights) for summary in summaries]
-    best = max(range(len(values)), key=lambda i: -math.inf if values[i] is None else values[i] or 0)
-    if values[best] is not None and study.answers[best]:
-        tree = to_dict(config)
+def _trial(
+    study: Study, number: int, outcomes: tuple[Outcome, ...], weights: Mapping[str, float]
+) -> Trial:
+    """A trial under the answer that suits the objective best, the earliest of equals."""
+    configs, keys = [one.cell.config for one in outcomes], (*study.keys, *study.answer_keys)
+    tables = _values_by_answer(outcomes, weights)
+    means = [_mean(values) for values in zip(*tables, strict=True)]
+    if not means or all(mean is None for mean in means):
+        return Trial(number, tuple(configs), point_of(configs[0], keys), outcomes)
+    best = max(range(len(means)), key=lambda i: -math.inf if means[i] is None else means[i] or 0)
+    if study.answers[best]:
         settings = {key.removeprefix("method."): v for key, v in study.answers[best].items()}
-        config = from_dict({**tree, "method": {**tree["method"], **settings}})
-    point = point_of(config, keys)
-    return Trial(number, config, point, outcome, summaries[best], values[best])
+        trees = [to_dict(config) for config in configs]
+        configs = [from_dict({**tree, "method": {**tree["method"], **settings}}) for tree in trees]
+    return Trial(
+        number,
+        tuple(configs),
+        point_of(configs[0], keys),
+        outcomes,
+        tuple(_summaries(outcome)[best] for outcome in outcomes),
+        tuple(values[best] or 0.0 for values in tables),
+        means[best],
+    )
+
+
+def _summaries(outcome: Outcome) -> list[Mapping[str, Any]]:
+    """What was measured under each answer, the run's own first."""
+    assert outcome.summary is not None
+    return [outcome.summary, *outcome.summary.get("answers", ())]
+
+
+def _values_by_answer(
+    outcomes: Sequence[Outcome], weights: Mapping[str, float]
+) -> list[list[float | None]]:
+    """The objective of each setting under each answer; nothing where a run is not finished."""
+    if any(one.status != "finished" or one.summary is None for one in outcomes):
+        return []
+    return [[objective(one, weights) for one in _summaries(outcome)] for outcome in outcomes]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if len(known) == len(values) and known else None
+
+
+def left_out(choice: Choice) -> dict[str, float]:
+    """Say what a choice loses on a setting that had no say in it.
+
+    Args:
+        choice: The tuned method.
+
+    Returns:
+        For each setting the value of the trial that is best there, less that of the trial that is
+        best on the others in the mean; nothing for a single setting.
+    """
+    trials, settings = [t for t in choice.trials if t.value is not None], choice.study.settings
+    if len(settings) < 2 or not trials:
+        return {}
+    losses = {}
+    for place, name in enumerate(settings):
+        elsewhere = max(trials, key=lambda t: math.fsum(t.values) - t.values[place])
+        losses[name] = max(t.values[place] for t in trials) - elsewhere.values[place]
+    return losses
 
 
 def point_of(config: RunConfig, keys: Sequence[str]) -> Point:
@@ -190,7 +272,11 @@ def point_of(config: RunConfig, keys: Sequence[str]) -> Point:
 
 
 def preset_text(
-    study: Study, trials: Sequence[Trial], best: Trial, weights: Mapping[str, float]
+    study: Study,
+    trials: Sequence[Trial],
+    best: Trial,
+    config: RunConfig,
+    weights: Mapping[str, float],
 ) -> str:
     """Write the chosen settings as a preset; its head says how they were chosen.
 
@@ -198,22 +284,22 @@ def preset_text(
         study: The study.
         trials: All trials.
         best: The chosen one.
+        config: The configuration of one setting of the backbones' family.
         weights: The objective.
 
     Returns:
         TOML text.
     """
-    config = best.config
     tree, defaults = to_dict(config), to_dict(from_dict({"method": {"name": config.method.name}}))
-    data = ", ".join([config.data.id, *config.data.validation_ood])
     default = "failed" if trials[0].value is None else f"{100 * trials[0].value:.2f}"
     answers = f", each under {len(study.answers)} answers (score and prior)"
+    validated = {one.data.validation for one in best.configs}
     lines = [
         f"# Chosen on {datetime.now(UTC):%Y-%m-%d} by `focoop tune`: {len(trials)} trials of "
         f"{study.size} points{answers if study.answer_keys else ''}; {objective_text(weights)}: "
-        f"{100 * (best.value or 0.0):.2f} (first trial: {default}); setting "
-        f"{best.outcome.cell.setting}, {config.data.validation} validation images per class "
-        f"({data}), seed {config.seed}."
+        f"{100 * (best.value or 0.0):.2f} (first trial: {default}); "
+        f"{' '.join(study.settings)}, {'/'.join(map(str, sorted(validated)))} validation images "
+        f"per class, seed {config.seed}."
     ]
     varied = {*study.keys, *study.answer_keys}
     for section in ("backbone", "federation", "method"):
@@ -263,10 +349,10 @@ def write_choice(
         out / f"{name}.md": evidence(choice, weights),
         out / f"{name}.csv": evidence_csv(choice),
     }
-    if choice.preset:
-        texts[out / f"{name}.toml"] = choice.preset
+    for place, text in choice.presets.items():
+        texts[out / f"{place}.toml"] = text
         if presets is not None:
-            texts[presets / f"{name}{suffix}.toml"] = choice.preset
+            texts[presets / f"{place}{suffix}.toml"] = text
     for path, text in texts.items():
         write(path, text.encode())
     return list(texts)
@@ -297,8 +383,13 @@ def evidence(choice: Choice, weights: Mapping[str, float]) -> str:
         "",
         *(f"| {' | '.join(row)} |" for row in rows),
     ]
-    failed = [trial for trial in choice.trials if trial.outcome.status == "failed"]
-    lines += ["", *(f"- {failure(trial.outcome)}" for trial in failed)] if failed else []
+    if losses := left_out(choice):
+        shown = [f"{name} {100 * loss:.2f}" for name, loss in losses.items()]
+        mean = 100 * math.fsum(losses.values()) / len(losses)
+        lines += ["", "Lost where a setting had no say in the choice, against the trial that is "
+                  f"best there: {', '.join(shown)}; mean {mean:.2f}."]  # fmt: skip
+    failed = [trial.failed for trial in choice.trials if trial.failed is not None]
+    lines += ["", *(f"- {failure(outcome)}" for outcome in failed)] if failed else []
     return "\n".join(lines) + "\n"
 
 
@@ -317,12 +408,17 @@ def evidence_csv(choice: Choice) -> str:
 
 
 def _rows(choice: Choice) -> list[list[Any]]:
-    """Header, then one row per trial: number, objective, measures in percent, the point."""
-    keys = (*choice.study.keys, *choice.study.answer_keys)
-    rows: list[list[Any]] = [["trial", "objective", *MEASURES, *keys]]
+    """Header, then a row per trial: number, objective, its parts on several settings, the point."""
+    study = choice.study
+    keys, several = (*study.keys, *study.answer_keys), len(study.settings) > 1
+    rows: list[list[Any]] = [
+        ["trial", "objective", *(study.settings if several else ()), *MEASURES, *keys]
+    ]
     for trial in choice.trials:
-        summary = trial.summary
-        values = [trial.value, *(f(summary) if summary else None for f in MEASURES.values())]
+        values: list[float | None] = [trial.value]
+        if several:
+            values += trial.values or [None] * len(study.settings)
+        values += [_mean([f(one) for one in trial.summaries]) for f in MEASURES.values()]
         shown = ["-" if value is None else f"{100 * value:.2f}" for value in values]
         rows.append([trial.number, *shown, *trial.point.values()])
     return rows

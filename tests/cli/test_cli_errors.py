@@ -34,7 +34,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["features", "folder:nowhere"], "DataError", 3),
         (["data", "show", "--set", "partition.kind=dirichle"], "ConfigError", 2),
         (["compare", "absent.toml", "--methods", "focoop"], "ConfigError", 2),
-        (["tune", "--setting", "absent.toml", "--methods", "all"], "ConfigError", 2),
+        (["tune", "absent.toml", "--methods", "all"], "ConfigError", 2),
         (["demo", "--set", "seed=x"], "ConfigError", 2),
         (["negatives", "demo:nothing"], "DataError", 3),
         (["doctor", "absent.toml"], "ConfigError", 2),

@@ -9,7 +9,6 @@ import open_clip
 import pytest
 import torch
 import torch.nn.functional as F
-from open_clip.transform import PreprocessCfg
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor

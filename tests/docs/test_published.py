@@ -155,7 +155,7 @@ def test_the_command_says_so_and_leaves_nothing(
     for words in (
         ["run", "settings/cifar100"],
         ["compare", str(ROOT / "configs/settings/cifar100.toml"), "--methods", "zeroshot"],
-        ["tune", "--setting", str(ROOT / "configs/settings/cifar100.toml"), "--methods=zeroshot"],
+        ["tune", str(ROOT / "configs/settings/cifar100.toml"), "--methods=zeroshot"],
     ):
         done = call(*words)
         assert done.exit_code == DataError.exit_code, done.output

@@ -41,6 +41,8 @@ def points(study: tuning_report.Study) -> list[dict[str, Any]]:
 def outcome(study: tuning_report.Study, number: int, **values: float | None) -> Outcome:
     summary = {
         "accuracy_own": values.get("own", 0.5),
+        "accuracy_own_alone": values.get("own", 0.5),
+        "frontier": {"ausuc": 0.25},
         "accuracy_all": 0.25,
         "cross_alarm": values.get("alarm", 0.1),
         "ood": {
@@ -69,17 +71,20 @@ def test_every_method_gets_the_same_budget_and_its_default_first(tmp_path: Path)
         assert study.size == len(list(product(*space.values())))
         # Nothing but the point differs between trials.
         first = to_dict(study.cells[0].config)
+        assert first["backbone"]["logit_scale"] == tuning.RATE_SCALE  # rates are stated for it
         for cell, point in zip(study.cells, found, strict=True):
             assert from_dict(tuning.placed(first, point)) == cell.config
 
 
 def test_a_small_space_is_tried_whole(tmp_path: Path) -> None:
     (study,) = toy_studies(tmp_path, "zeroshot", 50, overrides=["federation.rounds=1"])
-    keys = {"backbone.logit_scale": tuning.LOGIT_SCALE_GRID}
-    own = {f"method.{name}": grid for name, grid in grids(available()["zeroshot"].Config).items()}
-    expected = {json.dumps(tuning.decode(i, keys | own)) for i in range(study.size)}
-    assert expected <= {json.dumps(point) for point in points(study)}
-    assert "federation.lr" not in study.keys  # nothing is trained
+    assert study.keys == () and len(study.trials) == study.size == 1  # nothing is trained
+    (study,) = toy_studies(tmp_path, "fedpgp", 500, overrides=["federation.lr=1.0"])
+    grid = {
+        f"method.{name}": values for name, values in grids(available()["fedpgp"].Config).items()
+    }
+    expected = {json.dumps(tuning.decode(i, grid)) for i in range(study.size)}
+    assert expected == {json.dumps(point) for point in points(study)}
 
 
 def test_the_sample_is_seeded_and_grows_by_its_end(tmp_path: Path) -> None:
@@ -96,7 +101,7 @@ def test_what_is_set_does_not_vary(tmp_path: Path) -> None:
     (study,) = toy_studies(
         tmp_path, "promptfl:federation.lr=0.5", 3, overrides=["backbone.logit_scale=7"]
     )
-    assert "federation.lr" not in study.keys and "backbone.logit_scale" not in study.keys
+    assert "federation.lr" not in study.keys
     assert {cell.config.federation.lr for cell in study.cells} == {0.5}
     assert {cell.config.backbone.logit_scale for cell in study.cells} == {7.0}
 
@@ -129,11 +134,11 @@ def test_the_test_split_is_not_opened(tmp_path: Path) -> None:
     setting = write_setting(tmp_path / "data", data="train_only")  # there is no test split
     studies = tuning.studies(setting, "zeroshot", 1, tmp_path / "out", validation=3)
     (found,) = tuning.tune(studies, {"own": 1.0}, jobs=0, watch=lambda outcome: None)
-    assert found.best is not None and found.best.outcome.status == "finished"
-    summary = found.best.outcome.summary
+    assert found.best is not None and found.best.status == "finished"
+    (summary,) = found.best.summaries
     assert summary is not None and list(summary["ood"]) == ["held"]
     clients = json.loads(
-        (found.best.outcome.cell.folder / "metrics.jsonl").read_text().splitlines()[-1]
+        (found.best.outcomes[0].cell.folder / "metrics.jsonl").read_text().splitlines()[-1]
     )["clients"]
     assert sum(row["num_test"] for row in clients) == 3 * 4  # of four classes
     (cell,) = plan([setting], "zeroshot", (0,), tmp_path / "test")
@@ -184,11 +189,9 @@ def test_objective_is_a_weighted_mean(tmp_path: Path) -> None:
     by_hand = (2 * 0.8 + (0.9 + 0.5) / 2 - 0.3) / 4
     assert tuning_report.objective(summary, weights) == pytest.approx(by_hand)
     assert tuning_report.objective({**summary, "cross_alarm": None}, weights) is None
-    assert tuning_report.parse_objective(tuning_report.OBJECTIVE) == {
-        "own": 1.0,
-        "all": 1.0,
-        "auroc": 1.0,
-    }
+    assert set(tuning_report.parse_objective(tuning_report.OBJECTIVE)) == {
+        "own_alone", "all", "area", "auroc"
+    }  # fmt: skip
     for wrong in ("owm=1", "own=x", "own=0", "own=inf", ""):
         with pytest.raises(ConfigError, match="--objective"):
             tuning_report.parse_objective(wrong)
@@ -212,25 +215,25 @@ def test_the_choice_is_the_best_of_the_evidence(tmp_path: Path) -> None:
     rows = read_csv(tmp_path / "out" / "promptfl.csv")
     values = {int(row["trial"]): float(row["objective"]) for row in rows if row["objective"] != "-"}
     assert max(values, key=lambda number: values[number]) == found.best.number
-    assert values[1] == pytest.approx(100 * (0.9 + 0.25 + 0.5) / 3)
+    assert values[1] == pytest.approx(100 * (0.9 + 0.25 + 0.25 + 0.5) / 4)
     preset = tomllib.loads((tmp_path / "presets" / "promptfl@toy.toml").read_text())
     assert preset["federation"]["lr"] == points(study)[1]["federation.lr"]
-    assert preset["backbone"]["logit_scale"] == points(study)[1]["backbone.logit_scale"]
+    assert preset["backbone"]["logit_scale"] == tuning.LOGIT_SCALES["mini"]
     text = (tmp_path / "out" / "promptfl.md").read_text()
     assert "RuntimeError: no" in text and text.count("\n| ") == 5 + 2
     none = tuning_report.choose(study, [Outcome(cell, "failed") for cell in study.cells], weights)
-    assert none.best is None and none.preset == ""
+    assert none.best is None and none.presets == {}
 
 
 def test_the_command_writes_a_preset_that_compare_takes(tmp_path: Path) -> None:
     setting = write_setting(tmp_path / "data", rounds=1)
     presets = tmp_path / "presets"
-    call = ["tune", "--setting", str(setting), "--methods=zeroshot,promptfl", "--budget=3"]
+    call = ["tune", str(setting), "--methods=zeroshot,promptfl", "--budget=3"]
     call += ["--validation=3", f"--out={tmp_path / 'out'}", f"--write={presets}", "--jobs=0"]
     call += ["--set", "federation.lr_schedule=cosine"]
     result = CliRunner().invoke(app, call)
     assert result.exit_code == 0, result.stderr
-    assert "promptfl  3/3" in result.stdout and "[6/6]" in result.stderr
+    assert "promptfl  3/3" in result.stdout and "[4/4]" in result.stderr
     rows = read_csv(tmp_path / "out" / "promptfl.csv")
     best = max(rows, key=lambda row: (float(row["objective"]), -int(row["trial"])))
     text = (presets / "promptfl.toml").read_text()
@@ -238,10 +241,10 @@ def test_the_command_writes_a_preset_that_compare_takes(tmp_path: Path) -> None:
     answers = len(answers_of(from_dict({"method": {"name": "promptfl"}}))) + 1
     assert text.startswith("# Chosen on 20") and text.splitlines()[1] == ""  # one line says it
     told = f"3 trials of {size} points, each under {answers} answers (score and prior); objective "
-    assert f"{told}own=1, all=1, auroc=1: {best['objective']} (first trial: " in text
+    assert f"{told}own_alone=1, all=1, area=1, auroc=1: {best['objective']} (first trial: " in text
     (cell,) = plan([setting], "promptfl", (0,), tmp_path / "runs", presets=presets)
     assert cell.config.federation.lr == float(best["federation.lr"])
-    assert cell.config.backbone.logit_scale == float(best["backbone.logit_scale"])
+    assert cell.config.backbone.logit_scale == tuning.LOGIT_SCALES["mini"]
     assert cell.config.federation.lr_schedule == "cosine"  # part of what was chosen
     for name in ("score", "temperature", "open_share"):
         assert str(getattr(cell.config.method.settings, name)) == best[f"method.{name}"]
@@ -251,6 +254,58 @@ def test_the_command_writes_a_preset_that_compare_takes(tmp_path: Path) -> None:
     assert [trial["trial"] for trial in found["trials"]] == [int(row["trial"]) for row in rows]
     assert math.isclose(100 * found["trials"][0]["value"], float(best["objective"]), abs_tol=0.01)
     assert (presets / "promptfl.toml").read_text() == text
+
+
+# Several settings
+
+
+def test_a_trial_on_several_settings_counts_by_their_mean(tmp_path: Path) -> None:
+    """The same points everywhere; what is best on one setting may lose to what suits both."""
+    setting = write_setting(tmp_path / "data")
+    other = setting.with_name("other.toml")
+    other.write_text(setting.read_text())
+    (study,) = tuning.studies([setting, other], "promptfl", 3, tmp_path / "out", validation=3)
+    assert study.settings == (setting.stem, "other") and len(study.cells) == 6
+    for cells in study.trials:
+        assert cells[0].config == cells[1].config  # settings of one content
+    values = {0: (0.5, 0.5), 1: (0.9, 0.2), 2: (0.6, 0.7)}
+    outcomes = [
+        outcome(study, 2 * trial + place, own=own)
+        for trial, pair in values.items()
+        for place, own in enumerate(pair)
+    ]
+    found = tuning_report.choose(study, outcomes, {"own": 1.0})
+    assert [trial.number for trial in found.trials] == [2, 1, 0]
+    assert found.trials[0].values == (0.6, 0.7) and found.trials[0].value == pytest.approx(0.65)
+    # Without a say of the first setting trial 2 is best, without one of the second trial 1.
+    assert tuning_report.left_out(found) == pytest.approx({setting.stem: 0.3, "other": 0.5})
+    text = tuning_report.evidence(found, {"own": 1.0})
+    assert f"{setting.stem} 30.00, other 50.00; mean 40.00" in text
+    outcomes[5] = Outcome(study.cells[5], "failed", error="RuntimeError: no")
+    assert tuning_report.choose(study, outcomes, {"own": 1.0}).trials[0].number == 1
+    with pytest.raises(ConfigError, match="each once"):
+        tuning.studies([setting, setting], "promptfl", 3, tmp_path / "out", validation=3)
+
+
+def test_a_rate_means_the_same_on_both_families(tmp_path: Path) -> None:
+    """Ten times the logit scale: a hundredth of the rate, and a preset for each family."""
+    setting = write_setting(tmp_path / "data")
+    other = setting.with_name("clip.toml")
+    other.write_text(f'{setting.read_text()}\n[backbone]\nname = "local-dir:somewhere"\n')
+    (study,) = tuning.studies([setting, other], "promptfl", 4, tmp_path / "out", validation=3)
+    for mini, clip in study.trials:
+        assert mini.config.backbone.logit_scale == 10.0
+        assert clip.config.backbone.logit_scale == 100.0
+        assert clip.config.federation.lr == pytest.approx(mini.config.federation.lr / 100)
+        assert mini.config.method == clip.config.method
+    outcomes = [outcome(study, number) for number in range(8)]
+    found = tuning_report.choose(study, outcomes, {"own": 1.0})
+    assert set(found.presets) == {"promptfl", "clip/promptfl"}
+    assert "logit_scale = 100.0" in found.presets["clip/promptfl"]
+    written = tuning_report.write_choice(found, {"own": 1.0}, tmp_path / "o", tmp_path / "p")
+    assert tmp_path / "p" / "clip" / "promptfl.toml" in written
+    (cell,) = plan([other], "promptfl", (0,), tmp_path / "runs", presets=tmp_path / "p")
+    assert cell.config.backbone.logit_scale == 100.0
 
 
 # Answers after training
@@ -278,7 +333,7 @@ def test_an_answer_is_what_a_run_with_its_settings_reaches(tmp_path: Path, metho
     """Training knows neither score nor prior: a run with them set gives the same numbers."""
     (study,) = toy_studies(tmp_path, method, 1, overrides=["federation.rounds=1"])
     (found,) = tuning.tune([study], {"own": 1.0}, jobs=0, watch=lambda outcome: None)
-    summary = found.trials[0].outcome.summary
+    summary = found.trials[0].outcomes[0].summary
     assert summary is not None and len(summary["answers"]) == len(study.answers) - 1 > 50
     places = {json.dumps(point, sort_keys=True): i for i, point in enumerate(study.answers)}
     own = {"score_scale": 30.0, "ood_weight": 0.3} if method == "focoop" else {"temperature": 0.03}
@@ -332,7 +387,7 @@ def test_a_trial_counts_by_its_best_answer(tmp_path: Path) -> None:
     assert found.best is not None and found.best.value == 0.9
     for key, value in study.answers[8].items():
         assert found.best.point[key] == value
-    preset = tomllib.loads(found.preset)["method"]
+    preset = tomllib.loads(found.presets["promptfl"])["method"]
     assert preset["score"] == study.answers[8]["method.score"]
     assert preset["open_share"] == study.answers[8]["method.open_share"]
 

@@ -158,5 +158,5 @@ def test_a_method_of_ones_own_is_tuned_as_focoops_are(here: Path, setting: Path)
     assert all("each under 55 answers" in text for text in heads.values())
     cells = plan([setting], "./mine.py", (0,), here / "o", presets=here / "presets")
     assert f"open_share = {cells[0].config.method.settings.open_share}" in heads["mine.py"]
-    both = call("tune", str(setting), "--setting", str(setting), "--methods=promptfl")
-    assert both.exit_code == 2 and "name one setting" in both.stderr
+    twice = call("tune", str(setting), str(setting), "--methods=promptfl")
+    assert twice.exit_code == 2 and "each once" in twice.stderr
