@@ -171,3 +171,22 @@ def test_names_that_cannot_be_used(tmp_path: Path) -> None:
         load_backbone(f"local-dir:{small(tmp_path)}", weights=tmp_path)
     with pytest.raises(BackboneError, match="local-dir:<folder>"):
         load_backbone("local-dir:")
+
+
+def test_a_part_of_the_vocabulary_gives_the_same_bits_and_refuses_other_texts(
+    tmp_path: Path,
+) -> None:
+    whole = load_backbone(f"local-dir:{small(tmp_path / 'whole')}")
+    folder = small(tmp_path / "part")
+    state = text_side(tiny(**FAMILIES["ViT"]).state_dict())
+    rows = torch.tensor(sorted({*range(512), *whole.tokenize(TEXTS).flatten().tolist()}))
+    state["token_embedding.weight"] = state["token_embedding.weight"][rows].clone()
+    save_file({**state, "token_rows": rows.int()}, folder / "open_clip_model.safetensors")
+    part = load_backbone(f"local-dir:{folder}")
+    assert part.fingerprint == whole.fingerprint  # what is cached of one serves the other
+    assert torch.equal(part.encode_texts(TEXTS), whole.encode_texts(TEXTS))
+    contexts = torch.ones(2, 32)
+    ours, theirs = (one.encode_prompts(contexts, one.names(["cat"])) for one in (part, whole))
+    assert torch.equal(ours, theirs)
+    with pytest.raises(BackboneError, match=r"part of the vocabulary, .*'zeppelins\.'"):
+        part.names(["cat", "zeppelins"])
