@@ -51,7 +51,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = ROOT / "configs" / "settings"
 PRESETS = ROOT / "configs" / "methods"
 PAGES = ROOT / "docs" / "results" / "tune"
-NAMES = [path.stem for path in sorted(SETTINGS.glob("*.toml"))]
+ALL = [path.stem for path in sorted(SETTINGS.glob("*.toml"))]
+NAMES = [name for name in ALL if not name.startswith("clipb32-")]  # those travel by clip_folder.py
 PATCHED = [name for name in NAMES if name.endswith("-patches")]
 CIFAR = [name for name in NAMES if name.startswith("cifar100") and name not in PATCHED]
 # Settings that read the same files are together: what a group needs must fit beside the tree.

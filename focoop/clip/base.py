@@ -10,6 +10,7 @@ from torch import Tensor
 from focoop.clip.image_features import ImageFeatures as ImageFeatures
 from focoop.clip.image_features import LabelledFeatures as LabelledFeatures
 from focoop.clip.text.tower import Names, TextTower
+from focoop.errors import BackboneError
 
 
 class Backbone(ABC):
@@ -26,6 +27,7 @@ class Backbone(ABC):
         patch_kinds: the patch features offered, default first (`lf_a`, `lf_b`, `lf_c`).
         image_size: side of the square input in pixels.
         pixel_type: of what `prepare` gives.
+        text_alone: whether there is no image tower, so that features come from elsewhere.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Backbone(ABC):
     patch_kinds: tuple[str, ...]
     image_size: int
     pixel_type: torch.dtype = torch.float32
+    text_alone: bool = False
 
     @property
     def dim(self) -> int:
@@ -61,12 +64,17 @@ class Backbone(ABC):
         """
         return None
 
-    def refuse_images(self) -> None:
-        """Refuse images where the backbone has no image tower; here it has one.
+    def no_image_tower(self) -> BackboneError:
+        """Make the error about images that a text tower alone cannot encode.
 
-        Raises:
-            BackboneError: It has none.
+        Returns:
+            The error, to be raised.
         """
+        return BackboneError(
+            f"{self.name} has a text tower and no image tower, so it encodes no images: give "
+            "features of its joint space (data.id, data.ood: file:PATH.safetensors), or take a "
+            "backbone with both towers, such as openclip:ViT-B-32:openai"
+        )
 
     @abstractmethod
     def preprocess(self, image: Any) -> Tensor:

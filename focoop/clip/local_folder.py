@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -34,6 +34,8 @@ OTHER_ROWS = ("visual.", "logit_", "attn_mask")  # what is no part of a text tow
 class TextBackbone(Backbone):
     """A text tower without an image tower."""
 
+    text_alone = True
+
     def __init__(
         self, name: str, tower: TextTower, tokenize: Callable[[Sequence[str]], Tensor], scale: float
     ) -> None:
@@ -41,21 +43,13 @@ class TextBackbone(Backbone):
         self.patch_kinds, self.image_size = (), 0
         self.fingerprint = self.image_fingerprint = fingerprint(tower, scale)
 
-    def refuse_images(self) -> NoReturn:
-        """Refuse images: nothing here can encode them."""
-        raise BackboneError(
-            f"{self.name} has a text tower and no image tower, so it encodes no images: give "
-            "features of its joint space (data.id, data.ood: file:PATH.safetensors), or take a "
-            "backbone with both towers, such as openclip:ViT-B-32:openai"
-        )
-
     def preprocess(self, image: Any) -> Tensor:
         """Refuse an image."""
-        self.refuse_images()
+        raise self.no_image_tower()
 
     def encode_images(self, batch: Tensor, patches: str | None = None) -> ImageFeatures:
         """Refuse images."""
-        self.refuse_images()
+        raise self.no_image_tower()
 
 
 def load_folder(folder: str, device: str = "cpu") -> Backbone:

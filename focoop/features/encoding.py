@@ -127,7 +127,8 @@ def encode(
     Raises:
         ConfigError: A corruption without a severity, or a number of views below 0.
     """
-    backbone.refuse_images()
+    if backbone.text_alone:
+        raise backbone.no_image_tower()
     batch_size = batch_size or (BATCH if backbone.device.type == "cpu" else BATCH_ON_GPU)
     if patches is not None and patches not in backbone.patch_kinds:
         raise ConfigError(

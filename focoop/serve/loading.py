@@ -32,7 +32,8 @@ class LoadedModel:
 
         self._model = model
         self._backbone = model.backbone
-        self._backbone.refuse_images()  # at the start, not at the first image
+        if self._backbone.text_alone:
+            raise self._backbone.no_image_tower()  # at the start, not at the first image
         kind = model.method.patch_kind
         self._patches = patch_kind_of(model.backbone, kind) if kind else None
         self.classes: Sequence[str] = model.classes

@@ -83,9 +83,8 @@ def test_a_text_tower_alone_gives_the_same_texts_without_open_clip(
     assert torch.allclose(ours.encode_texts(TEXTS), texts, atol=1e-5)
     assert ours.logit_scale == pytest.approx(float(model.logit_scale.detach().exp()))
     assert (ours.dim, ours.patch_kinds) == (32, ())
-    for refused in (ours.refuse_images, lambda: ours.prepare(None)):
-        with pytest.raises(BackboneError, match=r"no image tower.*file:PATH\.safetensors"):
-            refused()
+    with pytest.raises(BackboneError, match=r"no image tower.*file:PATH\.safetensors"):
+        ours.prepare(None)
     with pytest.raises(BackboneError, match="no image tower"):
         ours.encode_images(torch.zeros(1, 3, 8, 8))
 
@@ -170,3 +169,22 @@ def test_names_that_cannot_be_used(tmp_path: Path) -> None:
         load_backbone(f"local-dir:{small(tmp_path)}", weights=tmp_path)
     with pytest.raises(BackboneError, match="local-dir:<folder>"):
         load_backbone("local-dir:")
+
+
+def test_a_part_of_the_vocabulary_gives_the_same_bits_and_refuses_other_texts(
+    tmp_path: Path,
+) -> None:
+    whole = load_backbone(f"local-dir:{small(tmp_path / 'whole')}")
+    folder = small(tmp_path / "part")
+    state = text_side(tiny(**FAMILIES["ViT"]).state_dict())
+    rows = torch.tensor(sorted({*range(512), *whole.tokenize(TEXTS).flatten().tolist()}))
+    state["token_embedding.weight"] = state["token_embedding.weight"][rows].clone()
+    save_file({**state, "token_rows": rows.int()}, folder / "open_clip_model.safetensors")
+    part = load_backbone(f"local-dir:{folder}")
+    assert part.fingerprint == whole.fingerprint  # what is cached of one serves the other
+    assert torch.equal(part.encode_texts(TEXTS), whole.encode_texts(TEXTS))
+    contexts = torch.ones(2, 32)
+    ours, theirs = (one.encode_prompts(contexts, one.names(["cat"])) for one in (part, whole))
+    assert torch.equal(ours, theirs)
+    with pytest.raises(BackboneError, match=r"part of the vocabulary, .*'zeppelins\.'"):
+        part.names(["cat", "zeppelins"])
