@@ -8,7 +8,7 @@ There, in a copy of the tree with one folder of features beside it, once per gro
 nothing is left; a call stops by itself after `--minutes`:
 
     python tools/device_runs.py tune --out $OUT
-    python tools/device_runs.py grid-1 --out $OUT       # and grid-2, grid-3, grid-4
+    python tools/device_runs.py grid-1 --out $OUT       # and grid-2 to grid-5
 
 Here again, with what came back:
 
@@ -55,24 +55,26 @@ ALL = [path.stem for path in sorted(SETTINGS.glob("*.toml"))]
 NAMES = [name for name in ALL if not name.startswith("clipb32-")]  # those travel by clip_folder.py
 PATCHED = [name for name in NAMES if name.endswith("-patches")]
 CIFAR = [name for name in NAMES if name.startswith("cifar100") and name not in PATCHED]
+CLIP = [name for name in ALL if name not in NAMES]
 # Settings that read the same files are together: what a group needs must fit beside the tree.
 GROUPS = {
     "grid-1": CIFAR,
     "grid-2": [name for name in NAMES if name not in (*CIFAR, *PATCHED)],
     "grid-3": ["cifar100-patches"],
     "grid-4": [name for name in PATCHED if name != "cifar100-patches"],
+    "grid-5": CLIP,
 }
 SEEDS = (0, 1, 2)
 TRIALS = 16
-# Setting -> methods that are tuned on it, validation images per class.
-TUNED = {
-    "cifar100": (
-        "zeroshot,promptfl,promptfolio,fedpgp,fedlapt,local_only,centralized,focoop",
-        30,
-    ),
-    "cifar100-patches": ("fedotp,fedlocoop,fedgallop", 8),
-}
-ALSO = {"cifar100": "focoop-paper"}  # presets that are no method's, by setting
+# What methods are tuned on together; the clipb32 ones are in configs/tune, with fewer shots.
+TUNED_ON = (
+    "cifar100", "cifar100-dir0.5", "oxford_pets", "dtd",
+    "clipb32-imagenet200", "clipb32-caltech101",
+)  # fmt: skip
+METHODS = "zeroshot,promptfl,promptfolio,fedpgp,fedlapt,local_only,centralized,focoop"
+# Settings -> methods that are tuned on them, validation images per class where it is not 30.
+TUNED = {TUNED_ON: (METHODS, None), ("cifar100-patches",): ("fedotp,fedlocoop,fedgallop", 8)}
+ALSO = {TUNED_ON: "focoop-paper"}  # presets that are no method's, by settings
 # What the paper says of such a preset: its rate alone, which no paper gives, is chosen.
 LITERAL = (
     "method.global_share=0.2",
@@ -90,7 +92,7 @@ def write_features(shared: Path, made: Path, out: Path) -> None:
     """A folder of feature files for every group, each without what the group does not read."""
     ready_features.use([shared / "features", made])
     for group in ("tune", *GROUPS):
-        names = TUNED if group == "tune" else GROUPS[group]
+        names = [name for on in TUNED for name in on] if group == "tune" else GROUPS[group]
         folder, total = out / group, 0
         folder.mkdir(parents=True, exist_ok=True)
         for target, source, patches, split in wanted(tuple(names), tuning=group == "tune"):
@@ -104,6 +106,8 @@ def wanted(
     """(file name, file, whether settings read patches, the one split that is read or nothing)."""
     files: dict[str, tuple[Path, set[bool], str]] = {}
     for name in names:
+        if name in CLIP:
+            continue
         data = loading.load(SETTINGS / f"{name}.toml").data
         sets = data.validation_ood if tuning else (*data.corrupted, *data.ood)
         for spec in expand((data.id, *sets)):
@@ -226,14 +230,14 @@ def run_tuning(given: argparse.Namespace) -> int:
     """All trials of all trained methods in one pool, then the choices in one file."""
     weights = parse_objective(OBJECTIVE)
     planned: list[Study] = []
-    for name, (methods, validation) in TUNED.items():
+    for on, (methods, validation) in TUNED.items():
         asked = given.methods.split(",") if given.methods else methods.split(",")
         plain = ",".join(m for m in methods.split(",") if m in asked)
-        literal = ALSO.get(name) if ALSO.get(name) in asked else None
+        literal = ALSO.get(on) if ALSO.get(on) in asked else None
         for chosen, also, presets in ((plain, (), None), (literal, LITERAL, PRESETS)):
             if chosen:
                 planned += studies(
-                    SETTINGS / f"{name}.toml",
+                    [tuning_file(name) for name in on],
                     chosen,
                     given.trials,
                     given.runs / "tune",
@@ -257,19 +261,27 @@ def run_tuning(given: argparse.Namespace) -> int:
     texts = {}
     for study in planned:
         found = choose(study, [by_folder[cell.folder] for cell in study.cells], weights)
-        texts[study.label] = {"page": evidence(found, weights), "preset": found.preset}
-        say(found.preset.splitlines()[0] if found.preset else f"{study.label}: all trials failed")
+        texts[study.label] = {"page": evidence(found, weights), "presets": found.presets}
+        for preset in found.presets.values() or ["all trials failed"]:
+            say(f"{study.label}: {preset.splitlines()[0]}")
     write(given.out / "tune.json", json.dumps(texts, indent=1))
     return 0
 
 
+def tuning_file(name: str) -> Path:
+    """The file of a setting, with fewer shots where its images are few."""
+    own = ROOT / "configs" / "tune" / f"{name}.toml"
+    return own if own.is_file() else SETTINGS / f"{name}.toml"
+
+
 def unpack(path: Path, presets: Path, pages: Path) -> None:
     """Write what a tuning chose: presets and pages of all trials."""
-    chosen: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))
+    chosen: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
     for name, texts in chosen.items():
         write(pages / f"{name}.md", texts["page"])
-        if texts["preset"] and name not in ALSO.values():  # that one is written by hand
-            write(presets / f"{name}.toml", texts["preset"])
+        for where, preset in texts["presets"].items():
+            if name not in ALSO.values():  # that one is written by hand
+                write(presets / f"{where}.toml", preset)
     print(f"{len(chosen)} methods: presets in {presets}, trials in {pages}")
 
 

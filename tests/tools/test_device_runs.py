@@ -68,8 +68,8 @@ def test_every_setting_is_in_one_group_and_every_trained_method_is_tuned() -> No
 
 def test_what_was_chosen_is_unpacked(tmp_path: Path) -> None:
     chosen = {
-        "promptfl": {"page": "# page\n", "preset": "# Chosen\n"},
-        "fedpgp": {"page": "# failed\n", "preset": ""},
+        "promptfl": {"page": "# page\n", "presets": {"promptfl": "# Chosen\n"}},
+        "fedpgp": {"page": "# failed\n", "presets": {}},
     }
     (tmp_path / "tune.json").write_text(json.dumps(chosen))
     arguments = ["unpack", str(tmp_path / "tune.json")]
@@ -99,7 +99,7 @@ def test_a_grid_stops_in_time_and_leaves_out_what_is_done(tmp_path: Path) -> Non
 def test_a_trial_that_diverges_does_not_hold_up_the_choice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_runs, "TUNED", {"cifar100-patches": ("promptfl", 2)})
+    monkeypatch.setattr(device_runs, "TUNED", {("cifar100-patches",): ("promptfl", 2)})
     call = ["tune", "--features", str(tmp_path), "--runs", str(tmp_path / "runs")]
     call += ["--out", str(tmp_path / "out"), "--trials", "2"]
 
@@ -111,7 +111,11 @@ def test_a_trial_that_diverges_does_not_hold_up_the_choice(
 
     def run(cells: list[Cell], *given: object, **options: object) -> list[Outcome]:
         numbers = {"auroc": 0.5, "fpr95": 0.5, "fpr95_oodpos": 0.5}
-        summary = {"accuracy_own": 0.5, "accuracy_all": 0.5, "cross_alarm": 0.1}
+        summary = {
+            **dict.fromkeys(("accuracy_own", "accuracy_own_alone", "accuracy_all"), 0.5),
+            "cross_alarm": 0.1,
+            "frontier": {"ausuc": 0.5},
+        }
         return [
             Outcome(cells[0], "failed", error="training diverged"),
             Outcome(cells[1], "finished", 25, {**summary, "ood": {"x": numbers}}),
@@ -120,4 +124,7 @@ def test_a_trial_that_diverges_does_not_hold_up_the_choice(
     monkeypatch.setattr(device_runs.comparison, "run", run)
     assert device_runs.main(call) == 0
     chosen = json.loads((tmp_path / "out" / "tune.json").read_text())["promptfl"]
-    assert "training diverged" in chosen["page"] and ": 50.00 (first trial: " in chosen["preset"]
+    assert (
+        "training diverged" in chosen["page"]
+        and ": 50.00 (first trial: " in chosen["presets"]["promptfl"]
+    )
