@@ -46,7 +46,7 @@ from focoop.methods import lookup
 from focoop.seeds import numpy_generator
 from focoop.tracking import OnRound
 
-LR_GRID = (0.1, 0.3, 1.0, 3.0, 6.0, 10.0, 30.0)
+LR_GRID = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 LOGIT_SCALES = {MINI: 10.0, CLIP: 100.0}
 RATE, SCALE = "federation.lr", "backbone.logit_scale"
 RATE_SCALE = 10.0  # the logit scale that the rates of the grid are for

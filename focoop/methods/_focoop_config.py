@@ -28,11 +28,11 @@ class FOCoOpConfig(AnswerConfig):
 
     # Paper
     global_share: float = setting(
-        0.2,
+        0.8,
         "rho, share of the global prompt; 1: no private prompts",
         low=0,
         high=1,
-        grid=(0.2, 0.5, 0.8, 1.0),
+        grid=(0.5, 0.8, 1.0),
         group="paper",
     )
     detection_weight: float = setting(1.0, "weight of -log p(ID|x)", low=0, group="paper")
@@ -76,13 +76,13 @@ class FOCoOpConfig(AnswerConfig):
         group="engineering",
     )
     id_radius: float = setting(
-        0.1, "cap on |eps^g|, in spreads of the classes; 0: none", low=0, group="engineering"
+        0.05, "cap on |eps^g|, in spreads of the classes; 0: none", low=0, group="engineering"
     )
     ood_radius: float = setting(
         0.3,
         "cap on |eps^o|, in spreads of the classes; 0: none",
         low=0,
-        grid=(0.1, 0.3),
+        grid=(0.15, 0.3, 0.5),
         group="engineering",
     )
     step_size: float = setting(
@@ -151,6 +151,7 @@ class FOCoOpConfig(AnswerConfig):
         "mean",
         "loss of a batch: its `mean`, or the soft maximum of Eq. sol_dro, whose width is mu mean "
         "losses (`soft_maximum`) or tau_2 mu (`paper`)",
+        grid=("mean", "soft_maximum"),
         group="ablation",
     )
     goc: bool = setting(True, "transport on the server; false: averages", group="ablation")
