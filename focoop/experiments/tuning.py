@@ -210,7 +210,7 @@ def _configs_at(bases: Mapping[str, dict[str, Any]], point: Point) -> list[RunCo
     configs = []
     for base in bases.values():
         scale = from_dict(base).backbone.logit_scale or RATE_SCALE
-        rates = {RATE: point[RATE] * (RATE_SCALE / scale) ** 2} if RATE in point else {}
+        rates = {RATE: point[RATE] * RATE_SCALE**2 / scale**2} if RATE in point else {}
         configs.append(from_dict(placed(base, {**point, **rates})))
     return configs
 
