@@ -150,10 +150,13 @@ class PartitionConfig(Section):
     classes_per_client: int = setting(20, "classes of a client (overlap)", low=1, high=100_000)
     shots: int = setting(
         AUTO_SHOTS,
-        "training images per class and client; 0: all; -1: all of your own data (folder:, csv:, "
-        "clients:, file:, hf:), 8 as in the paper of packaged and public data",
+        "training images per class and client, at most; 0: all; -1: all of your own data (folder:, "
+        "csv:, clients:, file:, hf:), 8 as in the paper of packaged and public data",
         low=-1,
         high=1_000_000,
+    )
+    repeats: bool = setting(
+        False, "repeat images of a client that has fewer of a class than partition.shots"
     )
     leave_out: str = setting(
         "", "domain that all clients are tested on and none holds (kind domain); empty: none"
