@@ -131,7 +131,8 @@ def tune(
         budget: Trials of each method; the first is its defaults.
         objective: Weights of `own`, `all`, `auroc`, `fpr95`, `fpr95_oodpos` and `alarm`.
         ood: Validation OOD sets; by default the setting's `data.validation_ood`.
-        validation: Validation images per class; by default the setting's, else 30.
+        validation: Validation images per class; by default the setting's, else 30, or half of the
+            smallest class where that is less.
         seed: The seed of the runs and of the sample of trials.
         overrides: Settings that are fixed, as in `run`.
         out: The folder of the trials and the evidence.

@@ -10,6 +10,7 @@ under the same scores and priors (`answering.py`), and counts by the best of the
 """
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from focoop.config import (
     merge,
     override_tree,
 )
-from focoop.errors import ConfigError
+from focoop.errors import ConfigError, DataError
 from focoop.experiments.answering import answers_of
 from focoop.experiments.comparison import Watch, run
 from focoop.experiments.grid import Cell, safe
@@ -31,6 +32,7 @@ from focoop.experiments.tuning_report import Choice, Point, Study, choose
 from focoop.experiments.variants import Variant, parse_methods, variants_for
 from focoop.fields import grids
 from focoop.methods import lookup
+from focoop.scenario import TooManyValidationImages, leave_out_absent, make_split
 from focoop.seeds import numpy_generator
 from focoop.tracking import OnRound
 
@@ -77,7 +79,8 @@ def studies(
         methods: The methods, as `parse_methods` reads them.
         budget: Trials of each method.
         out: The folder of all trials.
-        validation: Validation images per class; None: as the setting says.
+        validation: Validation images per class; None: as the setting says, else `VALIDATION`, or
+            half of the smallest class where that is less.
         ood: OOD sets to validate on.
         overrides: Settings over all others.
         seed: Seed of the draw of trials.
@@ -92,16 +95,38 @@ def studies(
     if budget < 1:
         raise ConfigError(f"--budget {budget} is not allowed: the least is 1")
     stem = name_of(setting)
-    tree = validated(read_settings(setting), stem, validation, ood)
-    planned = []
+    read = read_settings(setting)
+    tree = validated(read, stem, validation, ood)
+    asked = validation or read.get("data", {}).get("validation")
+    asked = asked or any("data.validation" in _keys(over) for over in overrides)
+    planned, count = [], 0
     for variant in variants_for(parse_methods(methods), tree):
         base = configured(tree, stem, variant, presets)
         for over in (*overrides, {"seed": seed}):
             base = merge(base, override_tree(over))
-        planned.append(_study(stem, variant, base, overrides, budget, out, seed))
+        count = count or _validation(from_dict(base), bool(asked))
+        base = merge(base, {"data": {"validation": count}})
+        kept, left_out = leave_out_absent(from_dict(base))
+        base = merge(base, {"data": {"validation_ood": list(kept.data.validation_ood)}})
+        planned.append(_study(stem, variant, base, overrides, budget, out, seed, left_out))
     if len({study.label for study in planned}) != len(planned):
         raise ConfigError(f"--methods {methods!r} names a method twice")
+    for note in dict.fromkeys(note for study in planned for note in study.cells[0].notes):
+        warnings.warn(f"{stem}: {note}", stacklevel=2)
     return planned
+
+
+def _validation(config: RunConfig, asked: bool) -> int:
+    """How many images of each class validate: as said, or where nobody asked, as many as fit."""
+    try:
+        make_split(config)
+    except TooManyValidationImages as error:
+        if asked or not error.most:
+            raise
+        return (error.most + 1) // 2
+    except DataError:  # said with what all trials lack, before the first of them
+        pass
+    return config.data.validation
 
 
 def validated(
@@ -144,6 +169,7 @@ def _study(
     budget: int,
     out: Path,
     seed: int,
+    left_out: str,
 ) -> Study:
     default = from_dict(base)
     fixed = [key for over in (*overrides, *variant.overrides) for key in _keys(over)]
@@ -168,7 +194,12 @@ def _study(
     # Folders are named by content: a larger budget or a changed grid reuses what is there.
     cells = tuple(
         Cell(
-            setting, variant.label, config, out / safe(variant.label) / config_hash(config), answers
+            setting,
+            variant.label,
+            config,
+            out / safe(variant.label) / config_hash(config),
+            answers,
+            notes=(left_out,) if left_out else (),
         )
         for config in configs
     )
