@@ -57,13 +57,8 @@ def clients_table(root: Path) -> Table:
             of_client[client] = _listed_rows(listed, client, shared)
     if not any(of_client.values()):
         raise DataError(f"no client folders with images in {root}: expected CLIENT/CLASS/IMAGE")
-    kinds = {client: {row[2] for row in rows} for client, rows in of_client.items()}
-    if any("test" in splits for splits in kinds.values()):
-        # A client without test images of its own is tested on its validation images, as alone.
-        for client in [name for name, splits in kinds.items() if "test" not in splits]:
-            rows = of_client[client]
-            of_client[client] = [(f, c, "test" if s == "val" else s, k) for f, c, s, k in rows]
-    return Table(root, [row for rows in of_client.values() for row in rows], str(root))
+    table = Table(root, [row for rows in of_client.values() for row in rows], str(root))
+    return table.tested_alone()
 
 
 def _folder_rows(

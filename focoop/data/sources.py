@@ -163,6 +163,23 @@ def row_splits(
     return images.without_classes(drop_classes).splits
 
 
+def validated_note(kind: str, target: str, by: str = "domain") -> str:
+    """Say which clients are tested on their validation images.
+
+    Args:
+        kind: the kind of source, such as `clients`.
+        target: its path.
+        by: `domain`, or `client` where clients are given.
+
+    Returns:
+        A sentence; empty where there are no such clients.
+    """
+    table = _table(kind, Path(target).expanduser(), by) if kind in OWN else None
+    if table is None or not table.validated:
+        return ""
+    return f"{kind}:{target}: val images are the test images at {', '.join(table.validated)}"
+
+
 def held_out_note(kind: str, target: str, share: float, by: str = "domain") -> str:
     """Say which share of a user's own images is held out as test; empty where none is.
 

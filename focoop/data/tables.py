@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from focoop.data.class_names import FILES, name_of, named_classes
 from focoop.data.image_set import ImageSet
 from focoop.data.labels import is_missing, refuse_missing
 from focoop.data.listing import ALL
-from focoop.data.splits import column_splits, split_of
+from focoop.data.splits import TEST, VAL, column_splits, split_of
 from focoop.errors import DataError, nearest
 
 if TYPE_CHECKING:
@@ -31,12 +31,30 @@ class Table:
             clients may have splits and others none.
         source: where they were listed, for messages.
         warnings: what is doubtful about the list itself.
+        validated: clients that are tested on their validation images, for want of test images.
     """
 
     root: Path
     rows: Sequence[tuple[str, str, str, str]]
     source: str
     warnings: Sequence[str] = ()
+    validated: Sequence[str] = ()
+
+    def tested_alone(self) -> "Table":
+        """Test each client on what it would be tested on alone.
+
+        Returns:
+            The table; validation images of a client without test images are its test images.
+        """
+        splits: dict[str, set[str]] = {}
+        for _, _, split, group in self.rows:
+            splits.setdefault(group, set()).add(split)
+        some = {group for group, there in splits.items() if VAL in there and TEST not in there}
+        rows = [
+            (file, name, TEST if split == VAL and group in some else split, group)
+            for file, name, split, group in self.rows
+        ]
+        return replace(self, rows=rows, validated=tuple(sorted(some)))
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -137,7 +155,8 @@ def csv_table(path: Path, by: str = "domain") -> Table:
     splits = column_splits(str(path), {n: _given(row["split"]) for n, row in rows.items()})
     entries = [(row["path"], classes[n], splits[n], _given(row[by])) for n, row in rows.items()]
     doubts = [] if any(splits.values()) else _like_splits(path, header, lines)
-    return Table(path.parent, entries, str(path), doubts)
+    table = Table(path.parent, entries, str(path), doubts)
+    return table.tested_alone() if by == "client" and any(row[3] for row in entries) else table
 
 
 def _like_splits(

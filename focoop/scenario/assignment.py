@@ -91,6 +91,7 @@ def remarks(config: RunConfig, *, measured: bool = True) -> list[str]:
     by = "client" if config.partition.kind == "given" else "domain"
     notes = [sources.listed_note(source.kind, source.target, by)]
     notes.append(sources.held_out_note(source.kind, source.target, config.data.test_share, by))
+    notes.append(sources.validated_note(source.kind, source.target, by))
     if measured and source.kind != "demo":
         lacking = {"OOD sets": "data.ood", "corrupted sets": "data.corrupted"}
         absent = [name for name, key in lacking.items() if not getattr(config.data, key[5:])]

@@ -1,5 +1,6 @@
 """Clients whose folders have different layouts, as sites bring them."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from focoop.data.client_folders import clients_table
 from focoop.data.sources import advice, held_out_note, is_divided, listed_note
 from focoop.data.tables import listing
 from focoop.errors import DataError
-from focoop.scenario.assignment import client_split, make_split
+from focoop.scenario.assignment import client_split, make_split, remarks
 from focoop.scenario.split import Split
 from focoop.seeds import numpy_generator
 from tests.data.trees import plant, write
@@ -92,6 +93,39 @@ def test_who_has_no_splits_is_said(sites: Path) -> None:
     assert set(table.pick("all").splits) == {"", "test", "train"}
     with pytest.raises(DataError, match="a has no 'test' images of its own, others have"):
         table.pick("test")
+
+
+@pytest.mark.filterwarnings("ignore:1 of")
+def test_a_client_of_training_and_validation_beside_one_without_splits_keeps_its_images(
+    sites: Path,
+) -> None:
+    shutil.rmtree(sites / "b")  # who alone had test images
+    split = make_split(load(None, [f"data.id=clients:{sites}", *GIVEN]))
+    assert split.counts().tolist() == [[8, 8], [2, 2]]
+    assert split.counts(of_test=True).tolist() == [[1, 2], [2, 2]]
+    report = inspect("clients", str(sites))
+    assert report.splits == {"test": 4, "train": 4, NO_SPLIT: 20}
+    held_out, validated = report.notes
+    assert "no train/test folders at a: held out 20% of each class there" in held_out
+    assert validated == f"clients:{sites}: val images are the test images at c"
+    config = load(None, [f"data.id=clients:{sites}", *GIVEN])
+    assert {held_out, validated} <= set(remarks(config))
+
+
+def test_a_table_of_clients_tests_each_as_alone(tmp_path: Path) -> None:
+    rows = ["path,label,split,client"]
+    for client, held in (("a", "val"), ("b", "test")):
+        for k in range(6):
+            paint(tmp_path / f"{client}{k}.png")
+            rows.append(
+                f"{client}{k}.png,{'catdog'[k % 2 * 3 :][:3]},{held if k < 2 else 'train'},{client}"
+            )
+    write(tmp_path / "list.csv", "\n".join(rows))
+    split = make_split(load(None, [f"data.id=csv:{tmp_path}/list.csv", *GIVEN]))
+    assert split.counts(of_test=True).tolist() == [[1, 1], [1, 1]]
+    assert inspect("csv", f"{tmp_path}/list.csv").notes == [
+        f"csv:{tmp_path}/list.csv: val images are the test images at a"
+    ]
 
 
 def test_the_check_accounts_for_every_file_of_every_layout(sites: Path) -> None:
