@@ -10,7 +10,7 @@ from focoop.errors import DataError
 
 if TYPE_CHECKING:
     pass
-from focoop.data.tables import Table, csv_table, listing
+from focoop.data.tables import Table, csv_table, listing, unread_tables
 
 
 def clients_of(kind: str, path: Path) -> tuple[str, ...]:
@@ -57,8 +57,9 @@ def clients_table(root: Path) -> Table:
             of_client[client] = _listed_rows(listed, client, shared)
     if not any(of_client.values()):
         raise DataError(f"no client folders with images in {root}: expected CLIENT/CLASS/IMAGE")
-    table = Table(root, [row for rows in of_client.values() for row in rows], str(root))
-    return table.tested_alone()
+    doubts = [doubt for client in of_client for doubt in unread_tables(root / client)]
+    rows = [row for rows in of_client.values() for row in rows]
+    return Table(root, rows, str(root), doubts).tested_alone()
 
 
 def _folder_rows(
@@ -71,6 +72,7 @@ def _folder_rows(
             raise DataError(
                 f"{root / client} holds images and no class folders: sort them into "
                 f"{client}/CLASS, or list them in a table {client}/labels.csv (path,label)"
+                f"{''.join(f'. {doubt}' for doubt in unread_tables(root / client))}"
             )
         if split and split not in SPLITS:
             raise DataError(
@@ -78,7 +80,7 @@ def _folder_rows(
                 f"in each client's folder. {NAMED_CLASSES}"
             )
         rows += [
-            (f"{client}/{file}", names.get(name, name), split, client)
+            (f"{client}/{file}", name_of(name, names), split, client)
             for name, files in classes.items()
             for file in files
         ]

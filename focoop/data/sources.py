@@ -246,12 +246,22 @@ def _classes_and_doubts(kind: str, target: str, by: str) -> tuple[ImageSet, list
     if table is None and not any("/" in file for file in images.files):
         raise DataError(
             f"{source} holds images and no class folders: fine as an OOD set (data.ood); to learn "
-            "from it, sort the images into CLASS/IMAGE"
+            f"from it, sort the images into CLASS/IMAGE{_tables_there(path)}"
         )
     remarks = [] if table is None else list(table.warnings)
     if kind == "folder" and table is None:
-        remarks += _unread_table(source, path, images.classes)
+        remarks += _unread_table(source, path, images.classes) + tables.unread_tables(path)
     return images, [*remarks, *label_warnings(images, source)]
+
+
+def _tables_there(folder: Path) -> str:
+    """What to do with the tables in a folder that holds images alone."""
+    listed = tables.listing(folder)
+    return (
+        f", or name csv:{listed}"
+        if listed
+        else "".join(f". {doubt}" for doubt in tables.unread_tables(folder))
+    )
 
 
 def _unread_table(source: str, folder: Path, classes: Sequence[str]) -> list[str]:

@@ -93,7 +93,7 @@ def leave_out_absent(config: RunConfig) -> tuple[RunConfig, str]:
         for name in dict.fromkeys(chain.from_iterable(asked.values()))
         if all(ready_features.lacking([spec], root) for spec in expand([name]))
     ]
-    kept = {
+    kept: dict[str, Any] = {
         key: tuple(name for name in names if name not in absent) for key, names in asked.items()
     }
     if not absent or (data.validation and not kept[ood]):

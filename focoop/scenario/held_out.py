@@ -1,5 +1,6 @@
 """Hold test or validation images out of a dataset that does not say which are which."""
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 
@@ -111,13 +112,16 @@ def _held_out(
     untested = sorted(set(train.labels.tolist()) - set(test.labels.tolist()))
     if untested:
         names = ", ".join(features.classes[label] for label in untested[:5])
+        counts = np.unique(_groups(features), return_counts=True)[1]
+        least = math.ceil(100 / max(2, counts.min())) / 100
         problem = (
             f"{len(untested)} of {len(features.classes)} classes of {config.data.id} have too few "
             f"images to hold one out as test (data.test_share = {share:g}): {names}"
-            f"{', ...' if len(untested) > 5 else ''}"
+            f"{', ...' if len(untested) > 5 else ''}. Set a larger share "
+            f"(data.test_share={least:g}), or give test images yourself"
         )
         if not len(test):
-            raise ConfigError(f"{problem}: set a larger share, or give test images yourself")
+            raise ConfigError(problem)
         warnings.warn(problem, stacklevel=2)
     return train, test, held_out
 

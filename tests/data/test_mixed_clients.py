@@ -161,3 +161,42 @@ def test_one_table_per_client_and_no_other_csv(tmp_path: Path) -> None:
     write(tmp_path / "a" / "two.csv", "Label,Path\ndog,cat/1.png\n")
     with pytest.raises(DataError, match=r"one.csv and two.csv, which both list images"):
         clients_table(tmp_path)
+
+
+def test_a_table_without_the_columns_is_pointed_out(sites: Path, tmp_path: Path) -> None:
+    write(sites / "a" / "images.csv", "file,diagnosis\ncat/1.png,puma\n")
+    (told,) = advice("folder", f"{sites}/a")
+    assert told.startswith(f"{sites}/a/images.csv names images and is not read: it has no column ")
+    assert "no column path and no label (file, diagnosis)" in told and "labels.csv" in told
+    assert told in advice("clients", str(sites), "client")
+    assert told in inspect("clients", str(sites)).warnings
+    write(sites / "a" / "images.csv", "patient,age\n1,50\n")  # names no images
+    assert advice("folder", f"{sites}/a") == []
+    paint(tmp_path / "flat" / "x" / "1.png")
+    write(tmp_path / "flat" / "x" / "images.csv", "file,label\n1.png,puma\n")
+    for kind, path in (("clients", "flat"), ("folder", "flat/x")):
+        with pytest.raises(
+            DataError, match=r"no class folders.*images.csv names images.*no column path"
+        ):
+            advice(kind, f"{tmp_path}/{path}", "client" if kind == "clients" else "domain")
+    write(tmp_path / "flat" / "x" / "images.csv", "path,label\n1.png,puma\n")
+    with pytest.raises(DataError, match=r"or name csv:.*images.csv"):
+        advice("folder", f"{tmp_path}/flat/x")
+
+
+def test_paths_may_be_written_as_windows_writes_them(tmp_path: Path) -> None:
+    paint(tmp_path / "scans" / "1.png", tmp_path / "odd\\name.png")
+    write(tmp_path / "labels.csv", "path,label\nscans\\1.png,cat\nodd\\name.png,dog\n")
+    report = inspect("csv", str(tmp_path / "labels.csv"))
+    assert not report.broken and report.images.files == ("scans/1.png", "odd\\name.png")
+
+
+def test_a_folder_that_ends_with_a_blank_can_be_renamed(tmp_path: Path) -> None:
+    plant(tmp_path / "a", "Mouse /1.png", "mouse/2.png", "rat/3.png")
+    (warning,) = advice("folder", f"{tmp_path}/a")
+    assert "'Mouse ' and 'mouse' differ in spelling only" in warning
+    for line in ("Mouse ,mouse", "Mouse,mouse"):
+        write(tmp_path / "a" / "class_names.csv", f"{line}\n")
+        assert advice("folder", f"{tmp_path}/a") == [] == advice("clients", str(tmp_path), "client")
+        assert inspect("folder", f"{tmp_path}/a").labels == {"mouse": 2, "rat": 1}
+        assert clients_table(tmp_path).pick("all").classes == ("mouse", "rat")
