@@ -2,15 +2,11 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from focoop.data.class_names import name_of, named_classes
 from focoop.data.folders import FLAT, NAMED_CLASSES, SPLITS, scan
-from focoop.errors import DataError
-
-if TYPE_CHECKING:
-    pass
 from focoop.data.tables import Table, csv_table, listing, unread_tables
+from focoop.errors import DataError
 
 
 def clients_of(kind: str, path: Path) -> tuple[str, ...]:
@@ -47,17 +43,18 @@ def clients_table(root: Path) -> Table:
     if not root.is_dir():
         raise DataError(f"no folder {root}: check the path")
     shared = named_classes(root)
-    of_client = {}
+    of_client: dict[str, list[tuple[str, str, str, str]]] = {}
+    doubts: list[str] = []
     for client in sorted(p.name for p in root.iterdir() if p.is_dir() and p.name[0] != "."):
         names = {**shared, **named_classes(root / client)}  # sites may number classes otherwise
         listed = listing(root / client)
         if listed is None:
             of_client[client] = _folder_rows(root, client, names)
+            doubts += unread_tables(root / client)
         else:
             of_client[client] = _listed_rows(listed, client, shared)
     if not any(of_client.values()):
         raise DataError(f"no client folders with images in {root}: expected CLIENT/CLASS/IMAGE")
-    doubts = [doubt for client in of_client for doubt in unread_tables(root / client)]
     rows = [row for rows in of_client.values() for row in rows]
     return Table(root, rows, str(root), doubts).tested_alone()
 

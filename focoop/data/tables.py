@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from focoop.data.class_names import FILES, name_of, named_classes
 from focoop.data.formats import SUFFIXES, suffix
@@ -14,9 +13,6 @@ from focoop.data.labels import is_missing, refuse_missing
 from focoop.data.listing import ALL
 from focoop.data.splits import TEST, VAL, column_splits, split_of
 from focoop.errors import DataError, nearest
-
-if TYPE_CHECKING:
-    pass
 
 COLUMNS = ("path", "label", "split", "client", "domain", "class_name")
 # Columns that are not read and that look as if their author meant `split` by them.
