@@ -15,6 +15,7 @@ from benchmarks.breadth_cells import (
     with_means,
 )
 from benchmarks.breadth_closed import ENDS, behind, detection, gaps, with_ends
+from tools.results_cells import REPEATS
 
 FULL, SEEDS = "focoop", 3
 WITHOUT = {
@@ -24,7 +25,7 @@ WITHOUT = {
     "detection_weight=0.0": "no detection term",
 }
 
-HEAD = """# Breadth: settings, shots and methods
+HEAD = f"""# Breadth: settings, shots and methods
 
 Made by `python benchmarks/breadth.py`; nothing was tuned for any cell. Percent, mean ± deviation
 over seeds where there are several; the best mean of a column, and what is within 0.05 of it, bold.
@@ -33,6 +34,7 @@ accuracy on the images that the default prior expects, 70% own ones and 30% of e
 area under own against other classes as the bias on own classes varies (`ausuc`). *own alone*: own
 with `open_share = 0`, where only own classes are answered; *all alone*: all with `open_share = 1`,
 without a prior. At these two ends of the dial the size of a method's log-odds does not matter.
+{REPEATS}
 """
 FLAGGED = "*flagged*: other clients' images that are flagged when a client keeps 95% of its own."
 

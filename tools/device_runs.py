@@ -66,13 +66,13 @@ GROUPS = {
 }
 SEEDS = (0, 1, 2)
 TRIALS = 16
-# What methods are tuned on together; the clipb32 ones are in configs/tune, with fewer shots.
+# What methods are tuned on together.
 TUNED_ON = (
     "cifar100", "cifar100-dir0.5", "oxford_pets", "dtd",
     "clipb32-imagenet200", "clipb32-caltech101",
 )  # fmt: skip
 METHODS = "zeroshot,promptfl,promptfolio,fedpgp,fedlapt,local_only,centralized,focoop"
-# Settings -> methods that are tuned on them, validation images per class where it is not 30.
+# Settings -> methods that are tuned on them, validation images per class; None: 30, or half of them.
 TUNED = {TUNED_ON: (METHODS, None), ("cifar100-patches",): ("fedotp,fedlocoop,fedgallop", 8)}
 ALSO = {TUNED_ON: "focoop-paper"}  # presets that are no method's, by settings
 # What the paper says of such a preset: its rate alone, which no paper gives, is chosen.
@@ -237,7 +237,7 @@ def run_tuning(given: argparse.Namespace) -> int:
         for chosen, also, presets in ((plain, (), None), (literal, LITERAL, PRESETS)):
             if chosen:
                 planned += studies(
-                    [tuning_file(name) for name in on],
+                    [SETTINGS / f"{name}.toml" for name in on],
                     chosen,
                     given.trials,
                     given.runs / "tune",
@@ -266,12 +266,6 @@ def run_tuning(given: argparse.Namespace) -> int:
             say(f"{study.label}: {preset.splitlines()[0]}")
     write(given.out / "tune.json", json.dumps(texts, indent=1))
     return 0
-
-
-def tuning_file(name: str) -> Path:
-    """The file of a setting, with fewer shots where its images are few."""
-    own = ROOT / "configs" / "tune" / f"{name}.toml"
-    return own if own.is_file() else SETTINGS / f"{name}.toml"
 
 
 def unpack(path: Path, presets: Path, pages: Path) -> None:

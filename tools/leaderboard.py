@@ -18,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from results_cells import Cells, read_cells
+from results_cells import REPEATS, Cells, read_cells
 
 from focoop.experiments.tables import best, lower_is_better, stat
 
@@ -38,7 +38,8 @@ GROUPS = {
         ),
     ),
     "Shared classes": (
-        "CIFAR-100 by Dirichlet 0.1, 0.5 and 5, ten clients, and a hundred clients of 20 classes.",
+        "CIFAR-100 by Dirichlet 0.1, 0.5 and 5, ten clients, and a hundred clients of 20 classes. "
+        f"{REPEATS}",
         ("cifar100-dir0.1", "cifar100-dir0.5", "cifar100-dir5", "cifar100-k100"),
     ),
     "A domain nobody has seen": (

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from quoted_results import write_pages
-from results_cells import Cells, read_cells, read_results, write_rows
+from results_cells import REPEATS, Cells, read_cells, read_results, write_rows
 
 from focoop.experiments.tables import NOTE, markdown, stat
 
@@ -51,7 +51,7 @@ def main() -> int:
 
 def page(cells: Cells) -> str:
     """All settings, each with its tables."""
-    parts = [f"# Tables\n\n{NOTE}\nMade by `tools/results_tables.py` from `cells.json`."]
+    parts = [f"# Tables\n\n{NOTE}\nMade by `tools/results_tables.py` from `cells.json`. {REPEATS}"]
     parts += [f"## At a glance: {title}\n\n{table}" for title, table in glance(cells).items()]
     for setting in dict.fromkeys(key[0] for key in sorted(cells)):
         labels = dict.fromkeys(key[1] for key in cells if key[0] == setting)

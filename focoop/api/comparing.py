@@ -1,7 +1,8 @@
 """Compare methods over settings and seeds, and show the result as a table."""
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from focoop.experiments import (
 )
 from focoop.functional import paired
 from focoop.plugins import origin
+from focoop.scenario import leave_out_absent
 from focoop.tracking import OnRound, split_hooks
 
 if TYPE_CHECKING:
@@ -290,7 +292,7 @@ def plan_comparison(
     given = [as_settings(setting) for setting in several]
     swept = [sweep] if isinstance(sweep, str) else sweep
     folder = Path(presets) if presets is not None else shipped("methods")
-    return plan(
+    cells = plan(
         given,
         joined(methods),
         seeds_of(seeds),
@@ -299,6 +301,16 @@ def plan_comparison(
         overrides=on_device(overrides, device),
         points=sweep_points([parse_sweep(text) for text in swept]),
     )
+    here = [_with_what_is_here(cell) for cell in cells]
+    for text in dict.fromkeys(f"{cell.base}: {note}" for cell in here for note in cell.notes):
+        warnings.warn(text, stacklevel=2)
+    return here
+
+
+def _with_what_is_here(cell: Cell) -> Cell:
+    """A run without the sets that are not here."""
+    config, left_out = leave_out_absent(cell.config)
+    return replace(cell, config=config, notes=(left_out,)) if left_out else cell
 
 
 def run_comparison(

@@ -1,5 +1,6 @@
 """Make a run, or go on with one that was stopped."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from focoop.errors import ConfigError, RunError
 from focoop.experiments import refuse_other_data, run_to_end
 from focoop.methods import lookup
 from focoop.runs import RunFolder, anchored, collect, read_config, start
-from focoop.scenario import require_data
+from focoop.scenario import leave_out_absent, require_data
 from focoop.tracking import Listener, OnRound, as_hooks
 
 Fetch = Callable[[str, RunConfig], None]  # gets a public dataset by its name
@@ -145,12 +146,15 @@ def prepare_run(
     if from_round_before and not resume:
         raise ConfigError("--round-before goes on with a run that is there: add --resume")
     path = Path(out) if out is not None else Path("runs") / config.title
+    config, left_out = leave_out_absent(config)
+    if left_out:
+        warnings.warn(left_out, stacklevel=2)
     here = _as_started(config, path) if resume else config
     if here.data.fetch:
         for name in missing_datasets(here):
             (fetch or _fetch)(name, here)
     require_data(here)
-    data_notes = notes_on_data(here)
+    data_notes = notes_on_data(here, measured=not left_out)
     for note in data_notes:
         on_note(note)
     if resume and lengthen and not from_round_before:
@@ -163,7 +167,7 @@ def prepare_run(
         lengthen=lengthen,
         from_round_before=from_round_before,
     )
-    return PreparedRun(config, folder, [*notes, *data_notes])
+    return PreparedRun(config, folder, [*notes, *filter(None, [left_out]), *data_notes])
 
 
 def refuse_without_tuned(path: Path, config: RunConfig) -> None:

@@ -142,7 +142,8 @@ def tune(
         objective: Weights of `own_alone`, `all`, `area`, `auroc` and others, such as
             `"own=1,alarm=-1"`.
         ood: Validation OOD sets; by default the setting's `data.validation_ood`.
-        validation: Validation images per class; by default the setting's, else 30.
+        validation: Validation images per class; by default the setting's, else 30, or half of the
+            smallest class where that is less.
         seed: The seed of the runs and of the sample of trials.
         overrides: Settings that are fixed, as in `run`.
         out: The folder of the trials and the evidence.

@@ -198,16 +198,14 @@ def show(
         names=assignment.names,
     )
     shots = config.partition.shots
-    used = f"{shots} shots" if shots else "all training images"
+    used = f"at most {shots} shots" if shots else "all training images"
     console.print(f"{config.data.id}, {config.partition.kind}, {used}", markup=False)
     console.print(table)
     if len(assignment.classes) <= NAMED_CLASSES:
         named = [f"{label} {name}" for label, name in enumerate(assignment.classes)]
         console.print(f"classes: {', '.join(named)}", hang=2)
     if assignment.repeated:
-        console.print(
-            f"{assignment.repeated} of these images are repeats: too few for the shots asked"
-        )
+        console.print(f"{assignment.repeated} of these images are repeats (partition.repeats)")
     if plot is not None:
         console.print(f"plot: {plot}", markup=False)
     return None

@@ -30,6 +30,7 @@ def as_document(report: "Report") -> dict[str, Any]:
         "formats": dict(report.formats),
         "broken": report.reasons,
         "warnings": list(report.warnings),
+        "notes": list(report.notes),
         "remarks": {text: list(files) for text, files in report.remarks.items()},
         "left_out": {text: list(files) for text, files in report.left_out.items()},
         "repeated": {
@@ -53,6 +54,8 @@ def show_report(report: "Report", console: Screen) -> None:
     console.print(f"in {report.images.root}")
     for warning in report.warnings:
         console.print(f"warning: {warning}", hang=2)
+    for note in report.notes:
+        console.print(f"note: {note}", hang=2)
     parts: Sequence[tuple[str, Mapping[str, Sequence[str]]]] = (
         ("cannot be read", report.broken),
         ("repeated, byte for byte", repeated),

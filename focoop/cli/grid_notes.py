@@ -57,21 +57,23 @@ def note_data(cells: "list[Cell]") -> None:
     from focoop.scenario import note_on_shots, remarks
 
     notes = [note_on_shots(cell.config) for cell in cells]
-    for config in {cell.setting: cell.config for cell in cells}.values():
+    for cell in {cell.setting: cell for cell in cells}.values():
         with suppress(FocoopError):
-            notes += remarks(config)
+            notes += remarks(cell.config, measured=not cell.notes)
     for note in dict.fromkeys(filter(None, notes)):
         say(note)
 
 
 def note_answers(studies: "Sequence[Study]") -> None:
-    """Say which methods of a user's own are not tried under the scores and priors of the others.
+    """Say how many images validate, and which methods of a user's own are tried less.
 
     Args:
         studies: What is tuned.
     """
     from focoop.plugins import origin
 
+    count = studies[0].cells[0].config.data.validation
+    say(f"{count} training images of each class validate (--validation)")
     for study in studies:
         first = study.cells[0]
         if not first.answers and origin("method", first.config.method.name) is not None:

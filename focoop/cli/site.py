@@ -1,6 +1,7 @@
 """`focoop site`: a site's images and its node. Flower is the engine (docs/reference/flower.md)."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,10 +46,10 @@ def class_names(given: str | None) -> str | None:
         text = Path(given).read_text(encoding="utf-8-sig")
         lines = (line.strip() for line in text.splitlines())
         given = "; ".join(line for line in lines if line)
-    elif ";" not in given and (os.sep in given or given.endswith((".txt", ".csv"))):
-        raise ConfigError(f"--classes: no file {given}: one class name per line, or 'cat; dog'")
     elif ";" not in given and "," in given:
         raise ConfigError(f"--classes {given!r} is one name: separate names with ;, as 'cat; dog'")
+    elif ";" not in given and (os.sep in given or re.search(r"\.\w{1,5}$", given)):
+        raise ConfigError(f"--classes: no file {given}: one class name per line, or 'cat; dog'")
     return given
 
 

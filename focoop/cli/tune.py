@@ -69,7 +69,7 @@ def tune(
         typer.Option(help="A validation OOD set; default: the setting's data.validation_ood."),
     ] = None,
     validation: Annotated[
-        int | None, typer.Option(help="Validation images per class; default 30.")
+        int | None, typer.Option(help="Validation images per class; default 30, or what fits.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the runs and of the sample.")] = 0,
     jobs: Jobs = None,

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from focoop.config.loading import from_dict, from_flat, load
     from focoop.config.schema import (
         AUTO_CALIBRATION,
+        AUTO_CLIENTS,
+        PAPER_CLIENTS,
         DataConfig,
         MethodConfig,
         NegativesConfig,
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AUTO_CALIBRATION",
+    "AUTO_CLIENTS",
+    "PAPER_CLIENTS",
     "TUNED",
     "DataConfig",
     "MethodConfig",

@@ -13,9 +13,9 @@ from focoop.plugins import is_file
 
 # Values that stand for what suits the data, in the place of a list of sets and of a number.
 AUTO_SETS = ("auto",)
-AUTO_SHOTS = -1
+AUTO_SHOTS = AUTO_CLIENTS = -1
 AUTO_CALIBRATION = -1.0
-PAPER_SHOTS = 8
+PAPER_SHOTS, PAPER_CLIENTS = 8, 10
 PACKAGED_CORRUPTED = ("demo:cifar100#brightness",)
 PACKAGED_OOD = ("demo:dtd_32px", "demo:sun_32px")
 TWO_THIRDS = 2 / 3
@@ -144,16 +144,23 @@ class PartitionConfig(Section):
     prefix = "partition."
     kind: str = setting("pathological", "how classes are divided", choices=PARTITIONS)
     clients: int = setting(
-        10, "number of clients K; 0: one per domain or given client", low=0, high=100_000
+        AUTO_CLIENTS,
+        "number of clients K; 0: one per domain or given client; -1: 10; of your own data one per "
+        "domain or given client, or 10 with two classes each, fewer where there are fewer classes",
+        low=-1,
+        high=100_000,
     )
     alpha: float = setting(0.1, "concentration of dirichlet; smaller is more uneven", above=0)
     classes_per_client: int = setting(20, "classes of a client (overlap)", low=1, high=100_000)
     shots: int = setting(
         AUTO_SHOTS,
-        "training images per class and client; 0: all; -1: all of your own data (folder:, csv:, "
-        "clients:, file:, hf:), 8 as in the paper of packaged and public data",
+        "training images per class and client, at most; 0: all; -1: all of your own data (folder:, "
+        "csv:, clients:, file:, hf:), 8 as in the paper of packaged and public data",
         low=-1,
         high=1_000_000,
+    )
+    repeats: bool = setting(
+        False, "repeat images of a client that has fewer of a class than partition.shots"
     )
     leave_out: str = setting(
         "", "domain that all clients are tested on and none holds (kind domain); empty: none"
@@ -359,6 +366,7 @@ AUTOMATIC: dict[tuple[str, str], Any] = {
     ("data", "corrupted"): AUTO_SETS,
     ("data", "ood"): AUTO_SETS,
     ("partition", "shots"): AUTO_SHOTS,
+    ("partition", "clients"): AUTO_CLIENTS,
 }
 OWN_DATA = {("data", "corrupted"): (), ("data", "ood"): (), ("partition", "shots"): 0}
 
@@ -378,12 +386,13 @@ def automatic(data_id: str, backbone: str = "mini") -> dict[tuple[str, str], Any
     """
     kind, colon, _ = data_id.partition(":")
     if colon and kind != "demo":
-        return dict(OWN_DATA)
+        return {**OWN_DATA, ("partition", "clients"): AUTO_CLIENTS}  # who divides them knows
     here = data_id == "demo:cifar100" or (data_id == "cifar100" and backbone == "mini")
     return {
         ("data", "corrupted"): PACKAGED_CORRUPTED if here else (),
         ("data", "ood"): PACKAGED_OOD if here else (),
         ("partition", "shots"): PAPER_SHOTS,
+        ("partition", "clients"): PAPER_CLIENTS,
     }
 
 

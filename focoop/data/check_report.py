@@ -14,8 +14,17 @@ from focoop.data.folder_tree import OUTSIDE, walk
 from focoop.data.folders import ALL, folder_splits
 from focoop.data.formats import ARCHIVE, BARE, HIDDEN, OTHER, SYSTEM, UNREAD
 from focoop.data.image_set import ImageSet
-from focoop.data.sources import OWN, doubts, open_images, splits_of
+from focoop.data.sources import (
+    OWN,
+    advice,
+    doubts,
+    held_out_note,
+    open_images,
+    splits_of,
+    validated_note,
+)
 from focoop.data.unreadable import Finding, examine, nearly_black
+from focoop.errors import DataError
 
 NESTED = "in a folder below a class folder: read as that class"
 UNLISTED = "images that the table of their client does not list"
@@ -68,6 +77,7 @@ class Report:
         left_out: reason -> files of the folder that are not among the images.
         repeated: how -> groups of images whose files are equal byte for byte.
         warnings: what is doubtful about labels and splits, a sentence or two each.
+        notes: what clients are tested on where that is not plain, a sentence each.
     """
 
     images: ImageSet
@@ -80,6 +90,7 @@ class Report:
     left_out: Mapping[str, Sequence[str]]
     repeated: Mapping[str, Sequence[Sequence[Row]]]
     warnings: Sequence[str]
+    notes: Sequence[str] = ()
 
     @property
     def reasons(self) -> dict[str, str]:
@@ -87,7 +98,14 @@ class Report:
         return {file: reason for reason, files in self.broken.items() for file in files}
 
 
-def inspect(kind: str, target: str, split: str = ALL, root: str | Path | None = None) -> Report:
+def inspect(
+    kind: str,
+    target: str,
+    split: str = ALL,
+    root: str | Path | None = None,
+    *,
+    test_share: float = 0.2,
+) -> Report:
     """Look at every image of a dataset, and at the files beside them.
 
     Args:
@@ -95,6 +113,7 @@ def inspect(kind: str, target: str, split: str = ALL, root: str | Path | None = 
         target: its path or name.
         split: a split of it, or `all`.
         root: folder of public datasets; None is the usual one.
+        test_share: the share that a run holds out as test where images have no splits.
 
     Returns:
         What there is to tell.
@@ -129,7 +148,21 @@ def inspect(kind: str, target: str, split: str = ALL, root: str | Path | None = 
         left_out=_left_out(kind, target, by),
         repeated=_repeated(rows, images.take(readable)) if readable else {},
         warnings=doubts(kind, target, by),
+        notes=_notes(kind, target, test_share) if by == "client" else (),
     )
+
+
+def _notes(kind: str, target: str, test_share: float) -> list[str]:
+    """What clients are tested on where that is not plain."""
+    try:
+        advice(kind, target, "client")
+        notes = [
+            held_out_note(kind, target, test_share, "client"),
+            validated_note(kind, target, "client"),
+        ]
+    except DataError:  # nothing can be learned from these images, and the warnings say why
+        return []
+    return [note for note in notes if note]
 
 
 def _rows(kind: str, target: str, by: str, images: ImageSet) -> list[Row]:

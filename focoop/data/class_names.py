@@ -85,7 +85,8 @@ def synset_names(folder: Path) -> dict[str, str]:
 def name_of(label: str, names: Mapping[str, str]) -> str:
     """Return the name of a label; the label itself where it has none.
 
-    A label such as `3.0`, as spreadsheets write whole numbers beside empty cells, is read as `3`.
+    A label such as `3.0`, as spreadsheets write whole numbers beside empty cells, is read as `3`,
+    and a folder that ends with a blank, as `Mouse `, as the name without it: no line can hold it.
 
     Args:
         label: The label.
@@ -97,8 +98,9 @@ def name_of(label: str, names: Mapping[str, str]) -> str:
     >>> name_of("3.0", {"3": "mug"}), name_of("cup", {"3": "mug"})
     ('mug', 'cup')
     """
-    whole = re.sub(r"\.0+$", "", label) if re.fullmatch(r"-?\d+\.0+", label) else label
-    return names.get(label, names.get(whole, label))
+    bare = label.strip()
+    whole = re.sub(r"\.0+$", "", bare) if re.fullmatch(r"-?\d+\.0+", bare) else bare
+    return next((names[key] for key in (label, bare, whole) if key in names), label)
 
 
 def _csv_rows(text: str) -> list[tuple[int, list[str]]]:

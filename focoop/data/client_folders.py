@@ -2,15 +2,11 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from focoop.data.class_names import name_of, named_classes
 from focoop.data.folders import FLAT, NAMED_CLASSES, SPLITS, scan
+from focoop.data.tables import Table, csv_table, listing, unread_tables
 from focoop.errors import DataError
-
-if TYPE_CHECKING:
-    pass
-from focoop.data.tables import Table, csv_table, listing
 
 
 def clients_of(kind: str, path: Path) -> tuple[str, ...]:
@@ -47,23 +43,20 @@ def clients_table(root: Path) -> Table:
     if not root.is_dir():
         raise DataError(f"no folder {root}: check the path")
     shared = named_classes(root)
-    of_client = {}
+    of_client: dict[str, list[tuple[str, str, str, str]]] = {}
+    doubts: list[str] = []
     for client in sorted(p.name for p in root.iterdir() if p.is_dir() and p.name[0] != "."):
         names = {**shared, **named_classes(root / client)}  # sites may number classes otherwise
         listed = listing(root / client)
         if listed is None:
             of_client[client] = _folder_rows(root, client, names)
+            doubts += unread_tables(root / client)
         else:
             of_client[client] = _listed_rows(listed, client, shared)
     if not any(of_client.values()):
         raise DataError(f"no client folders with images in {root}: expected CLIENT/CLASS/IMAGE")
-    kinds = {client: {row[2] for row in rows} for client, rows in of_client.items()}
-    if any("test" in splits for splits in kinds.values()):
-        # A client without test images of its own is tested on its validation images, as alone.
-        for client in [name for name, splits in kinds.items() if "test" not in splits]:
-            rows = of_client[client]
-            of_client[client] = [(f, c, "test" if s == "val" else s, k) for f, c, s, k in rows]
-    return Table(root, [row for rows in of_client.values() for row in rows], str(root))
+    rows = [row for rows in of_client.values() for row in rows]
+    return Table(root, rows, str(root), doubts).tested_alone()
 
 
 def _folder_rows(
@@ -76,6 +69,7 @@ def _folder_rows(
             raise DataError(
                 f"{root / client} holds images and no class folders: sort them into "
                 f"{client}/CLASS, or list them in a table {client}/labels.csv (path,label)"
+                f"{''.join(f'. {doubt}' for doubt in unread_tables(root / client))}"
             )
         if split and split not in SPLITS:
             raise DataError(
@@ -83,7 +77,7 @@ def _folder_rows(
                 f"in each client's folder. {NAMED_CLASSES}"
             )
         rows += [
-            (f"{client}/{file}", names.get(name, name), split, client)
+            (f"{client}/{file}", name_of(name, names), split, client)
             for name, files in classes.items()
             for file in files
         ]

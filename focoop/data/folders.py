@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from focoop.data.class_names import NAMES, named_classes
+from focoop.data.class_names import NAMES, name_of, named_classes
 from focoop.data.folder_tree import lost, walk
 from focoop.data.formats import SUFFIXES
 from focoop.data.image_set import ImageSet
@@ -157,7 +157,7 @@ def renamed(tree: Tree, names: Mapping[str, str]) -> dict[str, dict[str, list[st
     for group, classes in tree.items():
         new_tree[group] = {}
         for folder, files in classes.items():
-            new_tree[group].setdefault(names.get(folder, folder), []).extend(files)
+            new_tree[group].setdefault(name_of(folder, names), []).extend(files)
     return new_tree
 
 
@@ -222,7 +222,7 @@ def _layout(images: Iterable[str], named: Collection[str]) -> dict[str, dict[str
     for first, files in sorted(below.items()):
         deeper = [file for file in files if file.count("/") > 1]
         direct = len(deeper) < len(files) and not (split_of(first, short=False) and deeper)
-        if direct or first in named:
+        if direct or first in named or first.strip() in named:
             tree.setdefault("", {})[first] = files
             continue
         classes: dict[str, list[str]] = {}

@@ -180,7 +180,7 @@ def missing(absent: dict[str, list[Source]], root: str | Path | None = None) -> 
         The error, to be raised.
     """
     fetched = [name for name in absent if lookup(name).fetched]
-    lines = [f"  {name}: {how_to_get(name)}" for name in absent]
+    lines = [f"  {name}: {_wanted(name, asked)}" for name, asked in absent.items()]
     files = list(dict.fromkeys(_told(source) for asked in absent.values() for source in asked))
     shown = ", ".join(files[:LISTED]) + (", ..." if len(files) > LISTED else "")
     looked = ", ".join(map(str, folders()))
@@ -196,6 +196,16 @@ def missing(absent: dict[str, list[Source]], root: str | Path | None = None) -> 
         parts.append("or measure no corrupted images: --set data.corrupted=[]")
     parts.append("without any download: focoop run demo")
     return DataError("\n".join(parts))
+
+
+def _wanted(name: str, asked: Sequence[Source]) -> str:
+    """How to get a dataset; of one whose features are here it says what its images are for."""
+    if find(Source.parse(name)) is None:
+        return how_to_get(name)
+    made = dict.fromkeys(_told(source).removesuffix(".safetensors") for source in asked)
+    return (
+        f"its features are here, its images are not, to make {', '.join(made)}; {how_to_get(name)}"
+    )
 
 
 def _told(source: Source) -> str:

@@ -163,6 +163,23 @@ def row_splits(
     return images.without_classes(drop_classes).splits
 
 
+def validated_note(kind: str, target: str, by: str = "domain") -> str:
+    """Say which clients are tested on their validation images.
+
+    Args:
+        kind: the kind of source, such as `clients`.
+        target: its path.
+        by: `domain`, or `client` where clients are given.
+
+    Returns:
+        A sentence; empty where there are no such clients.
+    """
+    table = _table(kind, Path(target).expanduser(), by) if kind in OWN else None
+    if table is None or not table.validated:
+        return ""
+    return f"{kind}:{target}: val images are the test images at {', '.join(table.validated)}"
+
+
 def held_out_note(kind: str, target: str, share: float, by: str = "domain") -> str:
     """Say which share of a user's own images is held out as test; empty where none is.
 
@@ -229,12 +246,22 @@ def _classes_and_doubts(kind: str, target: str, by: str) -> tuple[ImageSet, list
     if table is None and not any("/" in file for file in images.files):
         raise DataError(
             f"{source} holds images and no class folders: fine as an OOD set (data.ood); to learn "
-            "from it, sort the images into CLASS/IMAGE"
+            f"from it, sort the images into CLASS/IMAGE{_tables_there(path)}"
         )
     remarks = [] if table is None else list(table.warnings)
     if kind == "folder" and table is None:
-        remarks += _unread_table(source, path, images.classes)
+        remarks += _unread_table(source, path, images.classes) + tables.unread_tables(path)
     return images, [*remarks, *label_warnings(images, source)]
+
+
+def _tables_there(folder: Path) -> str:
+    """What to do with the tables in a folder that holds images alone."""
+    listed = tables.listing(folder)
+    return (
+        f", or name csv:{listed}"
+        if listed
+        else "".join(f". {doubt}" for doubt in tables.unread_tables(folder))
+    )
 
 
 def _unread_table(source: str, folder: Path, classes: Sequence[str]) -> list[str]:

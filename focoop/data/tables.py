@@ -1,20 +1,18 @@
 """A table of a user's own images, as a CSV file lists them."""
 
 import csv
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from focoop.data.class_names import FILES, name_of, named_classes
+from focoop.data.formats import SUFFIXES, suffix
 from focoop.data.image_set import ImageSet
 from focoop.data.labels import is_missing, refuse_missing
 from focoop.data.listing import ALL
-from focoop.data.splits import column_splits, split_of
+from focoop.data.splits import TEST, VAL, column_splits, split_of
 from focoop.errors import DataError, nearest
-
-if TYPE_CHECKING:
-    pass
 
 COLUMNS = ("path", "label", "split", "client", "domain", "class_name")
 # Columns that are not read and that look as if their author meant `split` by them.
@@ -31,12 +29,30 @@ class Table:
             clients may have splits and others none.
         source: where they were listed, for messages.
         warnings: what is doubtful about the list itself.
+        validated: clients that are tested on their validation images, for want of test images.
     """
 
     root: Path
     rows: Sequence[tuple[str, str, str, str]]
     source: str
     warnings: Sequence[str] = ()
+    validated: Sequence[str] = ()
+
+    def tested_alone(self) -> "Table":
+        """Test each client on what it would be tested on alone.
+
+        Returns:
+            The table; validation images of a client without test images are its test images.
+        """
+        splits: dict[str, set[str]] = {}
+        for _, _, split, group in self.rows:
+            splits.setdefault(group, set()).add(split)
+        some = {group for group, there in splits.items() if VAL in there and TEST not in there}
+        rows = [
+            (file, name, TEST if split == VAL and group in some else split, group)
+            for file, name, split, group in self.rows
+        ]
+        return replace(self, rows=rows, validated=tuple(sorted(some)))
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -123,6 +139,9 @@ def csv_table(path: Path, by: str = "domain") -> Table:
         number: {name: (line.get(name) or "").strip() for name in COLUMNS}
         for number, line in lines.items()
     }
+    for row in rows.values():  # as Windows writes paths; here a file's name may hold a backslash
+        if "\\" in row["path"] and not os.path.lexists(path.parent / row["path"]):
+            row["path"] = row["path"].replace("\\", "/")
     if not rows:
         raise DataError(f"{path} lists no images")
     bad = next((number for number, row in rows.items() if is_missing(row["path"])), None)
@@ -137,7 +156,8 @@ def csv_table(path: Path, by: str = "domain") -> Table:
     splits = column_splits(str(path), {n: _given(row["split"]) for n, row in rows.items()})
     entries = [(row["path"], classes[n], splits[n], _given(row[by])) for n, row in rows.items()]
     doubts = [] if any(splits.values()) else _like_splits(path, header, lines)
-    return Table(path.parent, entries, str(path), doubts)
+    table = Table(path.parent, entries, str(path), doubts)
+    return table.tested_alone() if by == "client" and any(row[3] for row in entries) else table
 
 
 def _like_splits(
@@ -211,21 +231,46 @@ def listing(folder: Path) -> Path | None:
     Raises:
         DataError: there are several.
     """
-    paths = []
-    for path in sorted(folder.iterdir()):
-        if path.suffix.lower() != ".csv" or path.name in FILES or path.name[0] == ".":
-            continue
-        if not path.is_file():
-            continue
-        try:
-            header, _ = _csv_lines(path)
-        except DataError:  # not a table of text
-            continue
-        if set(COLUMNS[:2]) <= set(header):
-            paths.append(path)
+    paths = [path for path, header, _ in _tables(folder) if set(COLUMNS[:2]) <= set(header)]
     if len(paths) > 1:
         both = " and ".join(path.name for path in paths)
         raise DataError(
             f"{folder} holds {both}, which both list images: keep one of them there, with all rows"
         )
     return paths[0] if paths else None
+
+
+def unread_tables(folder: Path) -> list[str]:
+    """Say which tables in a folder name images and are not read, for want of a column.
+
+    Args:
+        folder: Where they may lie.
+
+    Returns:
+        A sentence or two each.
+    """
+    remarks = []
+    for path, header, lines in _tables(folder):
+        first = next(iter(lines.values()), {})
+        named = any(isinstance(v, str) and suffix(v.strip()) in SUFFIXES for v in first.values())
+        lacking = [name for name in COLUMNS[:2] if name not in header]
+        if named and lacking:
+            remarks.append(
+                f"{path} names images and is not read: it has no column {' and no '.join(lacking)} "
+                f"({', '.join(header)}). A table of images is any CSV file, such as labels.csv, "
+                "whose first line is path,label"
+            )
+    return remarks
+
+
+def _tables(folder: Path) -> Iterator[tuple[Path, list[str], dict[int, dict[str, str]]]]:
+    """The CSV files in a folder but lists of class names, each with its header and lines."""
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() != ".csv" or path.name in FILES or path.name[0] == ".":
+            continue
+        if not path.is_file():
+            continue
+        try:
+            yield path, *_csv_lines(path)
+        except DataError:  # not a table of text
+            continue

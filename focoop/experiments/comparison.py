@@ -97,7 +97,7 @@ def run(
 
     require_data(*(outcome.cell.config for outcome in left))
     todo = [
-        Job(cell.config, cell.folder, cell.answers, track, bool(listeners))
+        Job(cell.config, cell.folder, cell.answers, track, bool(listeners), cell.notes)
         for cell in (outcome.cell for outcome in left)
     ]
     with _HookTeller(listeners) as teller:

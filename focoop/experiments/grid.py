@@ -64,6 +64,7 @@ class Cell:
     answers: tuple[dict[str, Any], ...] = ()
     base: str = ""  # the setting's name without the point of a sweep
     point: tuple[tuple[str, str], ...] = ()  # the swept settings and their values
+    notes: tuple[str, ...] = ()  # what the user was told of it, for its log
 
     @property
     def rounds(self) -> int:

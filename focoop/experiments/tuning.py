@@ -14,6 +14,7 @@ under the same scores and priors (`answering.py`), and counts by the best of the
 """
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from focoop.config import (
     merge,
     override_tree,
 )
-from focoop.errors import ConfigError
+from focoop.errors import ConfigError, DataError
 from focoop.experiments.answering import answers_of
 from focoop.experiments.comparison import Watch, run
 from focoop.experiments.grid import Cell, safe
@@ -43,6 +44,7 @@ from focoop.experiments.tuning_report import Choice, Point, Study, choose
 from focoop.experiments.variants import Variant, parse_methods, variants_for
 from focoop.fields import grids
 from focoop.methods import lookup
+from focoop.scenario import TooManyValidationImages, leave_out_absent, make_split
 from focoop.seeds import numpy_generator
 from focoop.tracking import OnRound
 
@@ -90,7 +92,8 @@ def studies(
         methods: The methods, as `parse_methods` reads them.
         budget: Trials of each method.
         out: The folder of all trials.
-        validation: Validation images per class; None: as the setting says.
+        validation: Validation images per class; None: as the setting says, else `VALIDATION`, or
+            half of the smallest class where that is less.
         ood: OOD sets to validate on.
         overrides: Settings over all others.
         seed: Seed of the draw of trials.
@@ -105,25 +108,50 @@ def studies(
     if budget < 1:
         raise ConfigError(f"--budget {budget} is not allowed: the least is 1")
     settings = given if isinstance(given, Sequence) else [given]
-    trees = {name: validated(read_settings(one), name, validation, ood)
-             for one in settings if (name := name_of(one))}  # fmt: skip
+    trees = {name_of(one): read_settings(one) for one in settings}
     if not trees or len(trees) != len(settings):
         raise ConfigError("name one setting or several, each once")
     planned = []
+    notes: dict[str, str] = {}
+    counts: dict[str, int] = {}
     for variant in variants_for(parse_methods(methods), next(iter(trees.values()))):
         bases = {}
         for name, tree in trees.items():
-            base = configured(tree, name, variant, presets)
+            setting = validated(tree, name, validation, ood)
+            base = configured(setting, name, variant, presets)
             if not base.get("backbone", {}).get("logit_scale"):
-                scale = LOGIT_SCALES[family_of(tree)]
+                scale = LOGIT_SCALES[family_of(setting)]
                 base = merge(base, {"backbone": {"logit_scale": scale}})
             for over in (*overrides, {"seed": seed}):
                 base = merge(base, override_tree(over))
-            bases[name] = base
-        planned.append(_study(variant, bases, overrides, budget, out, seed))
+            if name not in counts:
+                asked = validation or tree.get("data", {}).get("validation")
+                asked = asked or any("data.validation" in _keys(over) for over in overrides)
+                counts[name] = _validation(from_dict(base), bool(asked))
+            base = merge(base, {"data": {"validation": counts[name]}})
+            kept, notes[name] = leave_out_absent(from_dict(base))
+            ood_left = list(kept.data.validation_ood)
+            bases[name] = merge(base, {"data": {"validation_ood": ood_left}})
+        planned.append(_study(variant, bases, overrides, budget, out, seed, notes))
     if len({study.label for study in planned}) != len(planned):
         raise ConfigError(f"--methods {methods!r} names a method twice")
+    for name, note in notes.items():
+        if note:
+            warnings.warn(f"{name}: {note}", stacklevel=2)
     return planned
+
+
+def _validation(config: RunConfig, asked: bool) -> int:
+    """How many images of each class validate: as said, or where nobody asked, as many as fit."""
+    try:
+        make_split(config)
+    except TooManyValidationImages as error:
+        if asked or not error.most:
+            raise
+        return (error.most + 1) // 2
+    except DataError:  # said with what all trials lack, before the first of them
+        pass
+    return config.data.validation
 
 
 def validated(
@@ -165,6 +193,7 @@ def _study(
     budget: int,
     out: Path,
     seed: int,
+    notes: Mapping[str, str],
 ) -> Study:
     defaults = {name: from_dict(base) for name, base in bases.items()}
     fixed = [key for over in (*overrides, *variant.overrides) for key in _keys(over)]
@@ -197,6 +226,7 @@ def _study(
                 config,
                 out / safe(variant.label) / config_hash(config),
                 answers,
+                notes=(notes[name],) if notes[name] else (),
             )
             for name, config in zip(bases, configs, strict=True)
         )

@@ -48,6 +48,7 @@ class Job:
         answers: Scores and priors to measure the finished run under, values by dotted key.
         track: Trackers that the run writes to, as texts.
         watched: Whether hooks of the process that gave the job are to be told of its moments.
+        notes: What the user was told before it began, for its log.
     """
 
     config: RunConfig
@@ -55,6 +56,7 @@ class Job:
     answers: tuple[dict[str, Any], ...] = ()
     track: tuple[str, ...] = ()
     watched: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -64,7 +66,7 @@ class Job:
     @property
     def rest(self) -> tuple[Any, ...]:
         """Return all but configuration and folder, in the order of the fields."""
-        return self.answers, self.track, self.watched
+        return self.answers, self.track, self.watched, self.notes
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def execute(number: int, job: Job, report: Report) -> News:
         hooks = [Listener(_Reporter(number, job, report)), *as_hooks(job.track)]
         with start(job.folder, job.config, collect(job.config), resume=True) as folder:
             if folder.status != "finished":
-                run_to_end(job.config, folder, hooks, job.name)
+                run_to_end(job.config, folder, hooks, job.name, job.notes)
             summary = short(folder.metrics()[-1]) or {}
             if job.answers:
                 found = read_answers(folder, job.answers)

@@ -15,6 +15,8 @@ from focoop.paper.items import Item, Part
 from focoop.scenario import datasets_of, require_data
 
 RUNS = "runs"  # the folder of all runs below the output folder
+# Their code fills a client's shots of a class with repeats where it has fewer images.
+PROTOCOL: Override = {"partition.repeats": True}
 MINI = "mini"  # the backbone that the methods' tuned settings were chosen with
 # CoOp's optimiser, for backbones that nothing was tuned with.
 COOP: Mapping[str, float | str] = {
@@ -130,8 +132,8 @@ def _cells(item: Item, part: Part, method: str, choices: Choices) -> list[Cell]:
     backbone = item.backbone or choices.backbone
     file = item.folder / f"{part.setting}.toml"
     suffix = "-packaged" if choices.packaged else ""
-    settings: list[Override] = [dict(part.set), dict(part.packaged) if choices.packaged else {}]
-    settings.append({"backbone.name": backbone})
+    stand_in = part.packaged if choices.packaged else {}
+    settings = [PROTOCOL, dict(part.set), dict(stand_in), {"backbone.name": backbone}]
     presets = choices.presets or (shipped("methods") if backbone == MINI else None)
     if presets is None:
         settings.append(dict(COOP))

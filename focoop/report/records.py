@@ -195,7 +195,8 @@ def _setting_name(config: RunConfig) -> str:
     Two settings that differ in something else, such as the shots, get different names by it.
     """
     data, partition = config.data, config.partition
-    clients = "" if partition.kind == "domain" else f", {partition.clients} clients"
+    counted = partition.kind != "domain" and partition.clients > 0
+    clients = f", {partition.clients} clients" if counted else ""
     shots = f", {partition.shots} shots" if partition.shots else ""
     return f"{data.id}, {partition.kind}{clients}{shots}, {config.federation.rounds} rounds"
 

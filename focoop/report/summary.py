@@ -263,7 +263,9 @@ def _card(anchor: str, name: str, rows: Rows, found: Sequence[Winner]) -> str:
     facts = [
         config.data.id,
         partition.kind + (f" ({partition.alpha})" if partition.kind == "dirichlet" else ""),
-        "" if partition.kind == "domain" else f"{partition.clients} clients",
+        ""
+        if partition.kind == "domain" or partition.clients < 1
+        else f"{partition.clients} clients",
         _counted(partition.shots, "shot") if partition.shots > 0 else "",
         f"{config.federation.rounds} rounds",
         _counted(len(rows), "method"),

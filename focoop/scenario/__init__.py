@@ -11,7 +11,8 @@ from focoop.lazy import lazy_names
 if TYPE_CHECKING:
     from focoop.scenario.assignment import client_split, make_split, note_on_shots, remarks
     from focoop.scenario.assignment_of_tests import tested_split, training_is_gone
-    from focoop.scenario.data_needed import datasets_of, require_data
+    from focoop.scenario.data_needed import datasets_of, leave_out_absent, require_data
+    from focoop.scenario.held_out import TooManyValidationImages
     from focoop.scenario.scenario import Divide, Scenario, build_scenario
     from focoop.scenario.schedule import TOGETHER, client_privacy, schedule_of, server_screen
     from focoop.scenario.split import Split
@@ -22,10 +23,12 @@ __all__ = [
     "Divide",
     "Scenario",
     "Split",
+    "TooManyValidationImages",
     "build_scenario",
     "client_privacy",
     "client_split",
     "datasets_of",
+    "leave_out_absent",
     "make_split",
     "make_task",
     "mine_negatives",

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from focoop.clip import Backbone
-from focoop.config import RunConfig
+from focoop.config import AUTO_CLIENTS, PAPER_CLIENTS, RunConfig
 from focoop.data import Source, sources
 from focoop.features import FeatureSet, open_features, open_labels
 from focoop.methods import lookup
@@ -56,7 +56,7 @@ def make_split(
     names = untrained_classes.unknown_of(config, train.classes)
     unknown = untrained_classes.of_unknown(test, names)
     train, test, tested = _without(names, train, test, tested)
-    refuse_clients(config, len(train), len(train.classes))
+    refuse_clients(config, clients_of(config, len(train.classes)), len(train), len(train.classes))
     shares = class_shares(config, train.classes)
     train_index = shares.assign(train.labels.numpy(), derive(config.partition.seed, "train"))
     test_index = shares.assign(test.labels.numpy(), derive(config.partition.seed, "test"))
@@ -91,6 +91,7 @@ def remarks(config: RunConfig, *, measured: bool = True) -> list[str]:
     by = "client" if config.partition.kind == "given" else "domain"
     notes = [sources.listed_note(source.kind, source.target, by)]
     notes.append(sources.held_out_note(source.kind, source.target, config.data.test_share, by))
+    notes.append(sources.validated_note(source.kind, source.target, by))
     if measured and source.kind != "demo":
         lacking = {"OOD sets": "data.ood", "corrupted sets": "data.corrupted"}
         absent = [name for name, key in lacking.items() if not getattr(config.data, key[5:])]
@@ -224,12 +225,29 @@ def class_shares(config: RunConfig, classes: tuple[str, ...]) -> partition.Parti
 
 
 def _shares_of_held(config: RunConfig, num_classes: int) -> partition.Partition:
-    settings = config.partition
+    settings, clients = config.partition, clients_of(config, num_classes)
     if settings.kind == "dirichlet":
-        return partition.dirichlet(num_classes, settings.clients, settings.alpha, settings.seed)
+        return partition.dirichlet(num_classes, clients, settings.alpha, settings.seed)
     if settings.kind == "overlap":
         each = settings.classes_per_client
-        return partition.overlap(num_classes, settings.clients, each, settings.seed)
+        return partition.overlap(num_classes, clients, each, settings.seed)
     if settings.kind == "iid":
-        return partition.iid(num_classes, settings.clients)
-    return partition.pathological(num_classes, settings.clients, settings.seed)
+        return partition.iid(num_classes, clients)
+    return partition.pathological(num_classes, clients, settings.seed)
+
+
+def clients_of(config: RunConfig, num_classes: int) -> int:
+    """Return the number of clients that classes are divided among.
+
+    Args:
+        config: The run's settings.
+        num_classes: Number of classes.
+
+    Returns:
+        The number; where nobody set one, so many that clients without a common class have two each.
+    """
+    if config.partition.clients != AUTO_CLIENTS:
+        return config.partition.clients
+    if config.partition.kind != "pathological":
+        return PAPER_CLIENTS
+    return min(PAPER_CLIENTS, max(num_classes // 2, min(num_classes, 2)))

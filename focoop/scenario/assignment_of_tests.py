@@ -69,7 +69,7 @@ def tested_split(
         owners = test.domains.numpy()
         index = [np.flatnonzero(owners == k) for k in range(len(clients))]
     elif kind == "domain" and test.domains is not None:
-        wanted = config.partition.clients or None
+        wanted = max(0, config.partition.clients) or None
         index = partition.by_domain(test.domains.numpy(), wanted, config.partition.seed)
     else:
         shares = class_shares(config, tuple(classes))

@@ -114,18 +114,18 @@ def refuse_large(config: RunConfig, cost: Cost) -> None:
         )
 
 
-def refuse_clients(config: RunConfig, images: int, num_classes: int) -> None:
+def refuse_clients(config: RunConfig, clients: int, images: int, num_classes: int) -> None:
     """Refuse more clients than images, or than shares of classes can be drawn for.
 
     Args:
         config: The run's settings.
+        clients: Number of clients.
         images: Number of training images.
         num_classes: Number of classes.
 
     Raises:
         ConfigError: There are too many clients.
     """
-    clients = config.partition.clients
     if config.partition.kind == "pathological":  # has its own, smaller limit: the classes
         return
     if clients > images:

@@ -1,7 +1,9 @@
 """What data a run needs: refuse it before anything is computed where some is not there."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,40 @@ def require_data(*configs: RunConfig) -> None:
     )
     for name, root in whole:
         refuse_incomplete(name, root or None)
+
+
+def leave_out_absent(config: RunConfig) -> tuple[RunConfig, str]:
+    """Leave out sets to measure on that are not here, where ready features serve the run's images.
+
+    A run that chooses settings keeps a set at least, and one that fetches datasets keeps all.
+
+    Args:
+        config: The run's settings.
+
+    Returns:
+        The settings, and a sentence that names what they left out; empty where that is nothing.
+    """
+    data = config.data
+    if data.fetch or ready_features.find(Source.parse(data.id)) is None:
+        return config, ""
+    ood = "validation_ood" if data.validation and data.validation_ood else "ood"
+    asked = {key: getattr(data, key) for key in ([] if data.validation else ["corrupted"]) + [ood]}
+    root = data.root or None
+    absent = [
+        name
+        for name in dict.fromkeys(chain.from_iterable(asked.values()))
+        if all(ready_features.lacking([spec], root) for spec in expand([name]))
+    ]
+    kept: dict[str, Any] = {
+        key: tuple(name for name in names if name not in absent) for key, names in asked.items()
+    }
+    if not absent or (data.validation and not kept[ood]):
+        return config, ""
+    note = (
+        f"not measured, because neither ready features nor images of them are here: "
+        f"{', '.join(absent)} (focoop data list says how to get them)"
+    )
+    return replace(config, data=replace(data, **kept)), note
 
 
 def served_by(features: FeatureSet, images: int | None = None) -> dict[str, Any]:

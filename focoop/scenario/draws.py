@@ -49,6 +49,7 @@ def split_with_shots(
         train.labels.numpy(),
         config.partition.shots or None,
         derive(config.seed, "shots"),
+        repeats=config.partition.repeats,
     )
     chosen, aside = set_aside(
         shots.indices,
@@ -75,6 +76,13 @@ def split_with_shots(
 
 def _drawn(config: RunConfig, train: FeatureSet, index: Sequence[np.ndarray]) -> list[int]:
     """How many training rows each client will hold, views included, before any is drawn."""
-    shots, labels = config.partition.shots, train.labels.numpy()
-    own = [shots * len(np.unique(labels[rows])) if shots else len(rows) for rows in index]
-    return [count * (1 + len(train.views)) for count in own]
+    settings, labels = config.partition, train.labels.numpy()
+    least = settings.shots if settings.repeats else 0
+    most = settings.shots or len(labels)
+    own = [np.clip(_held(labels[rows]), least, most).sum() for rows in index]
+    return [int(count) * (1 + len(train.views)) for count in own]
+
+
+def _held(labels: np.ndarray) -> np.ndarray:
+    """How many images there are of each class that there is."""
+    return np.unique(labels, return_counts=True)[1]

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from focoop.config import RunConfig
+from focoop.config import AUTO_CLIENTS, RunConfig
 from focoop.data import Source, sources
 from focoop.errors import ConfigError, nearest
 from focoop.features import FeatureSet
@@ -43,7 +43,7 @@ def domain_split(config: RunConfig, opened: Callable[..., FeatureSet], divided: 
     if untested:  # clients are numbered by the domains that are there
         name = train.domain_names[untested[0]]
         raise ConfigError(f"domain {name!r} of {config.data.id} lacks training or test images")
-    clients = config.partition.clients or None
+    clients = max(0, config.partition.clients) or None
     train_index = partition.by_domain(train.domains.numpy(), clients, config.partition.seed)
     test_index = partition.by_domain(test.domains.numpy(), clients, config.partition.seed)
     return split_with_shots(config, train, test, train_index, test_index, None, tested)
@@ -87,7 +87,7 @@ def given_split(
     opened = _grouped(opened, refusal, "given")
     train, test, tested = train_and_test(config, opened, divided, "client", splits)
     names = train.domain_names
-    if config.partition.clients not in (0, len(names)):
+    if config.partition.clients not in (AUTO_CLIENTS, 0, len(names)):
         raise ConfigError(
             f"{config.data.id} has {len(names)} clients: set partition.clients to {len(names)}, "
             "or 0"
@@ -127,7 +127,7 @@ def _left_out_split(config: RunConfig, opened: Callable[..., FeatureSet], divide
     if config.data.validation:
         train, test = validation_cut(config, train)
     clients = len(set(domains[~left].tolist()))
-    if not len(test) or config.partition.clients not in (0, clients):
+    if not len(test) or config.partition.clients not in (AUTO_CLIENTS, 0, clients):
         raise ConfigError(
             f"without {name!r} ({len(test)} images) {config.data.id} has {clients} domains, "
             f"one per client: set partition.clients to {clients}, or 0"

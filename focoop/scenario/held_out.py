@@ -1,5 +1,6 @@
 """Hold test or validation images out of a dataset that does not say which are which."""
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 
@@ -12,6 +13,29 @@ from focoop.features import FeatureSet
 from focoop.scenario import partition
 from focoop.scenario.split import Tested
 from focoop.seeds import derive
+
+
+class TooManyValidationImages(ConfigError):
+    """More validation images are asked for than the smallest class can give.
+
+    Attributes:
+        most: The largest `data.validation` that leaves every class a training image.
+    """
+
+    def __init__(self, asked: int, fewest: int, smallest: str) -> None:
+        """Say what fits.
+
+        Args:
+            asked: The setting `data.validation`.
+            fewest: Training images of the smallest class, of one domain where there are domains.
+            smallest: Its name.
+        """
+        self.most = max(0, fewest - 1)
+        images = f"{fewest} training image{'s'[: fewest != 1]}"
+        super().__init__(
+            f"data.validation = {asked} is too many here: class {smallest!r} has {images}; "
+            + (f"the most that fits is {self.most}" if self.most else "give it a second one")
+        )
 
 
 def train_and_test(
@@ -60,13 +84,14 @@ def validation_cut(config: RunConfig, train: FeatureSet) -> tuple[FeatureSet, Fe
         Training and validation images.
 
     Raises:
-        ConfigError: There are too few images.
+        TooManyValidationImages: There are too few images.
     """
     seed, count = derive(config.partition.seed, "validation"), config.data.validation
-    try:
-        return _cut(train, seed, per_class=count)
-    except ConfigError as error:
-        raise ConfigError(f"data.validation = {count} is too many here: {error}") from error
+    groups, counts = np.unique(_groups(train), return_counts=True)
+    if len(counts) and count >= counts.min():
+        smallest = train.classes[groups[counts.argmin()] % len(train.classes)]
+        raise TooManyValidationImages(count, int(counts.min()), smallest)
+    return _cut(train, seed, per_class=count)
 
 
 def _held_out(
@@ -87,13 +112,16 @@ def _held_out(
     untested = sorted(set(train.labels.tolist()) - set(test.labels.tolist()))
     if untested:
         names = ", ".join(features.classes[label] for label in untested[:5])
+        counts = np.unique(_groups(features), return_counts=True)[1]
+        least = math.ceil(100 / max(2, counts.min())) / 100
         problem = (
             f"{len(untested)} of {len(features.classes)} classes of {config.data.id} have too few "
             f"images to hold one out as test (data.test_share = {share:g}): {names}"
-            f"{', ...' if len(untested) > 5 else ''}"
+            f"{', ...' if len(untested) > 5 else ''}. Set a larger share "
+            f"(data.test_share={least:g}), or give test images yourself"
         )
         if not len(test):
-            raise ConfigError(f"{problem}: set a larger share, or give test images yourself")
+            raise ConfigError(problem)
         warnings.warn(problem, stacklevel=2)
     return train, test, held_out
 
@@ -108,9 +136,14 @@ def _cut_rows(
     features: FeatureSet, seed: int, per_class: int | None = None, fraction: float | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Kept and held-out rows, class by class; where there are domains, alike within each."""
+    return partition.validation_cut(
+        _groups(features), per_class=per_class, fraction=fraction, seed=seed
+    )
+
+
+def _groups(features: FeatureSet) -> np.ndarray:
+    """A number for the class of every image and, where there are domains, for its domain."""
     labels = features.labels
     if features.domains is not None:
         labels = labels + features.domains * len(features.classes)
-    return partition.validation_cut(
-        labels.numpy(), per_class=per_class, fraction=fraction, seed=seed
-    )
+    return labels.numpy()

@@ -265,18 +265,24 @@ class Shots:
 
 
 def take_shots(
-    indices: Sequence[ArrayLike], labels: ArrayLike, shots: int | None, seed: int
+    indices: Sequence[ArrayLike],
+    labels: ArrayLike,
+    shots: int | None,
+    seed: int,
+    *,
+    repeats: bool = False,
 ) -> Shots:
-    """Draw a number of images per client and class.
+    """Draw at most a number of images per client and class, without replacement.
 
-    Where there are enough images they are drawn without replacement; else all are taken, and then
-    more with replacement. A draw depends on the seed, the client and the class alone.
+    A client with fewer images of a class gives all of them, and with `repeats` more with
+    replacement. A draw depends on the seed, the client and the class alone.
 
     Args:
         indices: Images of each client.
         labels: Class of each image (N,).
         shots: Images per client and class; None takes all.
         seed: Seed of the draw.
+        repeats: Fill every class that a client holds up to `shots`.
 
     Returns:
         The drawn images.
@@ -284,7 +290,9 @@ def take_shots(
     Raises:
         ConfigError: `shots` is less than 1.
 
-    >>> cut = take_shots([[0, 1, 2, 3]], [0, 0, 0, 1], shots=2, seed=0)
+    >>> len(take_shots([[0, 1, 2, 3]], [0, 0, 0, 1], shots=2, seed=0).indices[0])
+    3
+    >>> cut = take_shots([[0, 1, 2, 3]], [0, 0, 0, 1], shots=2, seed=0, repeats=True)
     >>> len(cut.indices[0]), cut.indices[0].tolist().count(3), cut.repeated
     (4, 2, 1)
     """
@@ -299,7 +307,7 @@ def take_shots(
         for label in np.unique(values[own]).tolist():
             members = own[values[own] == label]
             generator = numpy_generator(seed, "shots", client, int(label))
-            missing = max(0, shots - len(members))
+            missing = max(0, shots - len(members)) if repeats else 0
             draws += [generator.permutation(members)[:shots], generator.choice(members, missing)]
             repeated += missing
         chosen.append(_joined(draws))

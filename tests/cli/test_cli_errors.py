@@ -150,7 +150,12 @@ def test_a_message_that_quotes_a_whole_file_is_cut_in_its_middle() -> None:
 
 @pytest.mark.parametrize(
     ("given", "told"),
-    [("classes.txt", "no file classes.txt"), ("a/b", "no file a/b"), ("cat, dog", "with ;")],
+    [
+        ("classes.txt", "no file classes.txt"),
+        ("classes.tx", "no file"),
+        ("a/b", "no file a/b"),
+        ("cat, dog", "with ;"),
+    ],
 )
 def test_classes_of_a_federation_are_neither_a_missing_file_nor_one_name(
     given: str, told: str

@@ -126,7 +126,12 @@ def toy(tmp_path: Path, *overrides: str) -> RunConfig:
     ("overrides", "told"),
     [
         (
-            ["partition.shots=1000000", "federation.epochs=10000", "federation.batch_size=1"],
+            [
+                "partition.shots=1000000",
+                "partition.repeats=true",
+                "federation.epochs=10000",
+                "federation.batch_size=1",
+            ],
             "at least .* days",
         ),
         (
@@ -178,7 +183,8 @@ def test_the_limit_of_a_container_counts(version: int, tmp_path: Path) -> None:
 def test_memory_is_estimated_before_it_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = toy(tmp_path, "partition.shots=1000")
+    many = ("partition.shots=1000", "partition.repeats=true")
+    config = toy(tmp_path, *many)
     table = tmp_path / "meminfo"
     table.write_text("MemTotal: 9999999 kB\nMemFree: 2 kB\nMemAvailable: 1 kB\n")
     assert cost.free_memory(table) == 1024
@@ -186,7 +192,7 @@ def test_memory_is_estimated_before_it_is_taken(
     monkeypatch.setattr(cost, "free_memory", lambda: 1024)
     with pytest.raises(ConfigError, match=r"at least .* GB of memory.* free .*federation\.large"):
         make_split(config)
-    allowed = make_split(toy(tmp_path, "partition.shots=1000", "federation.large=true"))
+    allowed = make_split(toy(tmp_path, *many, "federation.large=true"))
     rows = [len(index) for index in allowed.train_index]
     assert cost.least_cost(config, rows, 4).rows == sum(rows) == 4000
     closed = toy(tmp_path, "method.name=fedncm")  # takes all images of a client at once

@@ -94,7 +94,9 @@ def test_classes_of_few_images_are_pointed_out(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="1 of 2 classes .* hold one out as test .*: bee"):
         assert divided(root, "iid").test.labels.unique().tolist() == [0]
     few = class_folders(tmp_path / "few", ant=4, bee=4)
-    with pytest.raises(ConfigError, match="set a larger share, or give test images"):
+    with pytest.raises(
+        ConfigError, match="Set a larger share .data.test_share=0.[0-9]+., or give test images"
+    ):
         divided(few, "iid")
     assert len(divided(few, "iid", "data.test_share=0.5").test) == 4
 
@@ -130,6 +132,21 @@ def test_a_flat_folder_is_an_ood_set_and_nothing_to_learn(tmp_path: Path) -> Non
     with pytest.raises(DataError, match="north holds images and no class folders"):
         clients = plant(tmp_path / "clients", "north/1.png", "south/ant/1.png")
         make_split(load(None, [f"data.id=clients:{clients}", "partition.kind=given"]))
+
+
+def test_images_of_few_classes_get_clients_that_fit_them(tmp_path: Path) -> None:
+    for count, clients in ((1, 1), (2, 2), (3, 2), (5, 2), (9, 4), (24, 10)):
+        root = tmp_path / "sets" / str(count)
+        plant(root, *(f"kind {chr(97 + c)}/{k}.png" for c in range(count) for k in range(5)))
+        held = make_split(load(None, [f"data.id=folder:{root}"])).counts() > 0
+        assert len(held) == clients and (held.sum(0) == 1).all()
+        assert held.sum(1).min() >= min(2, count // clients)
+    few = f"data.id=folder:{tmp_path}/sets/5"
+    with pytest.raises(ConfigError, match="5 classes are too few for 10 clients that share none"):
+        make_split(load(None, [few, "partition.clients=10"]))
+    given = load(None, [f"data.id=clients:{tmp_path}/sets", "partition.kind=given"])
+    assert given.partition.clients == -1 and len(make_split(given).train_index) == 6
+    assert load(None, []).partition.clients == load(None, ["data.id=dtd"]).partition.clients == 10
 
 
 def run(tmp_path: Path, *settings: str) -> Result:

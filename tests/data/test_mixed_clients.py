@@ -1,5 +1,6 @@
 """Clients whose folders have different layouts, as sites bring them."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from focoop.data.client_folders import clients_table
 from focoop.data.sources import advice, held_out_note, is_divided, listed_note
 from focoop.data.tables import listing
 from focoop.errors import DataError
-from focoop.scenario.assignment import client_split, make_split
+from focoop.scenario.assignment import client_split, make_split, remarks
 from focoop.scenario.split import Split
 from focoop.seeds import numpy_generator
 from tests.data.trees import plant, write
@@ -94,6 +95,39 @@ def test_who_has_no_splits_is_said(sites: Path) -> None:
         table.pick("test")
 
 
+@pytest.mark.filterwarnings("ignore:1 of")
+def test_a_client_of_training_and_validation_beside_one_without_splits_keeps_its_images(
+    sites: Path,
+) -> None:
+    shutil.rmtree(sites / "b")  # who alone had test images
+    split = make_split(load(None, [f"data.id=clients:{sites}", *GIVEN]))
+    assert split.counts().tolist() == [[8, 8], [2, 2]]
+    assert split.counts(of_test=True).tolist() == [[1, 2], [2, 2]]
+    report = inspect("clients", str(sites))
+    assert report.splits == {"test": 4, "train": 4, NO_SPLIT: 20}
+    held_out, validated = report.notes
+    assert "no train/test folders at a: held out 20% of each class there" in held_out
+    assert validated == f"clients:{sites}: val images are the test images at c"
+    config = load(None, [f"data.id=clients:{sites}", *GIVEN])
+    assert {held_out, validated} <= set(remarks(config))
+
+
+def test_a_table_of_clients_tests_each_as_alone(tmp_path: Path) -> None:
+    rows = ["path,label,split,client"]
+    for client, held in (("a", "val"), ("b", "test")):
+        for k in range(6):
+            paint(tmp_path / f"{client}{k}.png")
+            rows.append(
+                f"{client}{k}.png,{'catdog'[k % 2 * 3 :][:3]},{held if k < 2 else 'train'},{client}"
+            )
+    write(tmp_path / "list.csv", "\n".join(rows))
+    split = make_split(load(None, [f"data.id=csv:{tmp_path}/list.csv", *GIVEN]))
+    assert split.counts(of_test=True).tolist() == [[1, 1], [1, 1]]
+    assert inspect("csv", f"{tmp_path}/list.csv").notes == [
+        f"csv:{tmp_path}/list.csv: val images are the test images at a"
+    ]
+
+
 def test_the_check_accounts_for_every_file_of_every_layout(sites: Path) -> None:
     paint(sites / "b" / "scans" / "spare.png", sites / "a" / "dog" / "old" / "1.png")
     report = inspect("clients", str(sites))
@@ -127,3 +161,42 @@ def test_one_table_per_client_and_no_other_csv(tmp_path: Path) -> None:
     write(tmp_path / "a" / "two.csv", "Label,Path\ndog,cat/1.png\n")
     with pytest.raises(DataError, match=r"one.csv and two.csv, which both list images"):
         clients_table(tmp_path)
+
+
+def test_a_table_without_the_columns_is_pointed_out(sites: Path, tmp_path: Path) -> None:
+    write(sites / "a" / "images.csv", "file,diagnosis\ncat/1.png,puma\n")
+    (told,) = advice("folder", f"{sites}/a")
+    assert told.startswith(f"{sites}/a/images.csv names images and is not read: it has no column ")
+    assert "no column path and no label (file, diagnosis)" in told and "labels.csv" in told
+    assert told in advice("clients", str(sites), "client")
+    assert told in inspect("clients", str(sites)).warnings
+    write(sites / "a" / "images.csv", "patient,age\n1,50\n")  # names no images
+    assert advice("folder", f"{sites}/a") == []
+    paint(tmp_path / "flat" / "x" / "1.png")
+    write(tmp_path / "flat" / "x" / "images.csv", "file,label\n1.png,puma\n")
+    for kind, path in (("clients", "flat"), ("folder", "flat/x")):
+        with pytest.raises(
+            DataError, match=r"no class folders.*images.csv names images.*no column path"
+        ):
+            advice(kind, f"{tmp_path}/{path}", "client" if kind == "clients" else "domain")
+    write(tmp_path / "flat" / "x" / "images.csv", "path,label\n1.png,puma\n")
+    with pytest.raises(DataError, match=r"or name csv:.*images.csv"):
+        advice("folder", f"{tmp_path}/flat/x")
+
+
+def test_paths_may_be_written_as_windows_writes_them(tmp_path: Path) -> None:
+    paint(tmp_path / "scans" / "1.png", tmp_path / "odd\\name.png")
+    write(tmp_path / "labels.csv", "path,label\nscans\\1.png,cat\nodd\\name.png,dog\n")
+    report = inspect("csv", str(tmp_path / "labels.csv"))
+    assert not report.broken and report.images.files == ("scans/1.png", "odd\\name.png")
+
+
+def test_a_folder_that_ends_with_a_blank_can_be_renamed(tmp_path: Path) -> None:
+    plant(tmp_path / "a", "Mouse /1.png", "mouse/2.png", "rat/3.png")
+    (warning,) = advice("folder", f"{tmp_path}/a")
+    assert "'Mouse ' and 'mouse' differ in spelling only" in warning
+    for line in ("Mouse ,mouse", "Mouse,mouse"):
+        write(tmp_path / "a" / "class_names.csv", f"{line}\n")
+        assert advice("folder", f"{tmp_path}/a") == [] == advice("clients", str(tmp_path), "client")
+        assert inspect("folder", f"{tmp_path}/a").labels == {"mouse": 2, "rat": 1}
+        assert clients_table(tmp_path).pick("all").classes == ("mouse", "rat")

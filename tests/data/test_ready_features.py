@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import focoop
 from focoop.assets import asset
 from focoop.config import loading
 from focoop.data import ready_features, registry
@@ -239,6 +240,40 @@ def test_commands_take_the_folder_and_refuse_before_anything_is_made(
     again = call("evaluate", "run", "--features", str(folder), "--json")
     assert again.exit_code == 0, again.output
     assert json.loads(again.stdout)["round"] == 0
+
+
+def test_what_ready_features_lack_is_left_out_and_said(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    put(folder / "dtd.safetensors", DTD)
+    put(folder / "sun.safetensors", ("sun",))
+    text = """
+    [data]
+    id = "dtd"
+    corrupted = ["dtd#fog"]
+    ood = ["sun", "sun@32px"]
+    validation_ood = ["pacs", "sun@64px"]
+    [partition]
+    clients = 3
+    shots = 1
+    """
+    (tmp_path / "mine.toml").write_text(text)
+    note = "not measured, because neither ready features nor images of them are here: "
+    with pytest.warns(UserWarning, match=f"{note}dtd#fog, sun@32px "):
+        run = focoop.run("mine.toml", {"method.name": "zeroshot"}, out="run", use_tuned=False)
+    assert run.config.data.ood == ("sun",) and run.config.data.corrupted == ()
+    assert f"note: {note}dtd#fog" in (tmp_path / "run" / "log.txt").read_text("utf-8")
+    with pytest.warns(UserWarning, match=f"mine: {note}dtd#fog") as said:
+        table = focoop.compare("mine.toml", "zeroshot,fedncm", seeds=1, out="grid")
+    assert len(said) == 1 and not table.failures
+    assert note in (tmp_path / "grid" / "mine" / "fedncm" / "seed0" / "log.txt").read_text("utf-8")
+    with pytest.raises(DataError, match=r"(?s)pacs.*sun: its features are here.*to make sun_64px"):
+        focoop.tune("mine.toml", "zeroshot", budget=1, out="tune", validation=1)
+    put(folder / "sun_64px.safetensors", ("sun",))
+    with pytest.warns(UserWarning, match=f"mine: {note}pacs "):
+        tuned = focoop.tune("mine.toml", "zeroshot", budget=1, out="tune", validation=1)
+    assert tuned.rows[0]["status"] == "finished"
 
 
 def test_a_folder_of_ready_features_can_be_made_and_serves_as_the_images_do(

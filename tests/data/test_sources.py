@@ -98,7 +98,7 @@ def test_given_clients_keep_their_own_images(tmp_path: Path) -> None:
     again = make_split(same, BACKBONE, tmp_path / "c")
     assert torch.equal(again.train.pooled, split.train.pooled)
     with pytest.raises(ConfigError, match="has 2 clients: set partition.clients to 2, or 0"):
-        wrong = load(None, [f"data.id=clients:{root}", "partition.kind=given"])
+        wrong = load(None, [f"data.id=clients:{root}", *GIVEN, "partition.clients=10"])
         make_split(wrong, BACKBONE, tmp_path / "c")
 
 

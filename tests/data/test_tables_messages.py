@@ -49,7 +49,8 @@ def test_what_cannot_be_divided_is_refused_before_anything_is_encoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Mini, "encode_images", None)
-    done = run(tmp_path, f"data.id=csv:{table(tmp_path)}", "method.name=zeroshot")
+    ten = "partition.clients=10"
+    done = run(tmp_path, f"data.id=csv:{table(tmp_path)}", "method.name=zeroshot", ten)
     assert done.exit_code == 2 and "set partition.clients to 3" in done.stderr
     assert "names 3 clients, which partition.kind = pathological ignores" in done.stderr
     assert "--set partition.kind=given --set partition.clients=0" in done.stderr

@@ -4,6 +4,7 @@ import json
 from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from focoop.experiments.naming import describe_partition
 from focoop.experiments.running import run_experiment
 from focoop.runs import TIMED, RunFolder, start
 from focoop.runs.manifest import collect
+from tests.toy_setting import write_setting
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 # Two of ten clients with twenty images each: a round in a few seconds.
@@ -109,6 +111,46 @@ def test_train_and_test_share_one_class_by_client_matrix() -> None:
     view = describe_partition(loading.load(None, ["partition.kind=pathological"]))
     assert ((view.train > 0) == (view.test > 0)).all()
     assert (view.train.sum(0) == 8).all() and (view.test.sum(0) == 20).all()
+
+
+def test_shots_are_a_limit_and_repeats_are_asked_for() -> None:
+    skewed = ("partition.kind=dirichlet", "partition.alpha=0.5")
+    every = describe_partition(loading.load(None, [*skewed, "partition.shots=0"]))
+    view = describe_partition(loading.load(None, [*skewed, "partition.shots=8"]))
+    assert (view.train == every.train.clip(max=8)).all() and view.repeated == 0
+    filled = describe_partition(
+        loading.load(None, [*skewed, "partition.shots=8", "partition.repeats=true"])
+    )
+    assert (filled.train == np.where(every.train > 0, 8, 0)).all()
+    assert filled.repeated == filled.train.sum() - view.train.sum() > 0
+
+
+@pytest.mark.parametrize("method", ["promptfl", "focoop"])
+def test_clients_of_all_sizes_train_as_one_batch(method: str, tmp_path: Path) -> None:
+    # One round: FOCoOp's OOD prompts spread rounding fiftyfold in each further one.
+    setting = write_setting(tmp_path, rounds=1, data="[negatives]\ncount = 4\n")
+    skewed = ["partition.kind=dirichlet", "partition.clients=3", "partition.alpha=0.3"]
+    shared, sizes = [], []
+    for together in (1, 10):
+        config = loading.load(
+            setting,
+            [
+                *skewed,
+                "partition.shots=5",
+                f"method.name={method}",
+                f"federation.together={together}",
+            ],
+        )
+        with start(tmp_path / str(together), config, collect(config), resume=False) as folder:
+            run_experiment(config, folder)
+            point = folder.resume_point()
+            assert point is not None
+            shared.append(point.shared)
+            assert folder.names is not None
+            sizes.append([sum(client.train.values()) for client in folder.names.clients])
+    assert sizes[0] == sizes[1] and len(set(sizes[0])) == 3
+    for name, value in shared[0].items():
+        torch.testing.assert_close(shared[1][name], value, rtol=0, atol=1e-3)
 
 
 @pytest.mark.slow

@@ -159,6 +159,16 @@ def test_test_images_are_refused(tmp_path: Path, given: dict[str, Any], told: st
         toy_studies(tmp_path, "zeroshot", 2, **given)
 
 
+def test_as_many_images_validate_as_fit(tmp_path: Path) -> None:
+    for methods in ("fedncm", "fedncm,promptfl"):
+        for study in toy_studies(tmp_path, methods, 1, validation=None):  # 30 of 8 images a class
+            assert [cell.config.data.validation for cell in study.cells] == [4]
+    assert toy_studies(tmp_path, "fedncm", 1, validation=7)[0].cells[0].config.data.validation == 7
+    for asked in ({"validation": 8}, {"validation": None, "overrides": ["data.validation=8"]}):
+        with pytest.raises(ConfigError, match="'apple' has 8 training images; the most.* is 7"):
+            toy_studies(tmp_path, "fedncm", 1, **asked)
+
+
 def test_test_ood_sets_are_refused(tmp_path: Path) -> None:
     setting = write_setting(tmp_path / "data")
     far = f"file:{tmp_path / 'data'}/far.safetensors"
@@ -170,7 +180,6 @@ def test_test_ood_sets_are_refused(tmp_path: Path) -> None:
         tuning.studies(setting, "zeroshot", 2, tmp_path / "out")
     (study,) = tuning.studies(setting, "zeroshot", 2, tmp_path / "out", ood=["demo:sun_32px"])
     assert study.cells[0].config.data.validation_ood == ("demo:sun_32px",)
-    assert study.cells[0].config.data.validation == tuning.VALIDATION
     # A file about validation images names validation sets.
     setting.write_text(setting.read_text().replace("[data]", "[data]\nvalidation = 2"))
     (study,) = tuning.studies(setting, "zeroshot", 2, tmp_path / "out")

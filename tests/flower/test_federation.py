@@ -117,6 +117,11 @@ def test_the_commands_make_it_and_a_site_checks_its_bundle(
     )
     assert "policy: Takes part in the run of run.toml alone" in done.stdout
     assert check_keys(Path("lille/keys")) == "lille"
+    create = words.replace(" study", " third").replace("10.0.0.7", "https://10.0.0.7").split()
+    done = CliRunner().invoke(app, [*create, "; ".join(CLASSES)])
+    assert done.exit_code == 2 and not Path("third").exists()
+    assert "'https://10.0.0.7:9000': give its name or address alone" in done.stderr
+    assert "--host 10.0.0.7" in done.stderr
     # A study that the sites' first policy does not allow is pointed out when it is made.
     sets = ["--set", "federation.epochs=51", "--classes", "a; b"]
     done = CliRunner().invoke(app, [*words.replace(" study", " other").split()[:-1], *sets])

@@ -42,10 +42,20 @@ def test_shots_are_distinct_where_there_are_enough():
         assert set(np.unique(labels[chosen], return_counts=True)[1]) == {8}
 
 
-def test_small_cells_give_all_their_images_and_count_repeats():
+def test_small_cells_give_all_their_images_once():
     labels = imbalanced(12)
     parts = dirichlet(12, 5, 0.3, 1).assign(labels, 1)
     cut = take_shots(parts, labels, 8, seed=4)
+    before, after = summary(parts, labels, 12), summary(cut.indices, labels, 12)
+    np.testing.assert_array_equal(after, np.minimum(before, 8))
+    assert cut.repeated == 0 and 0 < before[before > 0].min() < 8
+    assert all(len(set(chosen.tolist())) == len(chosen) for chosen in cut.indices)
+
+
+def test_repeats_are_drawn_and_counted_where_they_are_asked_for():
+    labels = imbalanced(12)
+    parts = dirichlet(12, 5, 0.3, 1).assign(labels, 1)
+    cut = take_shots(parts, labels, 8, seed=4, repeats=True)
     before, after = summary(parts, labels, 12), summary(cut.indices, labels, 12)
     np.testing.assert_array_equal(after, np.where(before > 0, 8, 0))
     assert cut.repeated == np.maximum(0, 8 - before[before > 0]).sum() > 0

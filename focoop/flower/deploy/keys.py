@@ -11,6 +11,7 @@ import datetime
 import errno
 import ipaddress
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from focoop.errors import ConfigError, FederationError
 from focoop.fields import toml_value
 from focoop.flower.identity import SITE, read_name, site_folders
 
+HOST = re.compile(r"\w[\w.-]*", re.ASCII)
 DAYS = 365
 SOON = 30  # days before the certificate's end from which on a start says so
 AUTHORITY_DAYS = 3650  # every site holds a copy: it outlives the server's certificates
@@ -95,8 +97,9 @@ def renew_server(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
         days: How long the certificate is valid.
 
     Raises:
-        ConfigError: The folder has no authority.
+        ConfigError: The folder has no authority, or a host is no name or address.
     """
+    check_hosts(hosts)
     try:
         authority = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
     except (OSError, ValueError) as error:
@@ -288,6 +291,29 @@ def _check_names(names: Sequence[str]) -> None:
             raise ConfigError(f"a site cannot be called {name!r}: use letters, digits, - and _")
     if len(set(names)) < len(names):
         raise ConfigError("two sites have the same name")
+
+
+def check_hosts(hosts: Sequence[str]) -> None:
+    """Refuse hosts that no certificate can name.
+
+    Args:
+        hosts: Names and addresses of the server.
+
+    Raises:
+        ConfigError: One is neither, as the address of a page.
+    """
+    for host in hosts:
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            if HOST.fullmatch(host):
+                continue
+            bare = host.partition("://")[2] or host
+            bare = bare.partition("/")[0].partition(":")[0] or "fl.example.org"
+            raise ConfigError(
+                f"the server cannot be reached by {host!r}: give its name or address alone, "
+                f"without https:// or a path, as --host {bare}"
+            ) from None
 
 
 def _certificate(

@@ -20,7 +20,7 @@ from focoop.errors import ConfigError, RunError
 from focoop.fields import build, parse_toml, setting, toml_value
 from focoop.flower.deploy.enrolment import invite
 from focoop.flower.deploy.join_bundle import AUTHORITY, CLASSES, JOIN, RUN, SUFFIX, Invitation, pack
-from focoop.flower.deploy.keys import add_sites, make_keys
+from focoop.flower.deploy.keys import add_sites, check_hosts, make_keys
 from focoop.flower.identity import SITE, numbered
 from focoop.flower.site.policy import FILE as POLICY
 from focoop.flower.site.policy_words import default_policy_toml
@@ -100,13 +100,14 @@ def host_port(text: str) -> tuple[str, int]:
         Host and port.
 
     Raises:
-        ConfigError: The port is no number.
+        ConfigError: The port is no number, or the host no name or address.
 
     >>> host_port("fl.example.org"), host_port("10.0.0.7:9000"), host_port("[::1]:9000")
     (('fl.example.org', 8000), ('10.0.0.7', 9000), ('::1', 9000))
     """
     host, colon, port = text.rpartition(":")
     if not colon or (":" in host and not host.startswith("[")):
+        check_hosts([text.strip("[]")])
         return text.strip("[]"), DEFAULT_PORT
     if not port.isdigit() or not 1 <= int(port) <= 65535 or not host:
         raise ConfigError(f"{text!r} is no HOST:PORT")
