@@ -253,7 +253,21 @@ def test_every_method_of_focoop_keeps_all_rules(name: str) -> None:
     assert len(found) >= (3 if not made(name).trains else 5)
 
 
+def one_number_per_class_held(self: Method, private: Params, counts: Tensor, task: Task) -> Params:
+    return {"bias": private["bias"][counts > 0]}
+
+
 BROKEN = {
+    "clients of other shapes": (
+        {
+            "personalise": one_number_per_class_held,
+            "text": lambda self, params, features, task: Text(
+                features["id"], parts={"bias": params["bias"].mean()}
+            ),
+        },
+        "clients that train in one batch",
+        "Or set together = False in the class",
+    ),
     "keeps something on self": ({"loss": keeps_something}, "loss is a", "on self"),
     "draws": ({"loss": draws}, "loss is a", "draws random numbers"),
     "writes": ({"loss": writes}, "loss is a", "writes into 'bias'"),
