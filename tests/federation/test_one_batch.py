@@ -12,7 +12,7 @@ from focoop.federation.contract_rules import check_rules
 from focoop.federation.participation import Schedule
 from focoop.federation.rounds import RoundSetup
 from focoop.federation.simulator import MemoryStore, RoundResult, simulate
-from focoop.methods import available
+from focoop.methods import available, create
 from focoop.methods.base import (
     Batch,
     ClientUpdate,
@@ -27,7 +27,7 @@ from focoop.methods.base import (
 )
 from focoop.seeds import torch_generator
 from tests.federation.test_batched_training import PLAIN
-from tests.methods.contract_toy import made, make_clients, make_task, spread
+from tests.methods.contract_toy import make_clients, make_task, spread
 
 SIZES = [5, 0, 4, 6, 3]  # of clients: unequal, one without images
 # Both ways add the same float64 numbers in another order; seven digits are left to spare.
@@ -135,7 +135,7 @@ METHODS = [*(n for n, kind in available().items() if kind.trains), EveryKind, Sc
 
 @pytest.mark.parametrize("kind", METHODS, ids=[getattr(kind, "__name__", kind) for kind in METHODS])
 def test_groups_of_any_size_end_with_the_same_tensors(kind: str | type[Method]) -> None:
-    method = in_double(made(kind) if isinstance(kind, str) else kind())
+    method = in_double(create(kind) if isinstance(kind, str) else kind())
     alone, kept = federated(method, 1)
     for size in (2, 10):
         last, others = federated(method, size)
