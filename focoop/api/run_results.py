@@ -84,7 +84,7 @@ class Run:
     @property
     def notes(self) -> list[str]:
         """Return what it told when it began: what it leaves out, and what its method lacks."""
-        return [*self._folder.manifest.get("notes", [])]
+        return [*self._folder.notes]
 
     @property
     def metrics(self) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from focoop.federation import RoundResult, Schedule, require_rules, rounded, sim
 from focoop.methods import Server
 from focoop.plugins import origin
 from focoop.runs import RunFolder, is_due, run_log, used_plugins, versions
-from focoop.scenario import Scenario, build_scenario, make_split, schedule_of
+from focoop.scenario import Scenario, build_scenario, left_out, make_split, schedule_of
 from focoop.tracking import Hooks, Listener
 
 
@@ -94,7 +94,7 @@ def _rounds(config: RunConfig, folder: RunFolder, hooks: Hooks) -> dict[str, Any
     committed = folder.resume_point()
     first = start(scenario.method, scenario.task, config.seed).shared
     if committed is None:
-        _tell(folder, _notes(config, scenario))
+        _tell(folder, _notes(config, scenario, [client.name for client in names.clients]))
         server = Server(rounded(first, schedule.down))
         _commit(folder, scenario, config, schedule, 0, server, None, hooks)
         done = 0
@@ -120,12 +120,12 @@ def _rounds(config: RunConfig, folder: RunFolder, hooks: Hooks) -> dict[str, Any
     return folder.metrics()[-1]
 
 
-def _notes(config: RunConfig, scenario: Scenario) -> list[str]:
+def _notes(config: RunConfig, scenario: Scenario, clients: Sequence[str]) -> list[str]:
     """What a person should know of a new run that only its method and its images tell."""
     notes = []
     if origin("method", config.method.name) is not None:  # those of focoop are tested
         notes = require_rules(scenario.method, scenario.task, scenario.a_few_images())
-    return notes
+    return [*notes, *left_out(config, scenario.split, clients)]
 
 
 def _tell(folder: RunFolder, notes: Sequence[str]) -> None:
