@@ -20,7 +20,6 @@ import argparse
 import signal
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from focoop.caching import write_whole
 from focoop.config import merge, parse_override, read_toml
 from focoop.experiments import Cell, Outcome, seeds_of
 from focoop.experiments.variants import parse_methods
-from focoop.methods import create, lookup
+from focoop.methods import lookup
 from tools.results_cells import read_rows, write_rows
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,19 +67,9 @@ OTHERS = (
     "oxford_pets:federation.late_clients=1,federation.rounds=26",
     "cifar100-dir0.5:federation.late_clients=1,federation.rounds=26",
 )
-# Few images are the point here, and nobody's privacy: classes of one image are told.
-LEAST = {"least_images": 1, "least_freedom": 1}
 SAME = ("setting", "shots", "method", "rounds")  # of the cells of a line
 ROUNDS = 2  # of closed forms; the round in which late clients join comes on top
 AS_SAID = -1  # shots as the setting says
-
-
-def least_of(method: str) -> str:
-    """A method's text with the least numbers of images that are told set to one."""
-    name, colon, said = method.partition(":")
-    known = {one.name for one in fields(create(name).config)}
-    added = [f"{key}={value}" for key, value in LEAST.items() if key in known]
-    return method if not added else f"{name}:{','.join([said] * bool(colon) + added)}"
 
 
 def setting_of(text: str, shots: int, seed: int) -> dict[str, Any]:
@@ -115,7 +104,7 @@ def planned(
                 overrides = [f"federation.rounds={ROUNDS + bool(late)}"] if closed else []
                 cells = plan_comparison(
                     tree,
-                    least_of(method) if closed else method,
+                    method,
                     seeds=[seed],
                     overrides=[*overrides, *more],
                     out=out,

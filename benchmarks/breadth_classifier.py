@@ -41,7 +41,7 @@ from focoop.experiments import seeds_of
 from focoop.features.lookup import FeatureSet
 from focoop.features.storage import load_split
 from focoop.functional.frontier import Margins, frontier
-from focoop.methods import Batch, ClientUpdate, Params, Server, Task, create, lookup
+from focoop.methods import Batch, ClientUpdate, Params, Server, Task, create
 from focoop.methods import _text_weight as texts_part
 from focoop.scenario.task import make_task
 from focoop.seeds import torch_generator
@@ -137,7 +137,7 @@ def triples_of(found: FeatureSet, shots: int, seed: int, task: Task) -> Iterator
 def solved(cell: Cell, way: str) -> tuple[Any, Params]:
     """A method and what its server has made of one round."""
     name, constants = WAYS[way]
-    method = create(name, lookup(name).Config(least_images=1, least_freedom=1))
+    method = create(name)
     shared = method.init(cell.task, torch_generator(0, "classifier")).shared
     updates = []
     for k, images in enumerate(cell.clients):

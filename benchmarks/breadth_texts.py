@@ -41,7 +41,7 @@ PRESETS = Path(__file__).resolve().parents[1] / "configs" / "methods"
 # Pets' validation images. PromptFL's preset has a context for each class.
 START = "class_specific=false,start=a photo of a,federation.lr=30"
 SOURCES = f"promptfl:{START};promptfl;local_only:{START}"
-PLUS = "focoop_plus:least_images=1,least_freedom=1"
+PLUS = "focoop_plus"
 
 
 def trained(

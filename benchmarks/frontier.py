@@ -46,8 +46,6 @@ from focoop.seeds import numpy_generator
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 METHODS = "fedncm,fedlda,fed3r,gda_clip,tofa,focoop_plus"
 OURS = "focoop_plus"
-# Toy numbers of images are the point here, and nobody's privacy: classes of one image are told.
-LEAST = {"least_images": 1, "least_freedom": 1}
 TRAINING = 20  # images of a class of `split:`
 # OOD sets, of those that folders of ready features hold.
 OOD = {"cifar100": ("dtd@32px", "sun@32px", "dtd", "sun"), "dtd": ("sun", "oxford_pets")}
@@ -101,11 +99,9 @@ def scenarios(
     made: Scenario | None = None
     for variant in variants:
         tree = tree_of(setting, variant, folder)
-        known = from_dict(tree).method.settings
-        least = [f"method.{k}={v}" for k, v in LEAST.items() if hasattr(known, k)]
         fixed = ["data.corrupted=[]", "data.validation_ood=[]"]
         fixed += ["federation.participation=1.0", "federation.rounds=1"]
-        for text in (*fixed, *least, *variant.overrides, *overrides):
+        for text in (*fixed, *variant.overrides, *overrides):
             tree = merge(tree, parse_override(text))
         config = from_dict(tree)
         if made is None:

@@ -82,6 +82,11 @@ class Run:
         return self._folder.negative_words
 
     @property
+    def notes(self) -> list[str]:
+        """Return what it told when it began: what it leaves out, and what its method lacks."""
+        return [*self._folder.notes]
+
+    @property
     def metrics(self) -> list[dict[str, Any]]:
         """Return every evaluated round in order: its number, the summary, and a row per client."""
         return self._folder.metrics()

@@ -54,13 +54,13 @@ def note_data(cells: "list[Cell]") -> None:
     Args:
         cells: The runs.
     """
-    from focoop.scenario import note_on_shots, remarks
+    from focoop.scenario import remarks
 
-    notes = [note_on_shots(cell.config) for cell in cells]
+    notes: list[str] = []
     for cell in {cell.setting: cell for cell in cells}.values():
         with suppress(FocoopError):
             notes += remarks(cell.config, measured=not cell.notes)
-    for note in dict.fromkeys(filter(None, notes)):
+    for note in dict.fromkeys(notes):
         say(note)
 
 

@@ -11,7 +11,7 @@ from focoop.config import differences
 from focoop.errors import RunError
 from focoop.experiments import tables
 from focoop.experiments.answering import read_answers
-from focoop.experiments.grid import Cell, safe
+from focoop.experiments.grid import Cell, describe_seeds, safe
 from focoop.experiments.workers import UNDER_WAY, Job, News, run_jobs, short
 from focoop.runs import CONFIG, RunFolder, plain, write
 from focoop.scenario import require_data
@@ -221,10 +221,24 @@ def markdown(setting: str, rows: Mapping[str, Sequence[Outcome]]) -> str:
         tables.markdown([(label, *row(outcomes)) for label, outcomes in rows.items()]),
         f"{tables.NOTE} Seeds {', '.join(map(str, seeds))}.",
     ]
+    notes = _notes(rows)
     failed = [o for outcomes in rows.values() for o in outcomes if o.status == "failed"]
-    if failed:
-        parts.append("\n".join(f"- {failure(outcome)}" for outcome in failed))
+    if lines := [*notes, *(failure(outcome) for outcome in failed)]:
+        parts.append("\n".join(f"- {line}" for line in lines))
     return "\n\n".join(parts) + "\n"
+
+
+def _notes(rows: Mapping[str, Sequence[Outcome]]) -> list[str]:
+    """What finished runs told when they began, each sentence of a row once with its seeds."""
+    notes = []
+    for label, outcomes in rows.items():
+        seeds: dict[str, list[int]] = {}
+        for outcome in outcomes:
+            if outcome.status == "finished":
+                for note in RunFolder.open(outcome.cell.folder).notes:
+                    seeds.setdefault(note, []).append(outcome.cell.config.seed)
+        notes += [f"{label}, {describe_seeds(found)}: {note}" for note, found in seeds.items()]
+    return notes
 
 
 def failure(outcome: Outcome) -> str:

@@ -1,16 +1,17 @@
 """Run or resume a configuration in its run folder."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from focoop.config import RunConfig
 from focoop.experiments.evaluation import as_written, evaluate_state, on_device, placed
 from focoop.experiments.naming import checked, names_of
-from focoop.federation import RoundResult, Schedule, check_contract, rounded, simulate, start
+from focoop.federation import RoundResult, Schedule, require_rules, rounded, simulate, start
 from focoop.methods import Server
 from focoop.plugins import origin
 from focoop.runs import RunFolder, is_due, run_log, used_plugins, versions
-from focoop.scenario import Scenario, build_scenario, make_split, schedule_of
+from focoop.scenario import Scenario, build_scenario, left_out, make_split, schedule_of
 from focoop.tracking import Hooks, Listener
 
 
@@ -93,8 +94,7 @@ def _rounds(config: RunConfig, folder: RunFolder, hooks: Hooks) -> dict[str, Any
     committed = folder.resume_point()
     first = start(scenario.method, scenario.task, config.seed).shared
     if committed is None:
-        if origin("method", config.method.name) is not None:  # those of focoop are tested
-            check_contract(scenario.method, scenario.task, scenario.a_few_images())
+        _tell(folder, _notes(config, scenario, [client.name for client in names.clients]))
         server = Server(rounded(first, schedule.down))
         _commit(folder, scenario, config, schedule, 0, server, None, hooks)
         done = 0
@@ -118,6 +118,22 @@ def _rounds(config: RunConfig, folder: RunFolder, hooks: Hooks) -> dict[str, Any
             folder, scenario, config, schedule, result.round_index, result.server, result, hooks
         )
     return folder.metrics()[-1]
+
+
+def _notes(config: RunConfig, scenario: Scenario, clients: Sequence[str]) -> list[str]:
+    """What a person should know of a new run that only its method and its images tell."""
+    notes = []
+    if origin("method", config.method.name) is not None:  # those of focoop are tested
+        notes = require_rules(scenario.method, scenario.task, scenario.a_few_images())
+    return [*notes, *left_out(config, scenario.split, clients)]
+
+
+def _tell(folder: RunFolder, notes: Sequence[str]) -> None:
+    """Keep notes with the run, for tables and reports, and warn of them; its log has warnings."""
+    if notes:
+        folder.remember(notes=notes)
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
 
 
 def _commit(

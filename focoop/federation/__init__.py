@@ -13,8 +13,7 @@ from focoop.lazy import lazy_names
 if TYPE_CHECKING:
     from focoop.federation.answer_choices import PriorChoice, evaluate_choices
     from focoop.federation.client import SCHEDULES, LocalSettings
-    from focoop.federation.contract import check_contract
-    from focoop.federation.contract_rules import RuleCheck, check_rules
+    from focoop.federation.contract_rules import RuleCheck, check_rules, require_rules
     from focoop.federation.evaluation.evaluate import evaluate
     from focoop.federation.evaluation.rows import Evaluation, summary_of
     from focoop.federation.evaluation.sets import EvaluationSets, Owned
@@ -91,7 +90,6 @@ __all__ = [
     "Screen",
     "SecretNormal",
     "Words",
-    "check_contract",
     "check_rules",
     "client_round",
     "client_state",
@@ -103,6 +101,7 @@ __all__ = [
     "num_sampled",
     "num_words",
     "pack",
+    "require_rules",
     "round_bytes",
     "rounded",
     "sample_clients",

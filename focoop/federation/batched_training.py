@@ -41,18 +41,16 @@ class SgdStep:
 
     def __call__(self, inputs: Params) -> Params:
         """One SGD step of k clients: parameters in, parameters and losses (k,) out."""
-        leaves = {name: value.detach() for name, value in part(inputs, "param").items()}
-        trained = [name for name, value in leaves.items() if value.is_floating_point()]
-        for name in trained:
-            leaves[name].requires_grad_(True)
-        features = self._encode(leaves, inputs) if self.method.reads_text else {}
-        losses = self._losses(leaves, features, inputs)
+        leaves = {n: v.detach().requires_grad_(True) for n, v in part(inputs, "param").items()}
+        params = {**leaves, **part(inputs, "held")}
+        features = self._encode(params, inputs) if self.method.reads_text else {}
+        losses = self._losses(params, features, inputs)
         total = losses.sum()
         if self.settings.prox > 0:
             total = total + self.settings.prox / 2 * distance(leaves, part(inputs, "received"))
-        gradients = torch.autograd.grad(total, [leaves[name] for name in trained])
+        gradients = torch.autograd.grad(total, [*leaves.values()])
         outputs = {"loss": losses.detach()}
-        for name, gradient in zip(trained, gradients, strict=True):
+        for name, gradient in zip(leaves, gradients, strict=True):
             # The step of torch.optim.SGD.
             param, rate = inputs[f"param/{name}"], inputs["rate"]
             if self.settings.weight_decay:

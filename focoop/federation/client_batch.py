@@ -142,23 +142,26 @@ class ClientBatch:
     def gather(self) -> None:
         """Stack what the clients hold."""
         settings, states, first = self.settings, self.states, self.states[0]
-        self.shared, self.private = list(first.shared), list(first.private)
         # What the server sent in whole numbers, such as words, is the same for all clients.
         self.common = {n: v for n, v in first.shared.items() if not v.is_floating_point()}
         self.constants = {f"common/{n}": v.cpu() for n, v in self.common.items()}
         trained = [n for n, v in first.shared.items() if trains(self.method, n, v)]
+        own = [n for n, v in first.private.items() if trains(self.method, n, v)]
         # So is what nobody trains, within a round.
         still = [n for n in first.shared if n not in self.common and n not in trained]
         self.fixed = {n: first.shared[n] for n in still}
         self.received = {n: first.shared[n] for n in trained} if settings.prox > 0 else {}
         self.params: Params = {
             name: torch.stack([{**s.shared, **s.private}[name] for s in states])
-            for name in (*trained, *self.private)
+            for name in (*trained, *own)
+        }
+        # What a client holds for itself and nobody trains.
+        self.held = {
+            n: torch.stack([s.private[n] for s in states]) for n in first.private if n not in own
         }
         self.momentum: Params = {}
         if settings.momentum:
-            floats = {n: v for n, v in self.params.items() if v.is_floating_point()}
-            self.momentum = {n: torch.zeros_like(v) for n, v in floats.items()}
+            self.momentum = {n: torch.zeros_like(v) for n, v in self.params.items()}
         self.rates = sent(torch.full((len(states),), self.lr, dtype=torch.float64), self.device)
         self.losses = torch.zeros(len(states), device=self.device)  # sums over steps
         self.images = {
@@ -197,7 +200,8 @@ class ClientBatch:
         step_inputs = {"rate": self.rates if every else self.rates[where]}
         for kind, tensors in (("received", self.received), ("fixed", self.fixed)):
             step_inputs |= {f"{kind}/{name}": value for name, value in tensors.items()}
-        for kind, params in (("param", self.params), ("momentum", self.momentum)):
+        stacked = (("param", self.params), ("momentum", self.momentum), ("held", self.held))
+        for kind, params in stacked:
             step_inputs |= {f"{kind}/{n}": v if every else v[where] for n, v in params.items()}
         step_inputs |= {f"image/{n}": v[where[:, None], index] for n, v in self.images.items()}
         noise = step.noise.ready()
@@ -245,9 +249,10 @@ class ClientBatch:
         params = {name: value.clone().unbind() for name, value in self.params.items()}
         results = []
         for row, (client, state) in enumerate(zip(self.clients, self.states, strict=True)):
-            mine = {**state.shared, **{n: v[row] for n, v in params.items()}}
-            trained = State({n: mine[n] for n in self.shared}, {n: mine[n] for n in self.private})
-            results.append((client, trained, means[row]))
+            new = {name: value[row] for name, value in params.items()}
+            shared = {name: new.get(name, value) for name, value in state.shared.items()}
+            private = {name: new.get(name, value) for name, value in state.private.items()}
+            results.append((client, State(shared, private), means[row]))
         return results
 
 

@@ -47,8 +47,6 @@ def check_contract(method: Method, task: Task, images: LabelledFeatures) -> None
         MethodError: A function fails, or returns something of another type, name or shape than the
             contract says.
     """
-    if not len(images):
-        return  # nothing to try it on
     first = images.rows(torch.arange(len(images)), task.device)
     state = _started(method, task, first)
     text = _text_side(method, {**state.shared, **state.private}, task)

@@ -36,10 +36,12 @@ class RuleCheck:
     Attributes:
         rule: The rule in words.
         problem: What is wrong and what to do; empty where the method keeps the rule.
+        grave: Whether a run's numbers cannot be trusted where it is broken; a run then refuses.
     """
 
     rule: str
     problem: str = ""
+    grave: bool = True
 
     @property
     def kept(self) -> bool:
@@ -56,8 +58,11 @@ def check_rules(method: Method, task: Task, images: LabelledFeatures) -> list[Ru
         images: A few training images.
 
     Returns:
-        The rules in order; the first one alone where types or shapes are wrong.
+        The rules in order; the first one alone where types or shapes are wrong, and none at all
+        without an image to try the method on.
     """
+    if not len(images):
+        return []
     first = RuleCheck("every function returns the types, names and shapes of the contract")
     try:
         check_contract(method, task, images)
@@ -65,13 +70,33 @@ def check_rules(method: Method, task: Task, images: LabelledFeatures) -> list[Ru
         return [replace(first, problem=str(error))]
     checks = [first]
     trial = _Trial(method, task, images.rows(torch.arange(len(images)), task.device))
-    for rule, problems in trial.rules():
+    for rule, problems, grave in trial.rules():
         try:
             problem = next(problems(), "")
         except FocoopError as error:
             problem = str(error)
-        checks.append(RuleCheck(rule, problem))
+        checks.append(RuleCheck(rule, problem, grave))
     return checks
+
+
+def require_rules(method: Method, task: Task, images: LabelledFeatures) -> list[str]:
+    """Refuse a method that breaks a grave rule of the contract.
+
+    Args:
+        method: The method.
+        task: The task, with what `prepare` made of it.
+        images: A few training images.
+
+    Returns:
+        What is wrong with it otherwise.
+
+    Raises:
+        MethodError: It breaks a grave rule.
+    """
+    broken = [check for check in check_rules(method, task, images) if not check.kept]
+    if grave := [check.problem for check in broken if check.grave]:
+        raise MethodError(grave[0])
+    return [check.problem for check in broken]
 
 
 @dataclass(frozen=True)
@@ -82,23 +107,29 @@ class _Trial:
     task: Task
     images: LabelledFeatures
 
-    def rules(self) -> Iterator[tuple[str, Callable[[], Iterator[str]]]]:
-        """The rules that apply, each with a function that yields what is wrong."""
-        yield "shares and keeps say what travels and what stays", self.stated
-        yield "answers and scores depend on their own image alone", self.company
+    def rules(self) -> Iterator[tuple[str, Callable[[], Iterator[str]], bool]]:
+        """The rules that apply: what finds what is wrong, and whether that is grave."""
+        yield "shares and keeps say what travels and what stays", self.stated, False
+        yield "answers and scores depend on their own image alone", self.company, True
         if not self.method.trains:
             return
-        yield "loss is a function of its arguments: it draws, changes and keeps nothing", self.pure
-        yield "equal updates leave the server as it is", self.equal_updates
+        pure = "loss is a function of its arguments: it draws, changes and keeps nothing"
+        yield pure, self.pure, True
+        yield "equal updates leave the server as it is", self.equal_updates, False
         if self.method.together and not self.method.closed_form:
-            yield "clients that train in one batch take the steps they take alone", self.batched
+            batched = "clients that train in one batch take the steps they take alone"
+            yield batched, self.batched, True
 
     def state(self) -> State:
         """The state of a client before its first round."""
+        return self.state_of(self.images)
+
+    def state_of(self, images: LabelledFeatures) -> State:
+        """The state of the client that has these images."""
         state = self.method.init(self.task, torch_generator(SEED, "init"))
         if not state.private:
             return state
-        counts = self.images.counts(len(self.task.classes))
+        counts = images.counts(len(self.task.classes))
         return State(state.shared, self.method.personalise(state.private, counts, self.task))
 
     def params(self) -> Params:
@@ -182,29 +213,29 @@ class _Trial:
 
     def batched(self) -> Iterator[str]:
         """A step of two clients in one batch against the step of each."""
-        method, task, state = self.method, self.task, self.state()
-        data = [self.images, self.images.rows(torch.arange(len(self.images)).flip(0))]
-        local = LocalSettings(epochs=1, batch_size=len(self.images), lr=1e-2)
+        method, task, count = self.method, self.task, len(self.images)
+        # The other client has half of the images, each twice: other counts of classes.
+        data = [self.images, self.images.rows(torch.arange(count) // 2)]
+        states = [self.state_of(images) for images in data]
+        local = LocalSettings(epochs=1, batch_size=count, lr=1e-2)
         alone = [
-            train(method, state, one, task, local, torch_generator(SEED, "check", k))[0]
-            for k, one in enumerate(data)
+            train(method, state, images, task, local, torch_generator(SEED, "check", k))[0]
+            for k, (state, images) in enumerate(zip(states, data, strict=True))
         ]
         generators = [torch_generator(SEED, "check", k) for k in range(len(data))]
         trainer = BatchedTrainer(method, task, local)
         try:
-            results = called(
-                method, "loss", trainer.train, [state, state], data, local.lr, generators
-            )
+            results = called(method, "loss", trainer.train, states, data, local.lr, generators)
         except MethodError as error:
             yield (
                 f"{error}. A GPU trains many clients at once (torch.func.vmap): no .item(), no if "
                 "on a tensor's value, no indexing by a mask. Or set together = False in the class"
             )
             return
-        for (batched, _), single in zip(results, alone, strict=True):
+        for (batched, _), single, before in zip(results, alone, states, strict=True):
             for name, value in {**batched.shared, **batched.private}.items():
                 other = {**single.shared, **single.private}[name]
-                first = {**state.shared, **state.private}[name]
+                first = {**before.shared, **before.private}[name]
                 if value.is_floating_point() and _far(value - first, other - first):
                     yield (
                         f"{name!r} takes another step when clients train in one batch: look for "

@@ -103,7 +103,8 @@ class RoundSetup:
     @property
     def batched(self) -> bool:
         """Return whether clients train as one batch, which changes results by rounding."""
-        return self.method.together and self.schedule.together > 1
+        method = self.method
+        return method.together and not method.closed_form and self.schedule.together > 1
 
     def coins(self, round_index: int, client: int) -> torch.Generator:
         """Return the generator that rounds a client's update where it is written in fewer bytes.

@@ -28,7 +28,7 @@ def federated_average(
             class; a class that nobody holds keeps its row.
 
     Returns:
-        The server after it; tensors that the server makes are as they were.
+        The server after it; its memory and the tensors that it makes are as they were.
     """
     averages = {
         name: class_weighted_mean(updates, name, server.shared[name])
@@ -36,7 +36,7 @@ def federated_average(
         else weighted_mean(updates, name)
         for name in updates[0].shared
     }
-    return Server({**server.shared, **averages})
+    return Server({**server.shared, **averages}, server.memory)
 
 
 def weighted_mean(updates: Sequence[ClientUpdate], name: str) -> Tensor:
@@ -53,7 +53,7 @@ def weighted_mean(updates: Sequence[ClientUpdate], name: str) -> Tensor:
     weights = torch.tensor([float(u.num_examples) for u in updates], dtype=torch.float64)
     weights = (weights / weights.sum()).to(stacked.device)
     mean: Tensor = torch.einsum("k,k...->...", weights, stacked.double())
-    return mean.to(stacked.dtype)
+    return _like(stacked, mean)
 
 
 def class_weighted_mean(updates: Sequence[ClientUpdate], name: str, previous: Tensor) -> Tensor:
@@ -71,6 +71,11 @@ def class_weighted_mean(updates: Sequence[ClientUpdate], name: str, previous: Te
     counts = torch.stack([u.class_counts for u in updates]).double().to(stacked.device)  # (K, C)
     total = counts.sum(dim=0)
     weights = counts / total.clamp(min=1.0)
-    mean = torch.einsum("kc,kc...->c...", weights, stacked.double()).to(stacked.dtype)
+    mean = _like(stacked, torch.einsum("kc,kc...->c...", weights, stacked.double()))
     held = (total > 0).view(-1, *[1] * (mean.dim() - 1))
     return torch.where(held, mean, previous)
+
+
+def _like(stacked: Tensor, mean: Tensor) -> Tensor:
+    """A mean in the type of what it is a mean of; one of whole numbers is rounded, never cut."""
+    return (mean if stacked.is_floating_point() else mean.round()).to(stacked.dtype)

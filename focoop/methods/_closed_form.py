@@ -53,8 +53,9 @@ class ClosedFormConfig:
         group="engineering",
     )
     least_images: int = setting(
-        5,
-        "different images of a class below which nothing is sent of them",
+        1,
+        "different images of a class below which nothing is sent of them; a site's policy asks for "
+        "more",
         low=1,
         high=1_000_000,
         group="engineering",
@@ -67,7 +68,8 @@ class SpreadConfig(ClosedFormConfig):
 
     least_freedom: int = setting(
         16,
-        "images less classes below which a client's spread is not sent",
+        "images less classes below which a client's spread is not sent; not asked with "
+        "least_images = 1",
         low=1,
         high=1_000_000,
         group="engineering",
@@ -192,7 +194,9 @@ class SpreadForm(ClosedForm):
     @property
     def sums(self) -> Sums:
         """Class means and the second moment."""
-        return Sums(self.config.least_images, self.config.least_freedom)
+        config = self.config
+        # Where the mean of a single image is sent, its spread tells no more.
+        return Sums(config.least_images, config.least_freedom if config.least_images > 1 else 0)
 
 
 def has_mean(means: Tensor) -> Tensor:

@@ -33,6 +33,7 @@ import torch.nn.functional as F
 
 from focoop.fields import setting
 from focoop.methods._closed_form import APART, SpreadConfig, SpreadForm, answerable, has_mean
+from focoop.methods._posterior import spread_within
 from focoop.methods._sums import Totals
 from focoop.methods.base import Logits, Params, Task, Text
 from focoop.threads import one_core
@@ -85,6 +86,13 @@ class Fed3R(SpreadForm):
         second, sums = images * totals.moment, totals.images[:, None] * totals.means
         if float(images) <= 0:
             return {"weights": torch.zeros_like(sums)}, {}
+        # Images whose spread nobody told have that of the others: without it they seem to be their
+        # class means, which a ridge regression takes for certain.
+        untold = float(images - (totals.images > 0).sum()) - totals.freedom
+        if untold > 0.5:
+            spread, shrinkage = spread_within(totals)
+            size = spread.diagonal().mean() * torch.eye(len(spread)).to(spread)
+            second = second + untold * ((1.0 - shrinkage) * spread + shrinkage * size).to(second)
         weights, ridge = ridge_regression(second, sums, float(images), self.config.ridge)
         return {"weights": weights}, {"ridge": ridge}
 

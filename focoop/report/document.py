@@ -166,6 +166,7 @@ def _setting(
         ),
         ("Bytes and seconds", sections.traffic(rows, links)),
         ("Partition", sections.partition(any_run)),
+        ("Notes", sections.told(rows)),
         ("Runs", run_index(rows, links, out)),
     ]
     there = {f"{anchor}-{at}": part for at, part in enumerate(parts) if part[1]}

@@ -271,6 +271,24 @@ def partition(record: RunRecord) -> str:
     return f"<figure>{matrix_image(counts, alt)}<figcaption>{caption}</figcaption></figure>"
 
 
+def told(rows: Mapping[str, Sequence[RunRecord]]) -> str:
+    """List what runs told when they began, such as what they leave out.
+
+    Args:
+        rows: Runs by method.
+
+    Returns:
+        A list, a line per run and sentence; nothing where there is none.
+    """
+    lines = [
+        f"<li>{escape(label)}, seed {record.seed}: {escape(note)}</li>"
+        for label, records in rows.items()
+        for record in records
+        for note in record.folder.notes
+    ]
+    return f"<ul>{''.join(lines)}</ul>" if lines else ""
+
+
 def transport_plan(record: RunRecord) -> str:
     """Draw the last round's transport plan of FOCoOp's server, words by classes.
 

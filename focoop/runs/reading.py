@@ -103,6 +103,11 @@ class RunReader:
         return self
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """Return what the run told when it began, such as what it leaves out."""
+        return tuple(self.manifest.get("notes", ()))
+
+    @property
     def names(self) -> Names | None:
         """Return classes, clients and words.
 

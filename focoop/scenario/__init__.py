@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from focoop.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from focoop.scenario.assignment import client_split, make_split, note_on_shots, remarks
+    from focoop.scenario.assignment import client_split, make_split, remarks
     from focoop.scenario.assignment_of_tests import tested_split, training_is_gone
     from focoop.scenario.data_needed import datasets_of, leave_out_absent, require_data
     from focoop.scenario.held_out import TooManyValidationImages
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from focoop.scenario.schedule import TOGETHER, client_privacy, schedule_of, server_screen
     from focoop.scenario.split import Split
     from focoop.scenario.task import make_task, mine_negatives, open_backbone, task_words
+    from focoop.scenario.unused_images import left_out
 
 __all__ = [
     "TOGETHER",
@@ -29,10 +30,10 @@ __all__ = [
     "client_split",
     "datasets_of",
     "leave_out_absent",
+    "left_out",
     "make_split",
     "make_task",
     "mine_negatives",
-    "note_on_shots",
     "open_backbone",
     "remarks",
     "require_data",

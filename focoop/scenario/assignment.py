@@ -84,8 +84,7 @@ def remarks(config: RunConfig, *, measured: bool = True) -> list[str]:
         measured: whether to speak of sets to measure on too.
 
     Returns:
-        One sentence each: images held out as test, sets that are not measured for want of any, and
-        classes of which nothing is sent (`note_on_shots`).
+        One sentence each: images held out as test, and sets that are not measured for want of any.
     """
     source = Source.parse(config.data.id)
     by = "client" if config.partition.kind == "given" else "domain"
@@ -98,28 +97,7 @@ def remarks(config: RunConfig, *, measured: bool = True) -> list[str]:
         keys = ", ".join(lacking[name] for name in absent)
         if absent and not config.data.validation:
             notes.append(f"no {' and no '.join(absent)} given: not measured ({keys})")
-    notes.append(note_on_shots(config))
     return [note for note in notes if note]
-
-
-def note_on_shots(config: RunConfig) -> str:
-    """Warn where a class has so few shots that the method sends nothing of it.
-
-    Args:
-        config: The run's settings.
-
-    Returns:
-        One sentence, or nothing.
-    """
-    method, shots = config.method, config.partition.shots
-    least = getattr(method.settings, "least_images", 1)
-    if not 0 < shots < least:
-        return ""
-    return (
-        f"{method.name} sends nothing of a class with fewer than {least} different images "
-        f"(method.least_images), and partition.shots = {shots}: it learns nothing from images; let "
-        "it send them: method.least_images=1"
-    )
 
 
 def _divided(config: RunConfig, by: str) -> bool:

@@ -12,8 +12,6 @@ from focoop.clip.base import LabelledFeatures
 from focoop.clip.text.names import Names
 from focoop.federation.batched_training import BatchedTrainer
 from focoop.federation.client import LocalSettings, train
-from focoop.federation.participation import Schedule
-from focoop.federation.simulator import MemoryStore, simulate
 from focoop.methods import available, create
 from focoop.methods.base import (
     Batch,
@@ -125,30 +123,6 @@ def test_together_is_one_by_one_in_float32(name: str) -> None:
     method = create(name)
     settings = replace(PLAIN, epochs=1, momentum=0.9)
     assert_agree(method, make_task(method), [7, 4], settings)
-
-
-@pytest.mark.parametrize("name", TOGETHER)
-def test_a_federation_in_groups_is_one_by_one(name: str) -> None:
-    """Five clients in groups of two, the last alone; one of them is empty."""
-    method = create(name)
-    task = make_task(method)
-    clients = make_clients(method, task, spread([5, 0, 4, 6, 3]))
-    found = []
-    for size in (1, 2):
-        schedule = Schedule(1, 1.0, replace(PLAIN, epochs=1), together=size)
-        store = MemoryStore()
-        (result,) = simulate(method, task, clients, schedule, store, seed=1)
-        found.append((result, store))
-    (one, kept), (other, kept_too) = found
-    assert one.loss == pytest.approx(other.loss, rel=1e-5)
-    assert (one.bytes_up, one.participants) == (other.bytes_up, other.participants)
-    for name_of, value in one.server.shared.items():
-        torch.testing.assert_close(other.server.shared[name_of], value, rtol=1e-5, atol=1e-5)
-    assert kept.params.keys() == kept_too.params.keys()
-    for client, params in kept.params.items():
-        for name_of, value in params.items():
-            other_value = kept_too.params[client][name_of]
-            torch.testing.assert_close(other_value, value, rtol=1e-5, atol=1e-5)
 
 
 class SmallMemory:

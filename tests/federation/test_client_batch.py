@@ -7,16 +7,19 @@ from typing import ClassVar
 
 import pytest
 import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
+from focoop.clip.base import LabelledFeatures
 from focoop.federation import batched_training
 from focoop.federation.batched_training import BatchedTrainer, Results, on_host
-from focoop.federation.client_batch import Draws
+from focoop.federation.client_batch import ClientBatch, Draws, Step, part
 from focoop.federation.cuda_graphs import CHANGES, SETTLED, Settling, branches, sent
 from focoop.federation.participation import Schedule
 from focoop.federation.rounds import RoundSetup, client_round
 from focoop.methods import create
-from focoop.methods.base import Method, Params, Task
+from focoop.methods.base import Method, Params, State, Task
 from focoop.seeds import torch_generator
 from tests.federation.test_batched_training import PLAIN, start_states
 from tests.methods.contract_toy import make_task
@@ -154,3 +157,62 @@ def test_a_training_begun_ahead_is_the_same_training() -> None:
                 for name, value in one.update.shared.items():
                     assert torch.equal(value, two.update.shared[name]), name
         setups[0].trainer.threads = None
+
+
+KINDS = ("trained", "untrained", "whole")
+tensors = st.lists(st.tuples(st.sampled_from(KINDS), st.lists(st.integers(0, 3), max_size=2)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(tensors, tensors, st.lists(st.integers(0, 3), min_size=1, max_size=5), st.data())
+def test_a_step_changes_the_trained_rows_of_its_clients_and_nothing_else(
+    shared: list[tuple[str, list[int]]],
+    private: list[tuple[str, list[int]]],
+    sizes: list[int],
+    data: st.DataObject,
+) -> None:
+    """Whatever tensors there are, each client gets back what it gave, or its own new rows."""
+    generator, kinds = torch_generator(0, "rows"), {}
+
+    def drawn(part: str, told: list[tuple[str, list[int]]]) -> Params:
+        params = {}
+        for place, (kind, shape) in enumerate(told):
+            kinds[f"{part}{place}"] = kind
+            value = torch.randn(shape, generator=generator)
+            params[f"{part}{place}"] = (100 * value).long() if kind == "whole" else value
+        return params
+
+    common = {"always": torch.randn(2, generator=generator), **drawn("shared", shared)}
+    states = [State(common, drawn("private", private)) for _ in sizes]
+    method, task = toy()
+    untrained = tuple(name for name, kind in kinds.items() if kind == "untrained")
+    method = type("Toy", (type(method),), {"untrained": untrained, "server_made": ()})()
+    clients = [client for client, size in enumerate(sizes) if size]
+    assume(clients)
+    images = [LabelledFeatures(torch.randn(n, 4), None, torch.zeros(n).long()) for n in sizes]
+    batch = ClientBatch(method, task, PLAIN, states, images, 0.1, clients)
+    batch.gather()
+    rows = sorted(data.draw(st.sets(st.integers(0, len(clients) - 1), min_size=1)))
+    step = Step(rows, torch.zeros(len(rows), 1).long(), NoNoise())
+    inputs = batch.inputs(step)
+    own = {**part(inputs, "param"), **part(inputs, "held")}
+    new = {name: value + 1.0 for name, value in part(inputs, "param").items()}
+    assert {kinds.get(name, "trained") for name in new} <= {"trained"}
+    outputs = {f"param/{name}": value for name, value in new.items()}
+    batch.keep(step, {**outputs, "loss": torch.ones(len(rows))})
+    for row, (client, state, _) in enumerate(batch.results()):
+        before = {**states[client].shared, **states[client].private}
+        after = {**state.shared, **state.private}
+        assert [*before] == [*after] and client == clients[row]
+        for name, value in before.items():
+            moved = row in rows and kinds.get(name, "trained") == "trained"
+            assert torch.equal(after[name], value + 1.0 if moved else value), name
+            if name in own and row in rows:
+                assert torch.equal(own[name][rows.index(row)], value)
+
+
+class NoNoise(Draws):
+    """A step that draws nothing."""
+
+    def __init__(self) -> None:
+        self.rows, self.pending = {}, []

@@ -26,7 +26,7 @@ AVERAGES: list[tuple[str, dict[str, object]]] = [
     ("fedlapt", {"contexts": "class_specific"}),
     ("fedpgp", {}),
     ("focoop", {"goc": False}),
-    ("focoop_plus", {"least_images": 1, "least_freedom": 1}),
+    ("focoop_plus", {}),
     ("focoop", {"goc_pool": "mean"}),
 ]
 

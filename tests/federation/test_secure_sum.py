@@ -46,7 +46,7 @@ BY_CLASS = [
     ("fedlocoop", {"class_specific": True}),
     ("fedlapt", {"contexts": "class_specific"}),
     ("focoop", {"goc": False}),
-    ("focoop_plus", {"least_images": 1, "least_freedom": 1}),
+    ("focoop_plus", {}),
 ]
 
 

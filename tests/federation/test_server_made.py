@@ -15,7 +15,7 @@ from focoop.federation.simulator import traffic
 from focoop.federation.updates.compression import Payload
 from focoop.federation.updates.edges import Edges
 from focoop.federation.updates.secure_sum import EXTRA, num_words, summed
-from focoop.methods import federated_average
+from focoop.methods import create, federated_average
 from focoop.methods._weights import TIMES
 from focoop.methods.base import Batch, ClientUpdate, Logits, Params, Prompt, Server, State, Task
 from tests.methods.contract_toy import (
@@ -25,7 +25,6 @@ from tests.methods.contract_toy import (
     SEED,
     WIDTH,
     federate,
-    made,
     make_clients,
     make_task,
 )
@@ -110,7 +109,7 @@ def test_compression_rules_edges_and_sums_know_that_it_does_not_come(kind: str) 
 
 @pytest.mark.parametrize("name", ["fedlda", "fed3r", "gda_clip", "focoop_plus"])
 def test_clients_of_closed_forms_send_sums_and_nothing_else(name: str) -> None:
-    method = made(name)
+    method = create(name)
     task = make_task(method)
     shared = start(method, task, SEED).shared
     sums = DIM * len(CLASSES) + DIM * DIM + TIMES * (len(CLASSES) + 2)  # means, moment, weights

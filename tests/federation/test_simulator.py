@@ -183,7 +183,6 @@ def test_late_clients_join_in_the_last_round_alone(task: Task) -> None:
 
 def test_sums_of_late_clients_are_added_to_those_of_the_others(task: Task) -> None:
     method = create("fedncm")
-    method.config = replace(method.config, least_images=1)
     clients = make_clients([8, 8, 8])
     one = Schedule(1, 1.0, LocalSettings(2, 4, 0.5))
     whole = list(simulate(method, task, clients, one, MemoryStore(), seed=5))[-1].server

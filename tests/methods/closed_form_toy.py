@@ -49,8 +49,7 @@ CLIENTS = [
 
 
 def made(kind: type[ClosedForm], **settings: object) -> ClosedForm:
-    least = {"least_images": 1} | ({} if kind is FedNCM else {"least_freedom": 1})
-    return kind(kind.Config(**{**least, **settings}))  # type: ignore[arg-type]
+    return kind(kind.Config(**settings))  # type: ignore[arg-type]
 
 
 def task_for(method: ClosedForm) -> Task:

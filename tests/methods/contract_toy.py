@@ -6,7 +6,7 @@ class and no template is. Some of an image's patches show its class, the others 
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,6 @@ from focoop.federation.client import LocalSettings
 from focoop.federation.participation import Schedule
 from focoop.federation.rounds import client_state, start
 from focoop.federation.simulator import MemoryStore, RoundResult, simulate
-from focoop.methods import create
 from focoop.methods.base import Batch, Method, Server, State, Task
 from focoop.seeds import torch_generator
 
@@ -92,20 +91,6 @@ class Tower(nn.Module):
             context = self.fitting + 0.2 * others.mean(dim=0)
             rows.append(self.read(context @ self.mix + self.token(name) @ self.word))
         return torch.stack(rows)
-
-
-def made(name: str) -> Method:
-    """A method with its defaults, but for least numbers of images: toy clients hold few.
-
-    Methods that train learn from few images too; closed forms know nothing but what they are told.
-    """
-    method = create(name)
-    if not method.closed_form:
-        return method
-    least = {"least_images": 1, "least_freedom": 1}
-    known = {one.name for one in fields(method.config)}
-    given = {key: value for key, value in least.items() if key in known}
-    return create(name, replace(method.config, **given))
 
 
 def make_task(

@@ -191,3 +191,15 @@ def test_what_is_not_known_lies_below_what_is() -> None:
     known = torch.tensor([True, False, True])
     assert answerable(evidence, known, 0.5).tolist() == [[3.0, 0.5, 1.0], [0.0, -2.5, -2.0]]
     assert not answerable(evidence, torch.zeros(3, dtype=torch.bool), 0.5).any()
+
+
+@pytest.mark.parametrize("each", [2, 3])
+def test_ridge_does_not_take_means_for_images_where_nobody_tells_the_spread(each: int) -> None:
+    """Class means are right about new images of these clients; so is what is solved from them."""
+    method = made(Fed3R, least_images=2, least_freedom=1000)
+    clients = [images_of([*range(C)] * each, seed) for seed in (1, 2, 3)]
+    server, task = one_round(method, clients)
+    text = method.encode({**server.shared, **alone(method, task)}, task)
+    new = images_of([*range(C)] * 100, 1)
+    right = method.logits(text, new.pooled, None).id.argmax(dim=1) == new.labels
+    assert float(right.double().mean()) > 0.97

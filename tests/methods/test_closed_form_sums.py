@@ -1,6 +1,7 @@
 """Closed forms: the sums that clients send are those of pooled images; what a client withholds."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -140,14 +141,19 @@ def test_copies_of_an_image_are_one_image() -> None:
 
 
 def test_a_spread_of_few_images_is_not_told_but_the_means_are() -> None:
-    method, task = made(FedLDA, least_freedom=14), task_for(made(FedLDA))
+    asked = partial(made, FedLDA, least_images=2)
+    method, task = asked(least_freedom=14), task_for(made(FedLDA))
     server = method.init(task, torch_generator(0)).shared
     found = method.measure(server, CLIENTS[0], task)  # 15 images of 2 classes: 13
     assert not found["spread_weight"].any() and found["mean_weight"].sum() > 0
     means, labels = found["means"], CLIENTS[0].labels
     expected = means[labels].T @ means[labels] / len(labels)
     torch.testing.assert_close(found["moment"], expected)
-    assert made(FedLDA, least_freedom=13).measure(server, CLIENTS[0], task)["spread_weight"].any()
+    for tells in (
+        asked(least_freedom=13),
+        made(FedLDA, least_freedom=14),
+    ):  # single images are told
+        assert tells.measure(server, CLIENTS[0], task)["spread_weight"].any()
 
 
 @every

@@ -29,7 +29,6 @@ from tests.methods.contract_toy import (
     Tower,
     as_batch,
     federate,
-    made,
     make_task,
     mean_loss,
     same,
@@ -46,21 +45,21 @@ trained_ones = pytest.mark.parametrize("name", TRAINED)
 @cache
 def trained(name: str) -> Outcome:
     """A method after ROUNDS rounds on separable images; nobody may change what is in it."""
-    method = made(name)
+    method = create(name)
     return federate(method, make_task(method), HELD, rounds=ROUNDS if method.trains else 0)
 
 
 @cache
 def untrained(name: str) -> Outcome:
     """The same before its first round."""
-    method = made(name)
+    method = create(name)
     return federate(method, make_task(method), HELD, rounds=0)
 
 
 @cache
 def halfway(name: str) -> tuple[Outcome, list[ClientUpdate]]:
     """The same after half of the rounds, with all updates that reached the server."""
-    method = made(name)
+    method = create(name)
     arrived: list[ClientUpdate] = []
     original = method.aggregate
 
@@ -191,7 +190,7 @@ def test_private_tensors_never_appear_in_an_update(name: str) -> None:
 
 def identity_method(name: str) -> Method:
     """The method with the settings under which its server step is an average."""
-    method = made(name)
+    method = create(name)
     return type(method)(dataclasses.replace(method.config, **method.identity_settings))
 
 
@@ -250,7 +249,7 @@ def test_permuting_clients_changes_nothing(name: str) -> None:
 
 @trained_ones
 def test_same_seed_same_bits_in_any_order_of_execution(name: str) -> None:
-    method, (forward, _) = made(name), halfway(name)
+    method, (forward, _) = create(name), halfway(name)
     backward = federate(
         method, make_task(method), HELD, rounds=ROUNDS // 2, order=lambda clients: clients[::-1]
     )

@@ -354,7 +354,7 @@ def test_counts_that_are_wrong_dilute_no_mean() -> None:
 def test_counts_that_privacy_changed_lose_no_class_and_leave_the_second_moment(
     claims: list[list[int]], off: float
 ) -> None:
-    method = made(FOCoOpPlus, least_images=3)
+    method = made(FOCoOpPlus, least_images=3, least_freedom=1)
     task = task_for(method)
     server = Server(method.init(task, torch_generator(0)).shared)
     # The second client has one image of class 3, of which it tells nothing: 7 of 8 are measured.

@@ -88,6 +88,24 @@ def test_a_method_that_breaks_the_contract_is_refused_before_its_first_round(
         focoop.run(setting, {"method.name": "./mine.py", **QUICK}, out="lacking")
 
 
+def test_a_run_checks_the_rules_before_its_first_round_and_not_again(
+    here: Path, setting: Path
+) -> None:
+    centred = METHOD.replace("cosines(text, pooled)", "cosines(text, pooled - pooled.mean(dim=0))")
+    (here / "mine.py").write_text(centred)
+    given = {"method.name": "./mine.py", **QUICK}
+    with pytest.raises(focoop.MethodError, match="logits of an image changes with the images"):
+        focoop.run(setting, given, out="centred")
+    (here / "mine.py").write_text(METHOD.replace('    shares = "context"\n', ""))
+    problem = 'the class says shares = "nothing" and init gives context: name it'
+    with pytest.warns(UserWarning, match=problem):
+        run = focoop.run(setting, given, out="unnamed")
+    assert run.notes == [problem] and problem in (run.path / "log.txt").read_text()
+    # Warnings are errors here: nobody is told again.
+    longer = focoop.run(setting, {**given, "federation.rounds": 2}, out="unnamed", resume=True)
+    assert longer.notes == [problem]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

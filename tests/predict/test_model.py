@@ -13,13 +13,13 @@ from focoop.clip import ImageFeatures
 from focoop.errors import ConfigError, DataError, MethodError, RunError
 from focoop.federation import start
 from focoop.fields import plain
-from focoop.methods import available
+from focoop.methods import available, create
 from focoop.predict import Calibration, Facts, Model, SiteCalibration, Sketch, read_model
 from focoop.predict.from_run import folded
 from focoop.predict.share import likely_share
 from focoop.predict.side import evidence
 from tests.helpers import toy_backbone
-from tests.methods.contract_toy import CLASSES, SEED, WORDS, Outcome, federate, made, make_task
+from tests.methods.contract_toy import CLASSES, SEED, WORDS, Outcome, federate, make_task
 
 ALL = list(available())
 GLOBAL = [name for name in ALL if name != "local_only"]
@@ -29,7 +29,7 @@ LABELS = [0, 1, 2, 3, -1, 0, 2, -1]
 
 @cache
 def outcome(name: str) -> Outcome:
-    method = made(name)
+    method = create(name)
     return federate(method, make_task(method), HELD, rounds=2 if method.trains else 0)
 
 

@@ -15,7 +15,7 @@ from focoop.features.feature_set import FeatureSet
 from focoop.features.storage import read_file, write_file
 from focoop.federation.evaluation.evaluate import evaluate
 from focoop.federation.rounds import start
-from focoop.scenario.assignment import make_split, remarks
+from focoop.scenario.assignment import make_split
 from focoop.scenario.scenario import build_scenario
 from focoop.scenario.split import Split
 
@@ -76,25 +76,6 @@ def rows(features: FeatureSet, index: np.ndarray | None = None) -> list[int]:
 
 def held(split: Split) -> list[list[int]]:
     return [rows(split.train, index) for index in split.train_index]
-
-
-@pytest.mark.parametrize(
-    ("overrides", "told"),
-    [
-        (("method.name=fedlda", "partition.shots=4"), True),
-        (("method.name=fedlda", "partition.shots=5"), False),
-        (("method.name=fedlda", "partition.shots=0"), False),
-        (("method.name=focoop_plus", "partition.shots=1"), True),
-        (("method.name=fedlda", "partition.shots=4", "method.least_images=1"), False),
-        (("method.name=promptfl", "partition.shots=1"), False),
-    ],
-)
-def test_shots_below_what_a_method_sends_are_told(
-    by_domain: str, overrides: tuple[str, ...], told: bool
-) -> None:
-    notes = [note for note in remarks(settings(by_domain, *overrides)) if "least_images" in note]
-    assert bool(notes) == told
-    assert all("it learns nothing from images" in note for note in notes)
 
 
 @pytest.mark.parametrize("name", DOMAINS)
