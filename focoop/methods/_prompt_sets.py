@@ -13,7 +13,7 @@ from focoop.errors import MethodError
 from focoop.fields import setting
 from focoop.methods._bos import Ascent, Rule
 from focoop.methods._contexts import first_context
-from focoop.methods._goc import Consistency
+from focoop.methods._goc import GAP, Consistency
 from focoop.methods.base import Params, Task
 
 
@@ -66,14 +66,9 @@ class PromptSetsConfig:
         300, "steps of the transport's solver at most", low=1, high=100_000, group="engineering"
     )
     transport_gap: float = setting(
-        1e-4,
+        GAP,
         "stop at this gap, as a share of what is gained over the product plan",
         low=0,
-        group="engineering",
-    )
-    transport_exact: bool = setting(
-        True,
-        "go on from that gap to the optimum itself; up to 2^18 pairs of classes and OOD prompts",
         group="engineering",
     )
     cost_quantile: float = setting(
@@ -151,7 +146,6 @@ class PromptSetsConfig:
             tau=self.transport_tau,
             steps=self.transport_steps,
             gap=self.transport_gap,
-            exact=self.transport_exact,
             cost_quantile=self.cost_quantile,
             seemly_count=self.seemly_count,
             alpha=self.alpha,

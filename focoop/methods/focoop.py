@@ -91,18 +91,15 @@ class FOCoOpConfig(AnswerConfig, PromptSetsConfig):
         True, "unit row gradients; false: raw gradients as in Alg. 2", group="engineering"
     )
     gamma: float = setting(0.0, "gamma, L1 price of a perturbation", low=0, group="paper")
-    transport_rule: Literal["dual", "armijo", "open_loop"] = setting(
+    transport_rule: Literal["dual", "open_loop"] = setting(
         "dual",
-        "Frank-Wolfe by `armijo` or the paper's 1/(i+2), `open_loop`; `dual`: Newton",
+        "`dual`: Newton, to `transport_gap`; `open_loop`: the paper's Frank-Wolfe, all steps",
         group="engineering",
     )
-    cost_scale: Literal["quantile", "range", "max"] = setting(
+    cost_scale: Literal["quantile", "max"] = setting(
         "quantile",
-        "costs in units of their `quantile`, their `range`, or their `max`",
+        "costs in units of their `quantile` or their `max`",
         group="engineering",
-    )
-    seemly: Literal["top", "kmeans2"] = setting(
-        "top", "seemly OOD: `top` M or `kmeans2`", group="ablation"
     )
     score: Literal["id_mass", "msp_all", "mcm", "energy", "max_cosine"] = setting(  # type: ignore[assignment]
         "id_mass", "which score detects", group="paper"
@@ -132,7 +129,6 @@ class FOCoOpConfig(AnswerConfig, PromptSetsConfig):
             super().consistency,
             rule=self.transport_rule,
             cost_scale=self.cost_scale,
-            seemly=self.seemly,
         )
 
 
