@@ -72,7 +72,7 @@ TUNED_ON = (
     "clipb32-imagenet200", "clipb32-caltech101",
 )  # fmt: skip
 METHODS = "zeroshot,promptfl,promptfolio,fedpgp,fedlapt,local_only,centralized,focoop"
-# Settings -> methods that are tuned on them, validation images per class; None: 30, or half of them.
+# Settings -> methods that are tuned on them, and validation images per class (None: what fits).
 TUNED = {TUNED_ON: (METHODS, None), ("cifar100-patches",): ("fedotp,fedlocoop,fedgallop", 8)}
 ALSO = {TUNED_ON: "focoop-paper"}  # presets that are no method's, by settings
 # What the paper says of such a preset: its rate alone, which no paper gives, is chosen.

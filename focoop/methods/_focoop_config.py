@@ -9,7 +9,7 @@ from typing import Literal
 from focoop.fields import setting
 from focoop.methods._answers import AnswerConfig
 from focoop.methods._bos import Ascent, Outer, Rule
-from focoop.methods._goc import Consistency
+from focoop.methods._goc import GAP, Consistency
 
 
 @dataclass(frozen=True)
@@ -91,29 +91,22 @@ class FOCoOpConfig(AnswerConfig):
     normalised_steps: bool = setting(
         True, "unit row gradients; false: raw gradients as in Alg. 2", group="engineering"
     )
-    transport_rule: Literal["dual", "armijo", "open_loop"] = setting(
+    transport_rule: Literal["dual", "open_loop"] = setting(
         "dual",
-        "Frank-Wolfe by `armijo` or the paper's 1/(i+2), `open_loop`; `dual`: Newton",
+        "`dual`: Newton, to `transport_gap`; `open_loop`: the paper's Frank-Wolfe, all steps",
         group="engineering",
     )
     transport_steps: int = setting(
         300, "steps of the transport's solver at most", low=1, high=100_000, group="engineering"
     )
     transport_gap: float = setting(
-        1e-4,
+        GAP,
         "stop at this gap, as a share of what is gained over the product plan",
         low=0,
         group="engineering",
     )
-    transport_exact: bool = setting(
-        True,
-        "go on from that gap to the optimum itself; up to 2^18 pairs of classes and OOD prompts",
-        group="engineering",
-    )
-    cost_scale: Literal["quantile", "range", "max"] = setting(
-        "quantile",
-        "costs in units of their `quantile`, their `range`, or their `max`",
-        group="engineering",
+    cost_scale: Literal["quantile", "max"] = setting(
+        "quantile", "costs in units of their `quantile` or their `max`", group="engineering"
     )
     cost_quantile: float = setting(
         0.5,
@@ -135,9 +128,6 @@ class FOCoOpConfig(AnswerConfig):
         group="engineering",
     )
     # Ablation
-    seemly: Literal["top", "kmeans2"] = setting(
-        "top", "seemly OOD: `top` M or `kmeans2`", group="ablation"
-    )
     bos: bool = setting(
         True, "perturbations and soft maximum; false: the mean loss as it is", group="ablation"
     )
@@ -198,11 +188,9 @@ class FOCoOpConfig(AnswerConfig):
             tau=self.transport_tau,
             steps=self.transport_steps,
             gap=self.transport_gap,
-            exact=self.transport_exact,
             rule=self.transport_rule,
             cost_scale=self.cost_scale,
             cost_quantile=self.cost_quantile,
-            seemly=self.seemly,
             seemly_count=self.seemly_count,
             alpha=self.alpha,
             plan=self.plan,

@@ -106,16 +106,13 @@ def test_many_clients_at_once() -> None:
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
 
 
-@pytest.mark.parametrize("rule", ["dual", "armijo"])
+@pytest.mark.parametrize("rule", ["dual", "open_loop"])
 @pytest.mark.parametrize("fails", [False, True])
 def test_small_transports_run_on_one_thread(
-    fails: bool, rule: Literal["dual", "armijo"], monkeypatch: pytest.MonkeyPatch
+    fails: bool, rule: Literal["dual", "open_loop"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places = {
-        "dual": (transport, "semi_unbalanced_dual"),
-        "armijo": (transport, "semi_unbalanced"),
-    }
-    solver, used, before = getattr(*places[rule]), [], torch.get_num_threads()
+    name = f"semi_unbalanced_{rule}"
+    solver, used, before = getattr(transport, name), [], torch.get_num_threads()
 
     def watched(cost: Tensor, **settings: Any) -> Any:
         used.append(torch.get_num_threads())
@@ -123,7 +120,7 @@ def test_small_transports_run_on_one_thread(
             raise RuntimeError("no plan")
         return solver(cost, **settings)
 
-    monkeypatch.setattr(*places[rule], watched)
+    monkeypatch.setattr(transport, name, watched)
     updates = [
         ClientUpdate(k, {"ood": draw(WORDS, 2, k + 3)[:, :, :3]}, 1, torch.ones(CLASSES), 0.0)
         for k in range(2)

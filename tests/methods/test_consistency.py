@@ -45,7 +45,7 @@ def plan_of(consistency: Consistency, prompts: Tensor, updates: list[ClientUpdat
     """The rows of the plan (C, J), each of sum 1."""
     ood = torch.cat([u.shared["ood"] for u in updates])
     cost = consistency.cost(prompts.flatten(1), ood.flatten(1))
-    return consistency.solve(cost, Server({})).plan * len(prompts)
+    return consistency.solve(cost).plan * len(prompts)
 
 
 def from_zero(prompts: Tensor) -> Server:
@@ -66,9 +66,9 @@ def test_one_far_prompt_changes_no_other_column(size: float) -> None:
     # Every class sends nearly all of its mass to the prompts planted near it.
     own = torch.stack([plan[c, c::WORDS].sum() for c in range(CLASSES)])
     assert float(own.min()) > 0.9
-    # By its range the far prompt would set the scale: all others draw alike.
-    ranged = plan_of(Consistency(tau=0.1, cost_scale="range"), prompts, with_outlier(updates, 1e4))
-    drawn, alike = (found.sum(dim=0)[:CLASSES] for found in (plan, ranged))
+    # In units of the largest cost the far prompt sets the scale: all others draw alike.
+    whole = plan_of(Consistency(tau=0.1, cost_scale="max"), prompts, with_outlier(updates, 1e4))
+    drawn, alike = (found.sum(dim=0)[:CLASSES] for found in (plan, whole))
     assert float(alike.max() / alike.min()) < 1.01
     assert float(drawn.max() / drawn.min()) > 1.1
 
@@ -90,14 +90,14 @@ def test_masses_and_seemly_prompts_are_those_of_an_independent_solver() -> None:
             [cvxpy.sum(plan, axis=1) == 1.0 / CLASSES],
         )
         optimum = problem.solve(solver=cvxpy.CLARABEL)
-        found = consistency.solve(cost, Server({}))
+        found = consistency.solve(cost)
         gained = float(cost.mean()) - float(optimum)
-        assert found.objective - float(optimum) <= 1e-4 * gained + 1e-8
+        assert found.objective - float(optimum) <= 1e-6 * gained + 1e-8
         mass = torch.from_numpy(plan.value.sum(axis=0))
         # The objective is tau-strongly convex in the masses: Pinsker's inequality bounds them.
         bound = math.sqrt(2 * max(found.gap, 1e-9) / 0.1)
         assert float((found.mass.double() - mass).abs().sum()) <= bound
-        ours = consistency.seemly_of(found, found.mass.double() * columns, WORDS).rows
+        ours = consistency.seemly_of(found, found.drawn * columns, WORDS).rows
         theirs = transport.select_by_mass(mass, WORDS)
         assert set(ours.tolist()) == set(theirs.tolist())
 
@@ -179,7 +179,7 @@ def test_a_pull_is_the_written_out_share_of_the_way() -> None:
     """Of classes that were trained far, a little or not at all; the spread is restored."""
     prompts, updates = planted(near=0.6)
     before = prompts - torch.tensor([5.0, 0.1, 0.0, 5.0, 0.1, 0.0])[:, None, None]
-    consistency = Consistency(tau=0.1, alpha=0.3)
+    consistency = Consistency(tau=0.1, alpha=0.3, gap=1e-10)
     plan = plan_of(consistency, prompts, updates).numpy() / CLASSES
     ood = torch.cat([u.shared["ood"] for u in updates]).flatten(1)
     mass = plan.sum(0) * len(ood)
@@ -233,7 +233,7 @@ def test_seemly_words_and_the_plan_by_word_follow_words_that_moved() -> None:
     cost = consistency.cost(
         prompts.flatten(1), torch.cat([u.shared["ood"] for u in updates]).flatten(1)
     )
-    plan = consistency.solve(cost, Server({})).plan.numpy()
+    plan = consistency.solve(cost).plan.numpy()
     by_word = torch.zeros(CLASSES, WORDS)
     drawn = [0] * WORDS
     for column in range(CLIENTS * WORDS):
@@ -279,4 +279,6 @@ def test_a_round_reports_what_it_did() -> None:
     assert first.report["spread"] == pytest.approx(spread(first.shared["global"]))
     again = consistency.calibrate(prompts, torch.arange(WORDS), updates, first)
     assert again.report["seemly_overlap"] == 1.0
-    assert again.report["transport_steps"] <= first.report["transport_steps"]
+    # No round starts from the last one's plan: a run that goes on elsewhere chooses the same.
+    assert torch.equal(again.shared["ood"], first.shared["ood"])
+    assert set(again.memory) == {"seemly", "plan_by_word"}

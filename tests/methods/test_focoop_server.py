@@ -72,13 +72,11 @@ def slow_transport(cost: Tensor, tau: float, steps: int) -> Tensor:
     return plan
 
 
-@pytest.mark.parametrize("scale", ["range", "max"])
-def test_goc_is_the_written_out_server_step(scale: Literal["range", "max"]) -> None:
+def test_goc_is_the_written_out_server_step() -> None:
     config = FOCoOpConfig(
         transport_steps=40,
-        transport_gap=0.0,
         transport_rule="open_loop",
-        cost_scale=scale,
+        cost_scale="max",
         alpha=0.7,
         seemly_count=6,
         calibration="barycentre",
@@ -90,8 +88,7 @@ def test_goc_is_the_written_out_server_step(scale: Literal["range", "max"]) -> N
     prompts = slow_class_mean(updates, server.shared["global"]).flatten(1)
     ood = torch.cat([u.shared["ood"] for u in updates]).flatten(1)  # (KU, nd)
     cost = torch.stack([((prompts[c] - ood) ** 2).sum(1) for c in range(C)])
-    lowest = cost.min() if scale == "range" else 0.0
-    plan = slow_transport((cost - lowest) / (cost.max() - lowest), config.transport_tau, 40)
+    plan = slow_transport(cost / cost.max(), config.transport_tau, 40)
     mass = plan.sum(0)
     # Columns that were never chosen tie up to rounding; ties go to the lower index.
     seemly = sorted(range(3 * U), key=lambda j: (-round(15 * float(mass[j]), 6), j))[:6]
@@ -101,10 +98,9 @@ def test_goc_is_the_written_out_server_step(scale: Literal["range", "max"]) -> N
         expected = 0.7 * prompts[c] + 0.3 * target
         assert torch.allclose(result.shared["global"][c].flatten(), expected, rtol=1e-9)
     for u in range(U):
-        copies = [
-            (round(15 * float(mass[k * U + u]), 6), -cost[:, k * U + u].min()) for k in range(3)
-        ]
-        best = min(range(3), key=lambda k: copies[k])
+        copies = [15 * float(mass[k * U + u]) for k in range(3)]
+        least = [k for k in range(3) if copies[k] < min(copies) + 0.01]
+        best = max(least, key=lambda k: float(cost[:, k * U + u].min()))
         assert torch.equal(result.shared["ood"][u].flatten(), ood[best * U + u])
     assert result.shared["ood_words"].tolist() == list(range(U))
     assert result.report["transport_steps"] == 40
@@ -149,26 +145,27 @@ def test_equal_masses_keep_the_copy_farthest_from_every_class() -> None:
     assert torch.equal(result.shared["ood"], updates[1].shared["ood"])
 
 
-def test_armijo_warm_start_needs_no_more_steps_than_a_cold_one() -> None:
-    method = FOCoOp(FOCoOpConfig(transport_rule="armijo", transport_gap=1e-4))
-    updates, server, task = make_updates(3), make_server(), make_task()
-    first = method.aggregate(server, updates, task)
-    second = method.aggregate(Server(server.shared, first.memory), updates, task)
-    assert second.report["transport_steps"] <= first.report["transport_steps"]
-
-
-def test_the_solvers_agree_and_the_dual_starts_where_it_ended() -> None:
+def test_the_two_solvers_agree() -> None:
     task, updates, server = make_task(), make_updates(4), make_server()
-    fine = {"transport_gap": 1e-4, "transport_steps": 5000, "seemly_count": 3}
-    walked = FOCoOp(FOCoOpConfig(transport_rule="armijo", **fine))
-    newton = FOCoOp(FOCoOpConfig(transport_rule="dual", **fine))
+    walked = FOCoOp(
+        FOCoOpConfig(transport_rule="open_loop", transport_steps=20_000, seemly_count=3)
+    )
+    newton = FOCoOp(FOCoOpConfig(seemly_count=3))
     one, other = (m.aggregate(server, updates, task) for m in (walked, newton))
+    assert one.report["transport_steps"] == 20_000
+    assert other.report["transport_gap"] < one.report["transport_gap"] < 1e-2
     assert torch.equal(one.shared["ood"], other.shared["ood"])
     torch.testing.assert_close(other.shared["global"], one.shared["global"], rtol=0.05, atol=0.05)
-    again = newton.aggregate(Server(server.shared, other.memory), updates, task)
-    assert other.memory["potential"].shape == (C,)
-    assert again.report["transport_steps"] <= other.report["transport_steps"]
-    torch.testing.assert_close(again.shared["global"], other.shared["global"], rtol=1e-2, atol=1e-2)
+
+
+def test_of_copies_that_differ_by_the_solver_s_error_the_farthest_is_kept() -> None:
+    """Else a gap that is not quite the same would keep another copy."""
+    server = FOCoOpConfig().consistency
+    mass = torch.tensor([0.500, 0.2, 0.509, 0.22, 0.505, 0.3], dtype=torch.float64)  # 3 x 2
+    cost = torch.tensor([[1.0, 1.0, 3.0, 9.0, 2.0, 9.0], [9.0] * 6])
+    assert server.kept(mass, cost, 3, 2).tolist() == [2, 1]
+    capped = FOCoOpConfig(ood_cap=0.999).consistency
+    assert capped.kept(mass, cost, 3, 2).tolist() == [2, 1]
 
 
 def supplied(result: Server, updates: list[ClientUpdate]) -> list[int]:

@@ -10,18 +10,10 @@ from focoop.federation import simulate
 from focoop.federation.simulator import MemoryStore
 from focoop.functional import transport
 from focoop.methods import _goc
-from focoop.methods.base import Server
 from focoop.scenario import build_scenario, schedule_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGED = ("data.id=demo:cifar100", "data.corrupted=[]", "data.ood=[]", "data.validation_ood=[]")
-
-
-def converged(cost: Tensor, tau: float) -> transport.DualPlan:
-    """Newton's method alone, every smoothed problem on the way solved, to 1e-9 of the gain."""
-    return transport.semi_unbalanced_dual(
-        cost, tau=tau, tolerance=1e-13, relative=1e-9, max_steps=3000, misses=(1e-4, 1e-4)
-    )
 
 
 @pytest.mark.slow
@@ -29,12 +21,12 @@ def converged(cost: Tensor, tau: float) -> transport.DualPlan:
 def test_five_rounds_choose_what_a_converged_solver_chooses(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    solved: list[tuple[Tensor, float, _goc.Plan]] = []
+    solved: list[tuple[_goc.Consistency, Tensor, _goc.Plan]] = []
     solve = _goc.Consistency.solve
 
-    def kept(self: _goc.Consistency, cost: Tensor, server: Server) -> _goc.Plan:
-        plan = solve(self, cost, server)
-        solved.append((cost.clone(), self.tau, plan))
+    def kept(self: _goc.Consistency, cost: Tensor) -> _goc.Plan:
+        plan = solve(self, cost)
+        solved.append((self, cost.clone(), plan))
         return plan
 
     monkeypatch.setattr(_goc.Consistency, "solve", kept)
@@ -48,20 +40,18 @@ def test_five_rounds_choose_what_a_converged_solver_chooses(
     for _ in range(5):
         next(rounds)
     assert len(solved) == 5
-    for cost, tau, plan in solved:
+    for server, cost, plan in solved:
         columns = cost.shape[1]
         words = columns // len(clients)
-        expected = converged(cost, tau)
-        assert expected.gap <= 2e-9 * expected.gained  # rounding may end it just before 1e-9
-        assert plan.gap < 1e-12
-        assert plan.objective <= expected.objective + 1e-14
-        ours, theirs = plan.mass * columns, expected.mass * columns
-        # A gap of 1e-9 leaves errors of some 1e-3 of a prior in single masses: prompts as near the
-        # cut as that are not told apart by it, all others must be.
-        error = float((ours - theirs).abs().max())
-        assert error < 0.01
-        chosen = [set(transport.select_by_mass(mass, words).tolist()) for mass in (ours, theirs)]
-        cut = float(ours.sort(descending=True).values[words - 1])
-        odd = sorted(chosen[0] ^ chosen[1])
-        assert all(abs(float(ours[j]) - cut) <= 2 * error for j in odd)
-        assert len(odd) <= 4
+        expected = transport.semi_unbalanced_dual(
+            cost, tau=server.tau, tolerance=1e-13, relative=1e-9, max_steps=300
+        )
+        gained = float(cost.mean()) - expected.objective
+        assert expected.gap <= 1e-9 * gained and plan.gap <= _goc.GAP * gained
+        masses = [found.drawn * columns for found in (plan, expected)]
+        assert float((masses[0] - masses[1]).abs().max()) < 0.05  # of a prompt's prior
+        for chosen in (
+            [set(transport.select_by_mass(mass, words).tolist()) for mass in masses],
+            [set(server.kept(mass, cost, len(clients), words).tolist()) for mass in masses],
+        ):
+            assert len(chosen[0] & chosen[1]) >= 98

@@ -1,18 +1,11 @@
-"""Optimal transport: semi-unbalanced with three solvers, and partial for many small problems."""
+"""Optimal transport: semi-unbalanced with two solvers, and partial for many small problems."""
 
 from focoop.functional.transport.costs import rescale, squared_cost
 from focoop.functional.transport.dual import DualPlan, semi_unbalanced_dual
-from focoop.functional.transport.frank_wolfe import (
-    Plan,
-    barycentre,
-    row_entropy,
-    select_by_mass,
-    semi_unbalanced,
-    semi_unbalanced_entropic,
-    two_means,
-)
 from focoop.functional.transport.marginals import chunks
+from focoop.functional.transport.open_loop import Plan, semi_unbalanced_open_loop
 from focoop.functional.transport.partial_transport import balanced, partial
+from focoop.functional.transport.selection import barycentre, select_by_mass
 
 __all__ = [
     "DualPlan",
@@ -22,11 +15,8 @@ __all__ = [
     "chunks",
     "partial",
     "rescale",
-    "row_entropy",
     "select_by_mass",
-    "semi_unbalanced",
     "semi_unbalanced_dual",
-    "semi_unbalanced_entropic",
+    "semi_unbalanced_open_loop",
     "squared_cost",
-    "two_means",
 ]

@@ -15,22 +15,13 @@ if TYPE_CHECKING:
 FAR = 10.0
 
 
-def squared_cost(
-    a: Tensor,
-    b: Tensor,
-    *,
-    normalise: bool = False,
-    chunk: int = 1024,
-    out: Tensor | None = None,
-) -> Tensor:
+def squared_cost(a: Tensor, b: Tensor, *, chunk: int = 1024) -> Tensor:
     """Return squared Euclidean distances between two sets of points, computed in float64.
 
     Args:
         a: Points (C, d).
         b: Points (J, d).
-        normalise: Divide by the largest distance, unless all are 0.
         chunk: Points of `b` widened to float64 at a time.
-        out: Where to write the distances, such as some columns of a larger cost.
 
     Returns:
         Distances (C, J) in the type of `a`.
@@ -43,52 +34,47 @@ def squared_cost(
     """
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
         raise ValueError(f"points must be (C,d) and (J,d), got {tuple(a.shape)}, {tuple(b.shape)}")
-    cost = a.new_empty(len(a), len(b)) if out is None else out
-    if cost.shape != (len(a), len(b)):
-        raise ValueError(f"out is {tuple(cost.shape)}, the cost {(len(a), len(b))}")
+    cost = a.new_empty(len(a), len(b))
     left = a.double()
     left_norm = left.square().sum(1, keepdim=True)
     for first in range(0, len(b), chunk):
         right = b[first : first + chunk].double()
         squares = torch.addmm(left_norm + right.square().sum(1), left, right.T, alpha=-2.0)
         cost[:, first : first + chunk] = squares.clamp_min_(0.0)
-    return rescale(cost, "max") if normalise else cost
+    return cost
 
 
-def rescale(cost: Tensor, by: Literal["max", "range", "quantile"], quantile: float = 0.5) -> Tensor:
+def rescale(cost: Tensor, by: Literal["max", "quantile"], quantile: float = 0.5) -> Tensor:
     """Rescale a cost in place, so that `tau` can be set for it.
 
     Row masses are fixed: a constant added to a row changes no plan.
 
     Args:
         cost: The cost (C, J); it is changed.
-        by: `max` divides by the largest entry. `range` brings all entries to [0, 1]: one far prompt
-            then makes all others alike. `quantile` brings the least entry of each row to 0 and the
-            given quantile of all entries to 1, and cuts entries at `FAR`: far prompts, up to a
-            share of 1 - `quantile`, change nothing.
+        by: `max` divides by the largest entry: one far prompt then makes all others alike.
+            `quantile` brings the least entry of each row to 0 and the given quantile of all entries
+            to 1, and cuts entries at `FAR`: far prompts, up to a share of 1 - `quantile`, change
+            nothing.
         quantile: Which quantile, for `quantile`.
 
     Returns:
         The same cost.
 
-    >>> rescale(torch.tensor([[1.0, 3.0], [2.0, 5.0]]), "range")
-    tensor([[0.0000, 0.5000],
-            [0.2500, 1.0000]])
+    >>> rescale(torch.tensor([[1.0, 3.0], [2.0, 5.0]]), "max")
+    tensor([[0.2000, 0.6000],
+            [0.4000, 1.0000]])
     >>> rescale(torch.tensor([[1.0, 3.0, 900.0], [2.0, 4.0, 902.0]]), "quantile")[:, :2]
     tensor([[0., 1.],
             [0., 1.]])
     """
     if not cost.numel():
         return cost
+    top = cost.amax()
     if by == "quantile":
         cost.sub_(cost.amin(dim=1, keepdim=True))
         # A quantile of all cells: `torch.quantile` refuses large tensors, a sorted cell does not.
         rank = max(1, math.ceil(quantile * cost.numel()))
         unit = cost.flatten().kthvalue(rank).values
         top = torch.where(unit > 0, unit, cost.amax())
-        return cost.div_(torch.where(top > 0, top, torch.ones_like(top))).clamp_(max=FAR)
-    low, top = cost.aminmax()
-    if by == "range":
-        cost.sub_(low)
-        top = top - low
-    return cost.div_(torch.where(top > 0, top, torch.ones_like(top)))
+    cost.div_(torch.where(top > 0, top, torch.ones_like(top)))
+    return cost.clamp_(max=FAR)  # under `max` all entries are 1 at most

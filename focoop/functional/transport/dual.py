@@ -1,6 +1,6 @@
 """Semi-unbalanced transport through its dual, which has one unknown per class and no plan to store.
 
-At the optimum of the problem in `frank_wolfe` every column draws mass, so its slope is ``s_j =
+At the optimum of the problem in `open_loop` every column draws mass, so its slope is ``s_j =
 max_c (u_c - M_cj)`` and the dual is concave in u (C,) alone: ``max_u  b.u - tau * sum_j a_j
 (exp(s_j / tau) - 1)``. The maximum over classes is smoothed, ``s_j = eps * log sum_c exp((u_c -
 M_cj) / eps)``; then column j draws ``q_j = a_j exp(s_j / tau)`` and shares it by ``p_cj =
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from focoop.errors import ConfigError
-from focoop.functional.transport.exact import optimal
 from focoop.functional.transport.marginals import check_settings, masses
 from focoop.functional.transport.smoothed import (
     TINY,
@@ -32,23 +31,20 @@ from focoop.functional.transport.smoothed import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Mean |log(b/m)| below which a plan with rescaled rows is worth measuring, below which a smoothed
-# problem on the way counts as solved, and one as smooth as the tolerance.
-_WORTH_MEASURING = 0.3
 # First smoothing, as a share of the cost's range: Newton's method starts well there.
-_SMOOTH = 5e-3
+_SMOOTH = 1e-3
+# Most that a smoothed problem's rows may miss their masses by, in the mean of |log(b/m)|.
+_MISS = 1e-2
 _MAX_DAMPING = 1e8
-# Gap from which the optimum itself is looked for, as a share of the gain; and later ones, as shares
-# of that, where it was too early.
-_EARLY, _LATER = 1e-3, (0.1, 1e-3, 1e-5)
 
 
 @dataclass(frozen=True)
 class DualPlan:
     """A transport plan given by its potentials; cells are computed when they are asked for.
 
-    `gap` belongs to this very plan and bounds `objective - optimum`. `potential` can start the next
-    solve of a problem with the same classes, whatever its number of columns.
+    `gap` belongs to this very plan and bounds `objective - optimum`. What columns draw at the
+    potentials is far nearer to the optimum than the plan's column sums `mass`, whose rows were
+    rescaled: choose prompts by `drawn`.
     """
 
     cost: Tensor  # (C,J), not a copy
@@ -56,13 +52,11 @@ class DualPlan:
     scale: Tensor  # (C,) b/m, float64
     drawn: Tensor  # (J,) q before rows are rescaled, float64
     softness: float
-    mass: Tensor  # (J,) column sums
+    mass: Tensor  # (J,) column sums of the plan
     gap: float
     objective: float
     steps: int
     converged: bool
-    gained: float  # what the product plan costs more
-    cells: Tensor | None = None  # (C,J) the plan itself, where it was solved exactly
 
     @property
     def plan(self) -> Tensor:
@@ -78,8 +72,6 @@ class DualPlan:
         Returns:
             The columns (C, M).
         """
-        if self.cells is not None:
-            return self.cells[:, index]
         part = shares(self.cost[:, index], self.potential, self.softness)
         part *= self.scale.to(part.dtype)[:, None]
         return part * self.drawn[index].to(part.dtype)
@@ -94,10 +86,7 @@ def semi_unbalanced_dual(
     max_steps: int = 100,
     tolerance: float = 5e-3,
     relative: float = 0.0,
-    start: Tensor | None = None,
     cells: int = 0,
-    exact: bool = False,
-    misses: tuple[float, float] = (0.03, 1e-3),
 ) -> DualPlan:
     """Solve semi-unbalanced transport by damped Newton steps on the dual.
 
@@ -113,13 +102,7 @@ def semi_unbalanced_dual(
         tolerance: The solver stops at this gap between the objective and a lower bound.
         relative: Share of what was gained over the product plan b a^T that is a small enough gap
             too: a gap of 5e-3 says nothing where 4e-3 is all there is to gain.
-        start: The `potential` (C,) of an earlier solve.
         cells: Entries of the cost taken at a time; 0: as suits the device.
-        exact: Find the optimum itself, up to rounding (`exact.py`), from a gap of a thousandth of
-            the gain or, where that was too early, from smaller ones; for costs in float64 of up to
-            some 100,000 cells, since the whole plan is made. The answer is the same from any start.
-        misses: Share of the rows' mass that a smoothed problem may still misplace when the solver
-            leaves it for a sharper one: on the way, and at the last.
 
     Returns:
         The plan.
@@ -134,7 +117,7 @@ def semi_unbalanced_dual(
     >>> torch.testing.assert_close(result.plan.sum(1), torch.full((2,), 0.5, dtype=torch.float64))
     """
     b, a = (mass.double() for mass in masses(cost, row_mass, col_prior))
-    check_settings(tau, max_steps, tolerance)
+    check_settings(tau, max_steps)
     if not tolerance > 0.0:
         raise ConfigError("the dual solver needs a tolerance above 0; try 1e-6")
     total = b.sum()
@@ -143,81 +126,31 @@ def semi_unbalanced_dual(
     softness = min(max(tolerance, _SMOOTH * (high - low)), tau)
     problem = Problem(cost, b / total, a / a.sum(), tau, softness, cells)
     product = float(problem.b @ (cost @ problem.a.to(cost.dtype)).double())
-    wanted = least = tolerance / float(total)
+    least = tolerance / float(total)
     floor = 64 * torch.finfo(cost.dtype).eps * max(abs(low), abs(high), TINY)
-    point = problem.at(_first_potential(start, cost, problem.b, high - low))
-    bound, damping, steps = point.bound, 1e-3, 0
+    # Masses that are off by a share cost its square times tau.
+    unit = max(high - low, tau)
+    near = min(0.5 * math.sqrt(max(relative * (high - low), least) / unit), _MISS)
+    # Each class begins at its nearest prompt.
+    point = problem.at(cost.amin(1).double().masked_fill(problem.b == 0, float("-inf")))
+    before, bound, damping, steps = None, point.bound, 1e-3, 0
     best: FeasiblePlan | None = None
-    aims = _tries(relative) if exact else [relative]
     while True:
-        bound = max(bound, point.bound)
-        miss = problem.miss(point)
-        last = steps >= max_steps or problem.softness < floor
-        if miss <= _WORTH_MEASURING or last:
-            measured = problem.measure(point)
-            best = measured if best is None or measured.objective < best.objective else best
-            gap, gained = best.objective - bound, product - best.objective
-            wanted = max(least, aims[0] * gained)
-            if gap <= wanted or last:
-                # Where nothing is gained many plans are best: the even one stays.
-                found = (
-                    _exactly(problem, best, steps, product, b, a) if exact and gap > least else None
-                )
-                if found is not None:
-                    return found
-                if last or gap <= least or len(aims) == 1:
-                    break
-                aims = aims[1:]
-                wanted = max(least, aims[0] * gained)
-        on_the_way, at_last = misses
-        solved = miss <= (at_last if problem.softness <= wanted else on_the_way)
-        moved, damping = (None, damping) if solved else _climb(problem, point, damping)
-        if moved is None:  # solved, or as far as rounding lets it: the smoothing is left
-            problem = replace(problem, softness=problem.softness / 4)
-            moved = problem.at(point.u)
-        point, steps = moved, steps + 1
-    wanted = max(least, relative * (product - best.objective))
-    return _finish(problem, best, bound, steps, wanted, product, b, a)
-
-
-def _tries(relative: float) -> list[float]:
-    """Gaps at which the optimum is looked for, as shares of the gain, down to the wanted one."""
-    first = max(_EARLY, relative)
-    return sorted({first, *(first * part for part in _LATER), min(first, relative)}, reverse=True)
-
-
-def _exactly(
-    problem: Problem, near: FeasiblePlan, steps: int, product: float, b: Tensor, a: Tensor
-) -> DualPlan | None:
-    """The optimal plan, from one that is nearly so; None where it was not found.
-
-    All of it happens on the host: a device waits for two copies to it and gets three back.
-    """
-    cost, total = problem.cost, float(b.sum())
-    optimum = optimal(cost, problem.b, problem.a, problem.tau, near.point.u, near.softness)
-    if optimum is None:
-        return None
-    plan, mass, u = (
-        torch.from_numpy(value).to(cost.device) for value in (optimum.plan, optimum.mass, optimum.u)
-    )
-    best = replace(near, point=replace(near.point, u=u), objective=optimum.objective, mass=mass)
-    steps += optimum.steps
-    found = _finish(problem, best, optimum.bound, steps, math.inf, product, b, a)
-    return replace(found, cells=(total * plan).to(cost.dtype))
-
-
-def _first_potential(start: Tensor | None, cost: Tensor, b: Tensor, spread: float) -> Tensor:
-    """Each class at its nearest prompt, or the start moved down until no slope exceeds 0."""
-    nearest = cost.amin(1).double()
-    if start is not None:
-        if start.shape != b.shape or not bool(torch.isfinite(start[b > 0]).all()):
-            raise ValueError(f"start must hold {len(b)} finite potentials, one per class")
-        given = start.to(nearest)
-        # At an optimum no two potentials differ by more than the cost's range.
-        middle = given[b > 0].median()
-        given = given.clamp(middle - spread, middle + spread)
-        nearest = given - (given - nearest)[b > 0].amax()
-    return nearest.masked_fill(b == 0, float("-inf"))
+        while problem.miss(point) > near and steps < max_steps:
+            moved, damping = _climb(problem, point, damping)
+            if moved is None:  # as far as rounding lets it
+                break
+            point, steps = moved, steps + 1
+        bound, measured = max(bound, point.bound), problem.measure(point)
+        best = measured if best is None or measured.objective < best.objective else best
+        wanted = max(least, relative * (product - best.objective))
+        if best.objective - bound <= wanted or steps >= max_steps or problem.softness < floor:
+            return _finish(problem, best, bound, steps, wanted, b, a)
+        # Half the smoothing; potentials are nearly linear in it.
+        ahead = point.u if before is None else 1.5 * point.u - 0.5 * before
+        before = point.u
+        problem = replace(problem, softness=problem.softness / 2)
+        point = problem.at(torch.where(problem.b > 0, ahead, before))
 
 
 def _climb(problem: Problem, point: Point, damping: float) -> tuple[Point | None, float]:
@@ -243,7 +176,6 @@ def _finish(
     bound: float,
     steps: int,
     wanted: float,
-    product: float,
     b: Tensor,
     a: Tensor,
 ) -> DualPlan:
@@ -264,5 +196,4 @@ def _finish(
         total * best.objective + offset,
         steps,
         gap <= total * wanted,
-        total * (product - best.objective),
     )

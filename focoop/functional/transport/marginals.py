@@ -16,23 +16,20 @@ if TYPE_CHECKING:
 CPU_CELLS, GPU_CELLS = 2**21, 2**26
 
 
-def check_settings(tau: float, max_steps: int, tolerance: float) -> None:
+def check_settings(tau: float, steps: int) -> None:
     """Refuse settings with which no solver can work.
 
     Args:
         tau: Price of a column's mass that differs from its prior; must be positive.
-        max_steps: Steps at most; at least 1.
-        tolerance: The gap to stop at; 0 or more.
+        steps: Steps at most; 0 or more.
 
     Raises:
         ConfigError: A setting is out of range.
     """
     if not 0.0 < tau < float("inf"):
         raise ConfigError(f"tau must be positive and finite, got {tau}; the default is 0.1")
-    if max_steps < 0:
-        raise ConfigError(f"max_steps must be 0 or more, got {max_steps}")
-    if not tolerance >= 0.0:
-        raise ConfigError(f"tolerance must be 0 or more, got {tolerance}")
+    if steps < 0:
+        raise ConfigError(f"steps must be 0 or more, got {steps}; try 300")
 
 
 def masses(
@@ -89,39 +86,17 @@ def chunks(cost: Tensor, dim: int, cells: int = 0) -> Iterator[slice]:
         yield slice(first, min(first + width, cost.shape[dim]))
 
 
-def nearest(cost: Tensor, slope: Tensor, cells: int = 0) -> tuple[Tensor, Tensor]:
-    """Return the least of M_cj + slope_j in each row, and its column.
+def log_ratio(mass: Tensor, prior: Tensor) -> Tensor:
+    """Return log(q/a), with underflowed q held at the smallest normal number.
 
     Args:
-        cost: M (C, J).
-        slope: A number per column (J,).
-        cells: Entries taken at a time; 0: as suits the device.
+        mass: q, what each column receives (J,).
+        prior: a, what it would like to receive (J,).
 
     Returns:
-        The least values (C,) and their columns (C,).
+        Finite logarithms (J,).
+
+    >>> log_ratio(torch.tensor([0.5, 0.0]), torch.tensor([0.5, 0.5])).isfinite().tolist()
+    [True, True]
     """
-    minima = []
-    for part in chunks(cost, 0, cells):
-        reduced = cost[part] + slope
-        if cost.device.type == "cpu":  # numpy's argmin is vectorised, torch's is not
-            best = torch.from_numpy(reduced.numpy().argmin(1))
-            least = reduced.gather(1, best[:, None])[:, 0]
-        else:
-            least, best = reduced.min(1)
-        minima.append((least, best))
-    return torch.cat([least for least, _ in minima]), torch.cat([best for _, best in minima])
-
-
-def inner(cost: Tensor, plan: Tensor, cells: int = 0) -> Tensor:
-    """Return the sum of cost times plan, without a third matrix of that size.
-
-    Args:
-        cost: The cost (C, J).
-        plan: The plan (C, J).
-        cells: Entries taken at a time; 0: as suits the device.
-
-    Returns:
-        A scalar.
-    """
-    parts = chunks(cost, 0, cells)
-    return torch.cat([(cost[part] * plan[part]).sum(1) for part in parts]).sum()
+    return (mass / prior).clamp_min(torch.finfo(mass.dtype).tiny).log()

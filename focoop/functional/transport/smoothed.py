@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
-from focoop.functional.transport.line_search import log_ratio
-from focoop.functional.transport.marginals import chunks
+from focoop.functional.transport.marginals import chunks, log_ratio
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -133,12 +132,19 @@ class Problem:
             The matrix (C, C), whose eigenvalues are at most 1.
         """
         total = self.cost.new_zeros(len(self.b), len(self.b))
+        alone = point.rows.clone()
         for part in chunks(self.cost, 1, self.cells):
             share = self.shares(point, part)
-            share *= point.drawn[part].sqrt().to(share.dtype)
+            # What a class draws alone stands on the diagonal; few columns are left to multiply.
+            several = share.amax(0) < 1.0
+            share, drawn = share[:, several], point.drawn[part][several].to(share.dtype)
+            alone -= (share @ drawn).double()
+            share *= drawn.sqrt()
             total.addmm_(share, share.T)
         root = point.rows.clamp_min(TINY).sqrt()
-        return total.double() / root[:, None] / root
+        gram = total.double()
+        gram.diagonal().add_(alone.clamp_min(0.0))
+        return gram / root[:, None] / root
 
     def direction(self, point: Point, gram: Tensor, damping: float) -> Tensor | None:
         """Compute Newton's step for log m = log b: a class far from its mass moves by a log.
