@@ -24,7 +24,6 @@ from focoop.clip.transformers_weights import from_transformers, is_transformers
 from focoop.clip.weight_files import RECORD, shapes_of, weight_file
 from focoop.errors import BackboneError
 
-PREFIX = "local-dir:"
 VOCABULARY = EOT + 1
 ROWS = "token_rows"  # names the tokens of a table that lacks others (tools/device_features.py)
 BYTES = 512  # tokens that every such table has
@@ -52,11 +51,12 @@ class TextBackbone(Backbone):
         raise self.no_image_tower()
 
 
-def load_folder(folder: str, device: str = "cpu") -> Backbone:
+def load_folder(folder: Path, name: str, device: str = "cpu") -> Backbone:
     """Load a backbone of a folder that has a configuration and weights under open_clip's names.
 
     Args:
         folder: The folder.
+        name: How a user names the backbone.
         device: Where the towers live.
 
     Returns:
@@ -65,13 +65,13 @@ def load_folder(folder: str, device: str = "cpu") -> Backbone:
     Raises:
         BackboneError: The folder or what it holds cannot be used.
     """
-    folder = str(Path(folder).expanduser())
-    record, path = read_record(Path(folder)), weight_file(Path(folder))
+    folder = folder.expanduser()
+    record, path = read_record(folder), weight_file(folder)
     if not any(key.startswith(("visual.", "vision_model.")) for key in shapes_of(path)):
-        return _text_alone(PREFIX + folder, record["model_cfg"], path, device)
+        return _text_alone(name, record["model_cfg"], path, device)
     from focoop.clip.openclip import load_record
 
-    return load_record(PREFIX + folder, record, path, device)
+    return load_record(name, record, path, device)
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -88,7 +88,10 @@ def read_record(folder: Path) -> dict[str, Any]:
     """
     path = folder / RECORD
     if not folder.is_dir():
-        raise BackboneError(f"there is no folder {folder}: check backbone.name = {PREFIX}FOLDER")
+        raise BackboneError(
+            f"there is no folder {folder}: check backbone.name = local-dir:FOLDER, or say by "
+            "--weights FOLDER where it is now"
+        )
     try:
         record: dict[str, Any] = parse_json(path.read_text("utf-8"))
         reason = refusal_of(record["model_cfg"])
