@@ -64,15 +64,11 @@ def test_it_trains_and_answers_features_from_any_folder_and_refuses_images(
     assert focoop.load_model(folder / "model", weights=folder / "moved").backbone.dim == 32
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["features", "folder:photos", "--backbone", "local-dir:mine"],
-        ["run", *(f"--set={one}" for one in SETTINGS), "--set=data.id=folder:photos"],
-    ],
-)
-def test_commands_on_images_say_what_to_do(folder: Path, command: list[str]) -> None:
-    result = call(*command)
+def test_what_encodes_images_says_what_to_do_instead(folder: Path) -> None:
+    with pytest.raises(BackboneError, match="no image tower"):
+        focoop.encode("folder:photos", backbone="local-dir:mine")
+    on_images = (*SETTINGS, "data.id=folder:photos")
+    result = call("run", *(f"--set={one}" for one in on_images))
     assert result.exit_code != 0
     assert "text tower and no image tower" in result.stderr
     assert "file:PATH.safetensors" in " ".join(result.stderr.split())
