@@ -27,7 +27,6 @@ from focoop.errors import BackboneError
 VOCABULARY = EOT + 1
 ROWS = "token_rows"  # names the tokens of a table that lacks others (tools/device_features.py)
 BYTES = 512  # tokens that every such table has
-OTHER_ROWS = ("visual.", "logit_", "attn_mask")  # what is no part of a text tower
 
 
 class TextBackbone(Backbone):
@@ -115,9 +114,12 @@ def _text_alone(name: str, config: Mapping[str, Any], path: Path, device: str) -
     text = config["text_cfg"]
     try:
         state = _read(path)
-        scale = float(state.pop("logit_scale", torch.tensor(0.0)).float().exp())
-        state = {key: value for key, value in state.items() if not key.startswith(OTHER_ROWS)}
+        scale = float(state.get("logit_scale", torch.tensor(100.0).log()).float().exp())
         rows = state.pop(ROWS, None)
+        if rows is not None:
+            part = state["token_embedding.weight"].float()
+            table = torch.full((VOCABULARY, part.shape[1]), float("nan"))
+            state["token_embedding.weight"] = table.index_copy(0, rows.long(), part)
         tanh = (text.get("act_kwargs") or {}).get("approximate") == "tanh"
         activation = "quick_gelu" if config.get("quick_gelu") else "gelu_tanh" if tanh else "gelu"
         eps = (text.get("norm_kwargs") or {}).get("eps", 1e-5)
@@ -129,13 +131,10 @@ def _text_alone(name: str, config: Mapping[str, Any], path: Path, device: str) -
             f"{path} does not hold the text tower of {RECORD} beside it, or is damaged "
             f"({type(error).__name__}: {error}): get both files again"
         ) from error
-    tokenize = Tokenizer(tower.shape.context_length)
-    if rows is not None:
-        table = torch.full((VOCABULARY, tower.width), float("nan"))
-        table[rows.long()] = tower.tok.weight.detach()
-        tower.tok = torch.nn.Embedding.from_pretrained(table)
-        return TextBackbone(name, tower.to(device), _Part(tokenize, rows, path), scale)
     _refuse_other_shape(path, config, tower)
+    tokenize: Callable[[Sequence[str]], Tensor] = Tokenizer(tower.shape.context_length)
+    if rows is not None:
+        tokenize = _Part(tokenize, rows, path)
     return TextBackbone(name, tower.to(device), tokenize, scale)
 
 
@@ -162,7 +161,7 @@ def _refuse_other_shape(path: Path, config: Mapping[str, Any], tower: TextTower)
     text, shape = config["text_cfg"], tower.shape
     told = {key: text.get(key) for key in ("width", "layers", "context_length", "vocab_size")}
     told["embed_dim"] = config.get("embed_dim")
-    rows = tower.tok.num_embeddings
+    rows = len(tower.state_dict()["tok.weight"])
     is_so = {"width": shape.width, "layers": shape.layers, "context_length": shape.context_length}
     is_so |= {"vocab_size": rows, "embed_dim": shape.dim}
     for key, value in told.items():
@@ -180,7 +179,7 @@ def _refuse_other_shape(path: Path, config: Mapping[str, Any], tower: TextTower)
 class _Part:
     """A tokeniser that refuses texts with tokens which a smaller table lacks."""
 
-    def __init__(self, whole: Tokenizer, rows: Tensor, path: Path) -> None:
+    def __init__(self, whole: Callable[[Sequence[str]], Tensor], rows: Tensor, path: Path) -> None:
         self.whole, self.path = whole, path
         self.there = torch.zeros(VOCABULARY, dtype=torch.bool)
         self.there[rows.long()] = self.there[0] = True  # 0 fills rows up
