@@ -117,7 +117,7 @@ def test_a_configuration_loads_and_names_no_file(path: Path) -> None:
     data = loading.load(path).data
     specs = (data.id, *data.corrupted, *data.ood, *data.validation_ood)
     kinds = {Source.parse(spec).kind for spec in expand(specs)}
-    # Features of clipb32 are no focoop's to publish: tools/clip_folder.py lays them out.
+    # Features of clipb32 are not ours to publish: tools/clip_folder.py lays them out.
     assert kinds <= ({"file"} if path.stem.startswith("clipb32-") else {NAMED, "demo"}), specs
 
 
