@@ -7,8 +7,11 @@ import torch
 from PIL import Image
 
 import focoop
+from focoop.cli.doctor.check import OK
+from focoop.cli.doctor.run_checks import run_backbone
 from focoop.errors import BackboneError
 from focoop.features import FeatureSet, save_splits
+from focoop.runs import RunFolder
 from focoop.seeds import torch_generator
 from focoop.serve.loading import load
 from tests.clip.test_local_folder import small
@@ -47,6 +50,8 @@ def test_it_trains_and_answers_features_from_any_folder_and_refuses_images(
 ) -> None:
     result = call("run", *(f"--set={one}" for one in SETTINGS), "--out", "run")
     assert result.exit_code == 0, result.stderr
+    found = run_backbone(RunFolder.open(Path("run")).config)
+    assert found.state == OK and "local-dir:mine, fingerprint" in found.found
     focoop.export("run", "model")
     assert str(folder) not in Path("model/README.md").read_text()
     asked = focoop.open_run("run").images("test")
