@@ -1,6 +1,6 @@
 """Make the folder `build/clipb32` that the settings `clipb32-*` read: real CLIP ViT-B/32 features.
 
-    python tools/clip_folder.py ../shared/clipb32
+    python tools/clip_folder.py SHARED/clipb32
 
 SHARED/clipb32 has image features of OpenAI's CLIP and a text tower of our own that was fitted to
 CLIP's text features (its README; docs/reference/backbones.md says what it can show). OUT gets

@@ -14,7 +14,8 @@ def load_backbone(name: str, *, weights: Path | None = None, device: str = "cpu"
     Args:
         name: `mini`, `openclip:<model>:<pretrained>`, for example `openclip:ViT-B-16:openai`, or
             `local-dir:<folder>`.
-        weights: A local checkpoint for an open_clip model; the others have their own.
+        weights: A local checkpoint for an open_clip model, or a folder in the place of the named
+            one; `mini` is packaged and takes none.
         device: Where the towers live, for example `cpu` or `cuda`.
 
     Returns:
@@ -27,9 +28,9 @@ def load_backbone(name: str, *, weights: Path | None = None, device: str = "cpu"
     check_device(device)
     family, _, rest = name.partition(":")
     model, _, pretrained = rest.partition(":")
-    if weights is not None and family in ("mini", "local-dir"):
-        raise BackboneError(f"the backbone {name!r} has its own weights: drop --weights")
     if name == "mini":
+        if weights is not None:
+            raise BackboneError("the backbone 'mini' has its own packaged weights: drop --weights")
         from focoop.clip.mini import load_mini
 
         return load_mini(device)
@@ -37,7 +38,7 @@ def load_backbone(name: str, *, weights: Path | None = None, device: str = "cpu"
         if family == "local-dir" and rest:
             from focoop.clip.local_folder import load_folder
 
-            return load_folder(rest, device)
+            return load_folder(weights or Path(rest), name, device)
         if family == "openclip" and model and pretrained:
             from focoop.clip.openclip import load_openclip
 

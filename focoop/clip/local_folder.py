@@ -24,11 +24,9 @@ from focoop.clip.transformers_weights import from_transformers, is_transformers
 from focoop.clip.weight_files import RECORD, shapes_of, weight_file
 from focoop.errors import BackboneError
 
-PREFIX = "local-dir:"
 VOCABULARY = EOT + 1
 ROWS = "token_rows"  # names the tokens of a table that lacks others (tools/device_features.py)
 BYTES = 512  # tokens that every such table has
-OTHER_ROWS = ("visual.", "logit_", "attn_mask")  # what is no part of a text tower
 
 
 class TextBackbone(Backbone):
@@ -52,11 +50,12 @@ class TextBackbone(Backbone):
         raise self.no_image_tower()
 
 
-def load_folder(folder: str, device: str = "cpu") -> Backbone:
+def load_folder(folder: Path, name: str, device: str = "cpu") -> Backbone:
     """Load a backbone of a folder that has a configuration and weights under open_clip's names.
 
     Args:
         folder: The folder.
+        name: How a user names the backbone.
         device: Where the towers live.
 
     Returns:
@@ -65,13 +64,13 @@ def load_folder(folder: str, device: str = "cpu") -> Backbone:
     Raises:
         BackboneError: The folder or what it holds cannot be used.
     """
-    folder = str(Path(folder).expanduser())
-    record, path = read_record(Path(folder)), weight_file(Path(folder))
+    folder = folder.expanduser()
+    record, path = read_record(folder), weight_file(folder)
     if not any(key.startswith(("visual.", "vision_model.")) for key in shapes_of(path)):
-        return _text_alone(PREFIX + folder, record["model_cfg"], path, device)
+        return _text_alone(name, record["model_cfg"], path, device)
     from focoop.clip.openclip import load_record
 
-    return load_record(PREFIX + folder, record, path, device)
+    return load_record(name, record, path, device)
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -88,7 +87,10 @@ def read_record(folder: Path) -> dict[str, Any]:
     """
     path = folder / RECORD
     if not folder.is_dir():
-        raise BackboneError(f"there is no folder {folder}: check backbone.name = {PREFIX}FOLDER")
+        raise BackboneError(
+            f"there is no folder {folder}: check backbone.name = local-dir:FOLDER, or say by "
+            "--weights FOLDER where it is now"
+        )
     try:
         record: dict[str, Any] = parse_json(path.read_text("utf-8"))
         reason = refusal_of(record["model_cfg"])
@@ -112,9 +114,12 @@ def _text_alone(name: str, config: Mapping[str, Any], path: Path, device: str) -
     text = config["text_cfg"]
     try:
         state = _read(path)
-        scale = float(state.pop("logit_scale", torch.tensor(0.0)).float().exp())
-        state = {key: value for key, value in state.items() if not key.startswith(OTHER_ROWS)}
+        scale = float(state.get("logit_scale", torch.tensor(100.0).log()).float().exp())
         rows = state.pop(ROWS, None)
+        if rows is not None:
+            part = state["token_embedding.weight"].float()
+            table = torch.full((VOCABULARY, part.shape[1]), float("nan"))
+            state["token_embedding.weight"] = table.index_copy(0, rows.long(), part)
         tanh = (text.get("act_kwargs") or {}).get("approximate") == "tanh"
         activation = "quick_gelu" if config.get("quick_gelu") else "gelu_tanh" if tanh else "gelu"
         eps = (text.get("norm_kwargs") or {}).get("eps", 1e-5)
@@ -126,13 +131,10 @@ def _text_alone(name: str, config: Mapping[str, Any], path: Path, device: str) -
             f"{path} does not hold the text tower of {RECORD} beside it, or is damaged "
             f"({type(error).__name__}: {error}): get both files again"
         ) from error
-    tokenize = Tokenizer(tower.shape.context_length)
-    if rows is not None:
-        table = torch.full((VOCABULARY, tower.width), float("nan"))
-        table[rows.long()] = tower.tok.weight.detach()
-        tower.tok = torch.nn.Embedding.from_pretrained(table)
-        return TextBackbone(name, tower.to(device), _Part(tokenize, rows, path), scale)
     _refuse_other_shape(path, config, tower)
+    tokenize: Callable[[Sequence[str]], Tensor] = Tokenizer(tower.shape.context_length)
+    if rows is not None:
+        tokenize = _Part(tokenize, rows, path)
     return TextBackbone(name, tower.to(device), tokenize, scale)
 
 
@@ -159,7 +161,7 @@ def _refuse_other_shape(path: Path, config: Mapping[str, Any], tower: TextTower)
     text, shape = config["text_cfg"], tower.shape
     told = {key: text.get(key) for key in ("width", "layers", "context_length", "vocab_size")}
     told["embed_dim"] = config.get("embed_dim")
-    rows = tower.tok.num_embeddings
+    rows = len(tower.state_dict()["tok.weight"])
     is_so = {"width": shape.width, "layers": shape.layers, "context_length": shape.context_length}
     is_so |= {"vocab_size": rows, "embed_dim": shape.dim}
     for key, value in told.items():
@@ -177,7 +179,7 @@ def _refuse_other_shape(path: Path, config: Mapping[str, Any], tower: TextTower)
 class _Part:
     """A tokeniser that refuses texts with tokens which a smaller table lacks."""
 
-    def __init__(self, whole: Tokenizer, rows: Tensor, path: Path) -> None:
+    def __init__(self, whole: Callable[[Sequence[str]], Tensor], rows: Tensor, path: Path) -> None:
         self.whole, self.path = whole, path
         self.there = torch.zeros(VOCABULARY, dtype=torch.bool)
         self.there[rows.long()] = self.there[0] = True  # 0 fills rows up

@@ -152,7 +152,9 @@ def load_record(name: str, record: Mapping[str, Any], path: Path, device: str = 
         check_activation(path, quick_gelu, name)
     network = build(config, quick_gelu)
     read_into(network, path, name, quick_gelu)
-    return _wrapped(network, name, record.get("preprocess_cfg", {}), name, device)
+    return _wrapped(
+        network, f"local-dir:{path.parent}", record.get("preprocess_cfg", {}), name, device
+    )
 
 
 def config_of(model: str) -> dict[str, Any]:

@@ -22,10 +22,8 @@ def text_tower(model: nn.Module) -> TextTower:
     source: Any = getattr(model, "text", model)  # CustomTextCLIP keeps its text modules apart
     check_text(model, source)
     first = source.transformer.resblocks[0]
-    others = ("visual.", "logit_", "attn_mask")
-    state = {key: value for key, value in source.state_dict().items() if not key.startswith(others)}
     heads, activation = first.attn.num_heads, activation_of(first.mlp.gelu)
-    return make_tower(state, heads, activation, first.ln_1.eps)
+    return make_tower(source.state_dict(), heads, activation, first.ln_1.eps)
 
 
 def check_text(model: nn.Module, text: Any) -> None:

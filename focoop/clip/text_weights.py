@@ -16,6 +16,7 @@ FAMILIES = (
 # open_clip's names of a block's parts, and ours.
 PARTS = {"attn.in_proj_": "qkv.", "attn.out_proj.": "o.", "mlp.c_fc.": "f1.", "mlp.c_proj.": "f2."}
 REST = {"token_embedding.": "tok.", "positional_embedding": "pos", "ln_final.": "lnf."}
+OTHERS = ("visual.", "logit_", "attn_mask")  # no part of a text tower
 SCALED = {"ls_1": "o", "ls_2": "f2"}  # layer scales, and the linear maps before them
 
 
@@ -48,7 +49,7 @@ def make_tower(
     A layer scale goes into the linear map before it.
 
     Args:
-        state: Weights of the text side by open_clip's names.
+        state: Weights by open_clip's names; those of an image tower are left out.
         heads: Attention heads.
         activation: Our name of the activation.
         norm_eps: Epsilon of the norms.
@@ -56,7 +57,11 @@ def make_tower(
     Returns:
         The tower.
     """
-    ours = {_renamed(key): value.detach().float() for key, value in state.items()}
+    ours = {
+        _renamed(key): value.detach().float()
+        for key, value in state.items()
+        if not key.startswith(OTHERS)
+    }
     layers = 1 + max(int(key.split(".")[1]) for key in ours if key.startswith("blocks."))
     for name in [f"blocks.{i}.{scale}.gamma" for i in range(layers) for scale in SCALED]:
         if name in ours:

@@ -178,6 +178,7 @@ def _facts(
     words: tuple[str, ...],
     task: Task,
 ) -> Facts:
+    place = backbone.name.partition("local-dir:")[2]
     told = not config.privacy.secure_sum and config.privacy.counts == "exact"
     holders = tuple(
         tuple(k for k, client in enumerate(names.clients) if client.train.get(name, 0))
@@ -190,8 +191,8 @@ def _facts(
         clients=folder.client_names,
         holders=holders if told else (),
         ood_names=words,
-        backbone=backbone.name,
-        weights=config.backbone.weights,
+        backbone=without_folders(backbone.name),
+        weights=config.backbone.weights or (place and str(Path(place).expanduser().absolute())),
         fingerprint=backbone.fingerprint,
         image_fingerprint=backbone.image_fingerprint,
         logit_scale=float(task.logit_scale),

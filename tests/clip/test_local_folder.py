@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
+from transformers import CLIPTextConfig, CLIPTextModelWithProjection
 
 from focoop.clip import load_backbone
 from focoop.errors import BackboneError
@@ -165,8 +166,8 @@ def test_a_configuration_of_another_model_is_refused(
 def test_names_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(BackboneError, match="there is no folder"):
         load_backbone(f"local-dir:{tmp_path / 'gone'}")
-    with pytest.raises(BackboneError, match="has its own weights"):
-        load_backbone(f"local-dir:{small(tmp_path)}", weights=tmp_path)
+    found = load_backbone("local-dir:gone", weights=small(tmp_path))  # where it is now
+    assert found.fingerprint == load_backbone(f"local-dir:{tmp_path}").fingerprint
     with pytest.raises(BackboneError, match="local-dir:<folder>"):
         load_backbone("local-dir:")
 
@@ -188,3 +189,24 @@ def test_a_part_of_the_vocabulary_gives_the_same_bits_and_refuses_other_texts(
     assert torch.equal(ours, theirs)
     with pytest.raises(BackboneError, match=r"part of the vocabulary, .*'zeppelins\.'"):
         part.names(["cat", "zeppelins"])
+
+
+def test_a_text_tower_of_transformers_gives_its_own_features(tmp_path: Path) -> None:
+    shape = CLIPTextConfig(
+        hidden_size=32,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        projection_dim=24,
+        hidden_act="quick_gelu",
+        eos_token_id=49407,
+    )
+    model = randomise(CLIPTextModelWithProjection(shape))
+    model.save_pretrained(tmp_path)
+    config = {"embed_dim": 24, "quick_gelu": True, "text_cfg": {"width": 32, "heads": 2}}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
+    ours = load_backbone(f"local-dir:{tmp_path}")
+    with torch.no_grad():
+        texts = F.normalize(model(open_clip.tokenize(TEXTS)).text_embeds, dim=-1)
+    assert torch.allclose(ours.encode_texts(TEXTS), texts, atol=1e-5)
+    assert ours.logit_scale == pytest.approx(100)  # it has none of its own

@@ -104,6 +104,34 @@ def test_a_preset_for_one_setting_is_found_by_its_name(tmp_path: Path) -> None:
         tuned(file, (), tmp_path / "presets")
 
 
+@pytest.mark.parametrize("name", ["openclip:ViT-B-16:openai", "local-dir:mine"])
+def test_a_backbone_of_clips_geometry_has_presets_of_its_own(name: str, tmp_path: Path) -> None:
+    (tmp_path / "presets" / "clip").mkdir(parents=True)
+    for folder, lr in (("presets", 1.0), ("presets/clip", 0.02)):
+        write(tmp_path / folder / "promptfl.toml", f"[federation]\nlr = {lr}\n")
+    write(tmp_path / "presets" / "fedpgp.toml", "[federation]\nlr = 3.0\n")
+    write(tmp_path / "presets" / "promptfl@clipped.toml", "[federation]\nmomentum = 0.5\n")
+    clipped = write(tmp_path / "clipped.toml", f"[backbone]\nname = '{name}'\n")
+    usual = write(tmp_path / "usual.toml", "")
+    rates = {}
+    for file, overrides in ((clipped, ()), (usual, ()), (usual, (f"backbone.name={name}",))):
+        for method in ("promptfl", "fedpgp"):
+            given = (*overrides, f"method.name={method}")
+            alone, _ = tuned(file, given, tmp_path / "presets")
+            (cell,) = plan(
+                [file], method, (0,), tmp_path, presets=tmp_path / "presets", overrides=overrides
+            )
+            assert alone == cell.config
+            rates[file.stem, bool(overrides), method] = alone.federation.lr
+            assert alone.federation.momentum == 0.5 * ((file, method) == (clipped, "promptfl"))
+    assert rates == {
+        ("clipped", False, "promptfl"): 0.02,
+        ("usual", False, "promptfl"): 1.0,
+        ("usual", True, "promptfl"): 0.02,
+        **{(stem, over, "fedpgp"): 3.0 for stem, over, _ in rates},  # none of its own: the usual
+    }
+
+
 def test_run_says_so_and_the_folder_holds_the_values(tmp_path: Path) -> None:
     told = "tuned settings of configs/methods/promptfl.toml (without: --untuned)"
     result = call("run", *FAST, "--set=federation.rounds=0", "--out", str(tmp_path / "run"))
@@ -124,6 +152,6 @@ def test_run_says_so_and_the_folder_holds_the_values(tmp_path: Path) -> None:
 
 
 def test_every_preset_is_one_and_of_a_setting_that_can_be_tuned() -> None:
-    for path in PRESETS.glob("*.toml"):
+    for path in PRESETS.rglob("*.toml"):
         tree = files.read_toml(path)
         assert set(tree) <= {"method", *TUNABLE}

@@ -23,17 +23,18 @@ def run_backbone(config: "RunConfig") -> Check:
     topic, name = "this run's backbone", config.backbone.name
     if name == "mini":
         return Check(topic, OK, "mini, packaged")
+    given = Path(config.backbone.weights) if config.backbone.weights else None
     if name.startswith("local-dir:"):
         from focoop.clip import load_backbone
 
-        return Check(topic, OK, f"{name}, fingerprint {load_backbone(name).fingerprint[:12]}")
+        backbone = load_backbone(name, weights=given)
+        return Check(topic, OK, f"{name}, fingerprint {backbone.fingerprint[:12]}")
     if util.find_spec("open_clip") is None:
         return Check(topic, FAIL, f"{name} needs open_clip", "pip install 'focoop[openclip]'")
     from focoop.clip import config_of, resolve_tag, weights
 
     model, _, tag = name.partition(":")[2].replace("/", "-").partition(":")
     config_of(model)
-    given = Path(config.backbone.weights) if config.backbone.weights else None
     source = resolve_tag(model, tag, given)
     if given is not None:
         return Check(topic, OK, f"{name} in {weights.check_local(given, source)}")
