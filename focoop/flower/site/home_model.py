@@ -172,5 +172,6 @@ def _facts(site: SiteClient, scenario: Scenario, order: Order, shared: Params, h
         fingerprint=backbone.fingerprint,
         image_fingerprint=backbone.image_fingerprint,
         logit_scale=float(task.logit_scale),
+        revision=scenario.method.revision,
         origin=origin,
     )
