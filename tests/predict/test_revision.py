@@ -66,4 +66,6 @@ def test_a_model_of_another_revision_is_refused(
     with pytest.raises(RunError, match=f"revision {now} of the method focoop_plus.*revision 99"):
         read_model(folder)
     checked = call("model", "check", str(folder))  # its files are whole, and `predict` refuses it
-    assert checked.exit_code == RunError.exit_code and "this focoop has revision 99" in checked.stderr
+    assert (
+        checked.exit_code == RunError.exit_code and "this focoop has revision 99" in checked.stderr
+    )
