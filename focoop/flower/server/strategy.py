@@ -367,8 +367,7 @@ class PromptStrategy(Strategy):
         unused: Sequence[int],
     ) -> None:
         """Log who was left out; too few updates end the run, which can be resumed."""
-        absent = [k for k in self.sampled if k not in {client for client, _ in self.sent}]
-        refused |= {self.roster.name(client): self.roster.why_absent(client) for client in absent}
+        refused |= self._absent(self.sent)
         for name, reason in refused.items():
             refused[name] = printable(reason)
             event = "refused" if reason.startswith(POLICY) else "left out"
@@ -386,9 +385,19 @@ class PromptStrategy(Strategy):
             self.notes |= {"spares": list(self.spares), "not_needed": names}
         needed = self._needed()
         if len(accepted) < needed:
-            known = {**refused, **self.roster.refused}
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in known.items())
+            reasons = self._reasons(refused, self.sent)
             raise FederationError(
                 f"round {round_index} has {len(accepted)} updates of {needed} needed ({reasons}): "
                 "mend these clients and resume, or lower quorum"
             )
+
+    def _absent(self, asked: Sequence[tuple[int, Message]]) -> dict[str, str]:
+        """Why clients that were drawn for this round were not asked, by name."""
+        here = {client for client, _ in asked}
+        absent = [client for client in self.sampled if client not in here]
+        return {self.roster.name(client): self.roster.why_absent(client) for client in absent}
+
+    def _reasons(self, lost: Mapping[str, str], asked: Sequence[tuple[int, Message]]) -> str:
+        """Why there are too few updates: each client that is missing, by name."""
+        known = {**lost, **self._absent(asked), **self.roster.refused}
+        return "; ".join(f"{name}: {printable(reason)}" for name, reason in known.items())
