@@ -158,6 +158,7 @@ UNSAID = (
     "rounds",
     "after",
     "client",
+    "private",
 )
 
 
