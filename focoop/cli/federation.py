@@ -1,5 +1,6 @@
 """`focoop federation`: a coordinator's federation, from one command to the last round."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,6 +78,7 @@ def create(
     overrides = with_weights(overrides, weights and weights.absolute())
     given = [f"data.id={OWN}", f"partition.clients={max(1, len(names))}", *(overrides or [])]
     config, _ = load_tuned(file, given, None, untuned)
+    config = replace(config, name=config.name or folder.resolve().name)
     try:
         Policy().check(config)
     except Refusal as refusal:

@@ -105,7 +105,8 @@ def test_the_commands_make_it_and_a_site_checks_its_bundle(
     run = configuration.load(Path("study/run.toml"), own=True)
     expected = to_flat(configuration.load(Path("toy.toml"), own=True))
     changed = {key for key, value in to_flat(run).items() if value != expected[key]}
-    assert changed == {"data.id", "partition.clients"} and run.partition.clients == 2
+    assert changed == {"data.id", "name", "partition.clients"} and run.partition.clients == 2
+    assert run.title == "study"  # what its page and reports are called
     monkeypatch.setattr("socket.socket", None)  # whoever opens a connection fails
     arguments = ["site", "check", "study/bundles/lille.focoop", "--state", "lille"]
     arguments += ["--data", f"file:{tmp_path}/setting/id.safetensors"]
@@ -126,6 +127,7 @@ def test_the_commands_make_it_and_a_site_checks_its_bundle(
     short = [*words.replace(" study", " short").replace("toy.toml", "short.toml").split(), "a; b"]
     assert CliRunner().invoke(app, short).exit_code == 0
     given = ["data.id=folder:images", "partition.clients=2"]
+    given.append("name=short")
     same, used = tuned(Path("short.toml"), given, files.shipped("methods"))
     assert configuration.load(Path("short/run.toml"), own=True) == same and used
     done = CliRunner().invoke(app, ["site", "join", "a:1", "--data", "folder:x"])

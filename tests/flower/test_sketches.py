@@ -285,14 +285,13 @@ class Sites:
         every = images(f"site {site} {each}", each)
         return every.drop_classes([n for n in CLASSES if n not in (CLASSES[site], CLASSES[3])])
 
-    def run(self, **more: Any) -> in_process.InProcessGrid:
+    def run(self, name: str = "fl", **more: Any) -> in_process.InProcessGrid:
         said = "; ".join(CLASSES)
-        nodes, out = self.nodes, self.folder / "fl"
+        nodes, out = self.nodes, self.folder / name
         return in_process.run(self.wanted, out, CLIENTS, nodes=nodes, classes=said, **more)
 
     def model(self, site: int) -> focoop.Model:
-        (path,) = (self.folder / f"state-{site}").glob("*/model-*")
-        return focoop.load_model(path)
+        return focoop.load_model(self.folder / f"state-{site}" / "model")
 
 
 @pytest.mark.slow
@@ -396,3 +395,12 @@ def test_a_site_can_ask_the_model_it_kept_whatever_the_methods_revision(
     for k in range(CLIENTS):
         answers = sites.model(k).decide(sites.images(k, 4).with_classes(CLASSES))
         assert len(answers) == 8 and {answer.verdict for answer in answers} <= set(VERDICTS)
+
+
+def test_a_sites_model_is_that_of_its_last_run(tmp_path: Path) -> None:
+    sites = Sites(tmp_path, method="fedncm")
+    for name in ("first", "second"):
+        sites.run(name)
+        run = RunFolder.open(tmp_path / name).manifest["federation"]
+        assert [sites.model(k).facts.origin["run"] for k in range(CLIENTS)] == [run] * CLIENTS
+    assert len(list((tmp_path / "state-0").glob("*/model-*"))) == 2  # the earlier one is kept

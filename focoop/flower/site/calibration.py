@@ -21,6 +21,7 @@ from focoop.flower.site.home_model import (
     class_counts,
     home_model,
     model_folder,
+    name_latest,
     thresholds,
 )
 from focoop.flower.site.policy import Refusal
@@ -79,6 +80,7 @@ def keep(message: Message, context: Context) -> Message:
         images = calibration_images(scenario, site.client)
         model.calibration = thresholds(model, site.client, images, pool)
         folder = model.save(model_folder(site.state, order.key, site.client))
+        name_latest(site.state, folder)
         journal = Journal(site.state / "journal.jsonl")
         reason = _never_unknown(model, site.client)
         journal.note("model kept", round=order.round_index, path=str(folder), reason=reason)
