@@ -38,7 +38,11 @@ class HeldBack:
         return len(self.classes) == self.of_classes
 
     def sentence(self) -> str:
-        """Say what is held back, and why; empty where nothing is."""
+        """Say what is held back, and why.
+
+        Returns:
+            A sentence; empty where nothing is.
+        """
         if not self.of_images:
             return "THIS SITE CONTRIBUTES NOTHING: it has no training images"
         if not self.classes:
@@ -54,7 +58,11 @@ class HeldBack:
         )
 
     def record(self) -> dict[str, Any]:
-        """Return it as a document."""
+        """Return it as a document.
+
+        Returns:
+            Plain values by name.
+        """
         images = sum(self.classes.values())
         told = {"least_images": self.least, "classes": dict(self.classes), "images": images}
         return {**told, "everything": self.everything, "reason": self.sentence()}
