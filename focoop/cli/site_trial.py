@@ -115,7 +115,7 @@ def _show_tried(report: dict[str, Any], config: "RunConfig") -> None:
     console.print(f"each round would send{masked if config.privacy.secure_sum else ''}:")
     for name, form in report["sent"].items():
         console.print(f"  {name} ({form})", markup=False, soft_wrap=True)
-    console.print(f"  {report['counts']} and the mean loss", markup=False, soft_wrap=True)
+    console.print(f"  the mean loss and {report['counts']}", markup=False, soft_wrap=True)
     for name, form in {"images": "all of them", **report["kept"]}.items():
         console.print(f"stays here: {name} ({form})", markup=False, soft_wrap=True)
     seconds, steps = f"{report['seconds_a_step']:.2g} s", report["steps_a_round"]

@@ -105,5 +105,5 @@ def test_a_site_that_contributes_nothing_says_so_loudly(tmp_path: Path) -> None:
     # It trains nothing, and what it sends does not stay.
     assert "nothing is trained: the images are measured" in done.stdout
     assert "steps a round" not in done.stdout and "stays here: counts" not in done.stdout
-    assert "  class counts and the mean loss" in done.stdout
+    assert "  the mean loss and class counts\n" in done.stdout
     assert "stays here: images (all of them)" in done.stdout

@@ -87,7 +87,9 @@ def find_untold(
         counts = update.class_counts.cpu()
         told = torch.zeros_like(counts, dtype=torch.bool)
         for tensor in by_class:
-            told |= (update.shared[tensor] != sent[tensor]).cpu().reshape(len(counts), -1).any(dim=1)
+            told |= (
+                (update.shared[tensor] != sent[tensor]).cpu().reshape(len(counts), -1).any(dim=1)
+            )
         kinds, untold = int((counts > 0).sum()), counts[(counts > 0) & ~told]
         if not len(untold):
             continue
