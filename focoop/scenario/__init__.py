@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from focoop.scenario.assignment_of_tests import tested_split, training_is_gone
     from focoop.scenario.data_needed import datasets_of, require_data
     from focoop.scenario.scenario import Divide, Scenario, build_scenario
-    from focoop.scenario.schedule import TOGETHER, client_privacy, schedule_of, server_screen
+    from focoop.scenario.schedule import (
+        TOGETHER,
+        check_parties,
+        client_privacy,
+        schedule_of,
+        server_screen,
+    )
     from focoop.scenario.split import Split
     from focoop.scenario.task import make_task, mine_negatives, open_backbone, task_words
 
@@ -23,6 +29,7 @@ __all__ = [
     "Scenario",
     "Split",
     "build_scenario",
+    "check_parties",
     "client_privacy",
     "client_split",
     "datasets_of",

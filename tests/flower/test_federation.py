@@ -122,6 +122,13 @@ def test_the_commands_make_it_and_a_site_checks_its_bundle(
     sets = ["--set", "federation.epochs=51", "--classes", "a; b"]
     done = CliRunner().invoke(app, [*words.replace(" study", " other").split()[:-1], *sets])
     assert done.exit_code == 0 and "policy.toml" in done.stderr and "50 is the most" in done.stderr
+    sets = ["--set", "privacy.secure_sum=true", "--classes", "a; b"]
+    done = CliRunner().invoke(app, [*words.replace(" study", " sums").split()[:-1], *sets])
+    assert done.exit_code == 2 and "2 of 2 clients take part" in done.stderr
+    assert "name more sites" in done.stderr and not Path("sums").exists()
+    sets = ["--set", "method.name=fedlda", "--set", "method.least_images=1", "--classes", "a; b"]
+    done = CliRunner().invoke(app, [*words.replace(" study", " lda").split()[:-1], *sets])
+    assert done.exit_code == 0 and "fewer than 5 training images" in done.stderr
     # What the file leaves out is what `focoop run` would take.
     Path("short.toml").write_text('[method]\nname = "focoop"\n')
     short = [*words.replace(" study", " short").replace("toy.toml", "short.toml").split(), "a; b"]
