@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 EXACT = "class counts"
 
 
-def tried(
+def try_study(
     config: "RunConfig",
     data: str,
     classes: str,
@@ -72,7 +72,7 @@ def tried(
     if report["counts"] == EXACT:  # what leaves does not stay
         report["kept"].pop("counts", None)
     if show:
-        _show_tried(report, config)
+        _show_trial(report, config)
     return report
 
 
@@ -89,7 +89,7 @@ def _calibration_images(scenario: "Scenario", client: int) -> int:
     return len(aside[client]) if len(aside) else 0
 
 
-def _show_tried(report: dict[str, Any], config: "RunConfig") -> None:
+def _show_trial(report: dict[str, Any], config: "RunConfig") -> None:
     from focoop.methods import lookup
 
     console = out()
