@@ -13,6 +13,7 @@ import json
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -54,7 +55,9 @@ def federate(world: World) -> None:
     end(world)
     for site in world.sites:
         world.stop(site)
-        told = ask(world, site, "new", "new/*/*.png")
+    with ThreadPoolExecutor() as pool:
+        answers = list(pool.map(lambda site: ask(world, site, "new", "new/*/*.png"), world.sites))
+    for site, told in zip(world.sites, answers, strict=True):
         right = [one["label"] == Path(one["source"]).parent.name for one in told]
         print(f"{site}: {sum(right)} of {len(right)} new images are what they show")
 
