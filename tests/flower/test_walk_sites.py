@@ -18,7 +18,7 @@ from tests.flower.processes import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 SITES = ("bonn", "ghent", "lille")
-pytestmark = [pytest.mark.slow, pytest.mark.flower]
+pytestmark = pytest.mark.slow
 
 
 def test_messy_sites_end_with_answers_after_both_studies(tmp_path: Path) -> None:
