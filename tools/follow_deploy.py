@@ -1,5 +1,7 @@
 """Run the commands of docs/guides/deploy.md on this machine; compare the result with the simulator.
 
+At the end a site calibrates its model, asks it and serves it.
+
 Every party is a folder; host names become 127.0.0.1, `scp` copies between folders. A comment before
 a code block says who runs it:
 
@@ -18,11 +20,15 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import httpx
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = ROOT / "docs" / "guides" / "deploy.md"
@@ -138,8 +144,8 @@ class World:
         return path.read_text(errors="replace") if path.exists() else ""
 
 
-def prepare(world: World, images: Path | None) -> None:
-    """Folders, programs and every site's images."""
+def prepare(world: World) -> None:
+    """Folders of all parties, and programs."""
     programs = world.root / "bin"
     programs.mkdir(parents=True)
     focoop = f'#!/bin/sh\nexec "{sys.executable}" -m focoop "$@"\n'
@@ -149,6 +155,10 @@ def prepare(world: World, images: Path | None) -> None:
         path.chmod(0o755)
     for party in ("coordinator", *world.sites):
         (world.root / party).mkdir()
+
+
+def give_images(world: World, images: Path | None) -> None:
+    """Every site's images: a domain each, or painted ones."""
     sources = sorted(path for path in images.iterdir() if path.is_dir()) if images else []
     for k, site in enumerate(world.sites):
         place = world.root / site / "images"
@@ -225,11 +235,54 @@ def wait_for(world: World, block: Block) -> None:
     if block.told("stop") is not None:
         world.stop("coordinator")
     if block.told("once it has ended") is not None:
-        code = world.running["coordinator"].wait(PATIENCE)
-        del world.running["coordinator"]
-        if code:
-            raise SystemExit(f"exit code {code}:\n{world.output('coordinator')}")
-        print(world.output("coordinator"))
+        end(world)
+
+
+def end(world: World) -> None:
+    """Wait for the coordinator's command, which must end well."""
+    code = world.running.pop("coordinator").wait(PATIENCE)
+    print(world.output("coordinator"))
+    if code:
+        raise SystemExit(f"the coordinator's exit code is {code}")
+
+
+def ask(world: World, site: str, labelled: str, images: str) -> list[dict[str, Any]]:
+    """Calibrate the model that a site has kept, ask it, and serve it: what the server answers.
+
+    `labelled` are images by class, `images` a pattern of some; both as the site's folder has them.
+    """
+    model = "focoop-site/model"
+    world.run(site, f"focoop model check {model}\n")
+    world.run(site, f"focoop calibrate {model} --images folder:{labelled} --client {site}\n")
+    told = json.loads(world.run(site, f"focoop predict {model} '{images}' --json\n"))["predictions"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    world.run(site, f"focoop serve {model} --port {port}\n", background=True)
+    try:
+        files = [one["source"] for one in told[:3]]
+        served = post(f"http://127.0.0.1:{port}/v1/predict", [world.root / site / f for f in files])
+    finally:
+        world.stop(site)
+    for mine, theirs in zip(told, served, strict=False):
+        if (mine["verdict"], mine["label"]) != (theirs["verdict"], theirs["label"]):
+            raise SystemExit(f"{site}: predict says {mine}, the server {theirs}")
+    return list(told)
+
+
+def post(address: str, files: list[Path]) -> list[dict[str, Any]]:
+    """The answers of a server that is starting, to some images."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            images = [("images", (file.name, file.read_bytes())) for file in files]
+            answer = httpx.post(address, files=images, timeout=60.0)
+            answer.raise_for_status()
+            return list(answer.json()["predictions"])
+        except httpx.TransportError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.5)
 
 
 def simulate(world: World) -> Path:
@@ -262,7 +315,8 @@ def main() -> None:
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     world, began = World(given.work.resolve(), given.port), time.monotonic()
-    prepare(world, given.images)
+    prepare(world)
+    give_images(world, given.images)
     try:
         follow(world, blocks())
     finally:
@@ -271,6 +325,9 @@ def main() -> None:
         for party in list(world.running):
             world.stop(party)
     took = time.monotonic() - began
+    test = "images/test"
+    for answer in ask(world, world.sites[-1], test, f"{test}/*/*")[:1]:
+        print(f"{world.sites[-1]} says of {answer['source']}: {answer['verdict']}")
     run = world.root / "coordinator" / "study" / "run"
     difference = compare(run, simulate(world))
     rounds = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]

@@ -1,5 +1,6 @@
 """`focoop federation`: a coordinator's federation, from one command to the last round."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -71,12 +72,15 @@ def create(
     need_flower()
     from focoop.flower import Federation, Policy, Refusal, host_port
     from focoop.flower import create as make
+    from focoop.scenario import check_parties
 
     names = [part.strip() for part in sites.split(",") if part.strip()]
     # Settings that depend on the data have the values for images of one's own, as in `focoop run`.
     overrides = with_weights(overrides, weights and weights.absolute())
     given = [f"data.id={OWN}", f"partition.clients={max(1, len(names))}", *(overrides or [])]
     config, _ = load_tuned(file, given, None, untuned)
+    config = replace(config, name=config.name or folder.resolve().name)
+    check_parties(config, len(names))
     try:
         Policy().check(config)
     except Refusal as refusal:
@@ -107,6 +111,7 @@ def study_notes(config: "RunConfig") -> list[str]:
     Returns:
         A sentence each.
     """
+    from focoop.flower import Policy
     from focoop.methods import lookup
 
     notes, rounds, name = [], config.federation.rounds, config.method.name
@@ -114,6 +119,12 @@ def study_notes(config: "RunConfig") -> list[str]:
         notes.append(
             f"{name} adds up what sites measure and trains nothing: one round is enough, and "
             f"{rounds} rounds tell the same {rounds} times (--set federation.rounds=1)"
+        )
+    if Policy().raise_least_images(config) != config:
+        notes.append(
+            f"{name}: a site sends nothing of a class of which it has fewer than "
+            f"{Policy().least_images} training images, unless its policy.toml says otherwise "
+            "(least_images)"
         )
     # Without a number, images that `shots` leaves over are taken; sites train on all of theirs.
     if config.data.calibration == 0 or (config.data.calibration < 0 and not config.partition.shots):

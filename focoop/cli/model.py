@@ -108,13 +108,14 @@ def add_client(
 def check(
     folder: Annotated[Path, typer.Argument(metavar="MODEL", help="Exported model.")],
 ) -> None:
-    """Compare all files of an exported model with their checksums."""
-    from focoop.predict import CARD, check_sums
+    """Compare all files of an exported model with their checksums, and open it."""
+    from focoop.predict import CARD, check_sums, read_model
 
     whole = check_sums(folder)
+    read_model(folder)  # refuses what this focoop would answer otherwise, as `predict` does
     if CARD not in whole:
         messages().print(f"note: {CARD} was edited since the model was exported")
-    out().print(f"{folder}: {', '.join(whole)} as they were written")
+    out().print(f"{folder}: {', '.join(whole)} as they were written; this focoop can use it")
 
 
 def _opened(source: Path, target: Path, weights: Path | None) -> Model:

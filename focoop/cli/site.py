@@ -22,7 +22,7 @@ from focoop.cli.screen import (
     with_weights,
 )
 from focoop.cli.site_status import LogJson, site_status, speaker
-from focoop.cli.site_trial import tried
+from focoop.cli.site_trial import try_study
 from focoop.errors import ConfigError
 
 STATE, BUNDLE = Path("focoop-site"), ".focoop"
@@ -128,7 +128,7 @@ def check(
         check_keys(keys)
     if state is not None:
         check_state(state)
-    report = tried(config, data, classes, keys, policy, show=not as_json)
+    report = try_study(config, data, classes, keys, policy, show=not as_json)
     if as_json:
         print_json(report)
 

@@ -9,8 +9,10 @@ if TYPE_CHECKING:
     from focoop.config import RunConfig
     from focoop.scenario import Scenario
 
+EXACT = "class counts"
 
-def tried(
+
+def try_study(
     config: "RunConfig",
     data: str,
     classes: str,
@@ -41,18 +43,18 @@ def tried(
         read_site,
         try_one_step,
     )
-    from focoop.methods import create
 
     _note_held_out(config, data)
     allowed = Policy.read(policy_file(policy, keys))
     for sentence in policy_sentences(allowed) if show else ():
         out().print(f"policy: {sentence}", markup=False, soft_wrap=True)
     allowed.agree(config)
+    config = allowed.raise_least_images(config)
     client = read_site(keys).client if keys is not None else 0
-    scenario = own_scenario(config, data, tuple(listed(classes)), client, client + 1)
+    # 0: nobody has said how many; a site that was invited later is not counted.
+    sites = max(config.partition.clients or config.privacy.parties, client + 1)
+    scenario = own_scenario(config, data, tuple(listed(classes)), client, sites)
     counts = scenario.split.counts()[client]
-    # Of a class with fewer images than this some methods tell nothing.
-    least = getattr(create(config.method.name, config.method.settings).config, "least_images", 0)
     report: dict[str, Any] = {
         "train": int(counts.sum()),
         "test": len(scenario.split.test_index[client]),
@@ -62,14 +64,24 @@ def tried(
             for name, count in zip(scenario.task.classes, counts, strict=True)
             if count
         },
-        "least_images": least,
         "backbone": scenario.backbone.fingerprint,
         "policy": policy_sentences(allowed),
+        "counts": _counts(config),
         **try_one_step(config, scenario, client).record(),
     }
+    if report["counts"] == EXACT:  # what leaves does not stay
+        report["kept"].pop("counts", None)
     if show:
-        _show_tried(report)
+        _show_trial(report, config)
     return report
+
+
+def _counts(config: "RunConfig") -> str:
+    """How a round's update tells how many images of each class it is of."""
+    privacy = config.privacy
+    if privacy.secure_sum:
+        return "class counts, which the server sees summed over all sites"
+    return EXACT if privacy.counts == "exact" else f"class counts: {privacy.counts}"
 
 
 def _calibration_images(scenario: "Scenario", client: int) -> int:
@@ -77,7 +89,9 @@ def _calibration_images(scenario: "Scenario", client: int) -> int:
     return len(aside[client]) if len(aside) else 0
 
 
-def _show_tried(report: dict[str, Any]) -> None:
+def _show_trial(report: dict[str, Any], config: "RunConfig") -> None:
+    from focoop.methods import lookup
+
     console = out()
     aside = report["calibration"]
     kinds = f"{report['train']} training, {report['test']} test and {aside} calibration images"
@@ -88,18 +102,27 @@ def _show_tried(report: dict[str, Any]) -> None:
             "calibrated (data.calibration of the study, or focoop calibrate)"
         )
         console.print(text, markup=False, soft_wrap=True)
+    held_back = report["held_back"]
     for name, count in report["classes"].items():
-        least = report["least_images"]
-        few = f"  (fewer than {least}: their mean is not sent)" if count < least else ""
+        few = "  (too few: nothing of it is sent)" if name in held_back["classes"] else ""
         console.print(f"  {count:6d}  {name}{few}", markup=False)
-    console.print("each round would send:", markup=False)
+    if held_back["reason"]:
+        messages().print(f"warning: {held_back['reason']}", markup=False, soft_wrap=True)
+    if not config.federation.rounds or not lookup(config.method.name).trains:
+        console.print("nothing is trained and nothing is sent; the images stay here", markup=False)
+        return
+    masked = ", under masks: the server sees the sum of all sites alone"
+    console.print(f"each round would send{masked if config.privacy.secure_sum else ''}:")
     for name, form in report["sent"].items():
         console.print(f"  {name} ({form})", markup=False, soft_wrap=True)
-    console.print("  class counts and the mean loss", markup=False)
-    for name, form in report["kept"].items():
+    console.print(f"  the mean loss and {report['counts']}", markup=False, soft_wrap=True)
+    for name, form in {"images": "all of them", **report["kept"]}.items():
         console.print(f"stays here: {name} ({form})", markup=False, soft_wrap=True)
-    steps = f"{report['steps_a_round']} steps a round of about {report['seconds_a_step']:.2g} s"
-    console.print(f"{steps}; nothing was sent", markup=False)
+    seconds, steps = f"{report['seconds_a_step']:.2g} s", report["steps_a_round"]
+    work = f"{steps} steps a round of about {seconds}"
+    if not steps:
+        work = f"nothing is trained: the images are measured in about {seconds}"
+    console.print(f"{work}; nothing was sent", markup=False, soft_wrap=True)
 
 
 def _note_held_out(config: "RunConfig", data: str) -> None:

@@ -15,7 +15,16 @@ from focoop.runs import append, now, plain
 END = b', "sum": "'  # what precedes a line's checksum, near its end
 LONGEST = 300  # characters of a reason
 # Events that somebody may have to look into.
-TROUBLE = ("refused", "left out", "asked again", "ignored", "failed", "damaged")
+TROUBLE = (
+    "refused",
+    "left out",
+    "held back",
+    "contributes nothing",
+    "asked again",
+    "ignored",
+    "failed",
+    "damaged",
+)
 
 
 class Journal:
@@ -158,6 +167,7 @@ UNSAID = (
     "rounds",
     "after",
     "client",
+    "private",
 )
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from focoop.methods._answers import AnswerConfig, Answering
     from focoop.methods._averages import class_weighted_mean, federated_average, weighted_mean
     from focoop.methods._contexts import first_context
+    from focoop.methods._metric import distinct_counts
     from focoop.methods._posterior import text_map
     from focoop.methods._prior import PRIOR, log_prior, shifted, split_prior
     from focoop.methods._registry import ELSEWHERE, SPELLINGS, available, create, lookup
@@ -52,6 +53,7 @@ __all__ = [
     "class_weighted_mean",
     "cosines",
     "create",
+    "distinct_counts",
     "federated_average",
     "first_context",
     "log_prior",

@@ -24,7 +24,15 @@ def class_means(images: Batch, num_classes: int) -> Tensor:
 
 
 def distinct_counts(images: Batch, num_classes: int) -> Tensor:
-    """(C,) different images of each class; copies of one image, as shots may hold, count once."""
+    """Count the different images of each class; copies of one image count once.
+
+    Args:
+        images: Images and their classes.
+        num_classes: Number of classes.
+
+    Returns:
+        Counts (C,).
+    """
     kind = torch.promote_types(images.pooled.dtype, torch.float32)  # which holds every label
     rows = torch.cat([images.labels[:, None].to(kind), images.pooled.to(kind)], dim=1)
     labels = torch.unique(rows, dim=0)[:, 0].long()

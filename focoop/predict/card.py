@@ -26,8 +26,7 @@ def card(model: Model, keys: Sequence[int | None]) -> str:
         _HEADER,
         f"# {facts.method} on {origin.get('data', 'images')}",
         "",
-        f"A model of a federation of {len(facts.clients)} clients: prompts of the frozen backbone "
-        f"`{facts.backbone}`, learned with the method `{facts.method}` of focoop. It says for an "
+        f"A model of a federation of {len(facts.clients)} clients: {_what(model)}. It says for an "
         "image: one of the client's own classes, a class of another client, or unknown.",
         "",
         "```python",
@@ -55,6 +54,17 @@ pipeline_tag: image-classification
 tags: [focoop, federated-learning, prompt-learning, out-of-distribution-detection, clip]
 ---
 """
+
+
+def _what(model: Model) -> str:
+    """What the model's tensors are."""
+    backbone, method = f"the frozen backbone `{model.facts.backbone}`", model.method
+    name = f"the method `{model.facts.method}` of focoop"
+    if method.closed_form:
+        return f"{method.shares} (of features of {backbone}), added up with {name}: none is trained"
+    if not method.trains:
+        return f"the class names alone as {backbone} reads them, with {name}, which learns nothing"
+    return f"prompts of {backbone}, learned with {name}"
 
 
 def _models(model: Model, keys: Sequence[int | None]) -> list[str]:

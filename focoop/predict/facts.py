@@ -41,5 +41,5 @@ class Facts:
     fingerprint: str
     image_fingerprint: str
     logit_scale: float
-    revision: int = 1
+    revision: int
     origin: Mapping[str, Any] = field(default_factory=dict)

@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from focoop.scenario.data_needed import datasets_of, leave_out_absent, require_data
     from focoop.scenario.held_out import TooManyValidationImages
     from focoop.scenario.scenario import Divide, Scenario, build_scenario
-    from focoop.scenario.schedule import TOGETHER, client_privacy, schedule_of, server_screen
+    from focoop.scenario.schedule import (
+        TOGETHER,
+        check_parties,
+        client_privacy,
+        schedule_of,
+        server_screen,
+    )
     from focoop.scenario.split import Split
     from focoop.scenario.task import make_task, mine_negatives, open_backbone, task_words
     from focoop.scenario.unused_images import left_out
@@ -26,6 +32,7 @@ __all__ = [
     "Split",
     "TooManyValidationImages",
     "build_scenario",
+    "check_parties",
     "client_privacy",
     "client_split",
     "datasets_of",

@@ -94,8 +94,8 @@ def check_parties(config: RunConfig, num_clients: int) -> None:
     if config.privacy.secure_sum and asked < config.privacy.parties:
         raise ConfigError(
             f"{asked} of {num_clients} clients take part in a round, and a secure sum is of "
-            f"privacy.parties = {config.privacy.parties} or more: raise partition.clients or "
-            "federation.participation"
+            f"privacy.parties = {config.privacy.parties} or more: raise partition.clients (in a "
+            "federation: name more sites) or federation.participation"
         )
 
 

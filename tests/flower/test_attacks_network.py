@@ -169,10 +169,6 @@ def orders_against(fed: Besieged) -> Iterator[tuple[RunConfig, dict[str, Any], s
     home = fed.folder / "ghent"  # any folder of the site
     cannot = "settings: it cannot run with these settings; its log says why"
     yield study(), {}, "policy: privacy.noise = 0, 1 is the least"
-    plus = (*QUIET, "method.name=focoop_plus")
-    least = "policy: method.least_images = 2, and 5 is the least"
-    yield study(*plus, "method.least_images=2"), {}, least
-    yield study(*plus), {"method.least-images": 1}, least.replace("= 2", "= 1")
     files = "names files of this site, which its policy does not open"
     yield study(*QUIET, f"data.ood=['folder:{home}']"), {}, f"policy: data.ood {files}"
     yield study(*QUIET), {"config": str(home / "own.toml")}, f"policy: config {files}"

@@ -291,6 +291,7 @@ def test_the_guide_followed_to_the_letter_ends_with_the_simulators_bits(tmp_path
     said = (tmp_path / "log.txt").read_text(errors="replace")
     assert done.returncode == 0, said[-5000:]
     assert "largest difference from the simulator: 0;" in said
+    assert "utrecht says of images/test/" in said  # calibrated, asked and served
     run = work / "coordinator" / "study" / "run"
     manifest = json.loads((run / "manifest.json").read_text())
     assert manifest["status"] == "finished"

@@ -105,7 +105,8 @@ def test_the_commands_make_it_and_a_site_checks_its_bundle(
     run = configuration.load(Path("study/run.toml"), own=True)
     expected = to_flat(configuration.load(Path("toy.toml"), own=True))
     changed = {key for key, value in to_flat(run).items() if value != expected[key]}
-    assert changed == {"data.id", "partition.clients"} and run.partition.clients == 2
+    assert changed == {"data.id", "name", "partition.clients"} and run.partition.clients == 2
+    assert run.title == "study"  # what its page and reports are called
     monkeypatch.setattr("socket.socket", None)  # whoever opens a connection fails
     arguments = ["site", "check", "study/bundles/lille.focoop", "--state", "lille"]
     arguments += ["--data", f"file:{tmp_path}/setting/id.safetensors"]
@@ -126,11 +127,19 @@ def test_the_commands_make_it_and_a_site_checks_its_bundle(
     sets = ["--set", "federation.epochs=51", "--classes", "a; b"]
     done = CliRunner().invoke(app, [*words.replace(" study", " other").split()[:-1], *sets])
     assert done.exit_code == 0 and "policy.toml" in done.stderr and "50 is the most" in done.stderr
+    sets = ["--set", "privacy.secure_sum=true", "--classes", "a; b"]
+    done = CliRunner().invoke(app, [*words.replace(" study", " sums").split()[:-1], *sets])
+    assert done.exit_code == 2 and "2 of 2 clients take part" in done.stderr
+    assert "name more sites" in done.stderr and not Path("sums").exists()
+    sets = ["--set", "method.name=fedlda", "--set", "method.least_images=1", "--classes", "a; b"]
+    done = CliRunner().invoke(app, [*words.replace(" study", " lda").split()[:-1], *sets])
+    assert done.exit_code == 0 and "fewer than 5 training images" in done.stderr
     # What the file leaves out is what `focoop run` would take.
     Path("short.toml").write_text('[method]\nname = "focoop"\n')
     short = [*words.replace(" study", " short").replace("toy.toml", "short.toml").split(), "a; b"]
     assert CliRunner().invoke(app, short).exit_code == 0
     given = ["data.id=folder:images", "partition.clients=2"]
+    given.append("name=short")
     same, used = tuned(Path("short.toml"), given, files.shipped("methods"))
     assert configuration.load(Path("short/run.toml"), own=True) == same and used
     done = CliRunner().invoke(app, ["site", "join", "a:1", "--data", "folder:x"])

@@ -141,6 +141,13 @@ def test_a_site_checks_its_images_and_sends_nothing(
     assert "never answers unknown" in done.stdout and "nothing was sent" in done.stdout
     assert "policy: Trains any method of focoop" in done.stdout
     assert "stays here: local" in done.stdout and "each round would send:" in done.stdout
+    # The first site of three can try a round that is summed over three, as the last one can.
+    for name in ("x", "y"):
+        places[1] = str(tmp_path / "keys" / "sites" / name)
+        sums = ["--set=privacy.secure_sum=true", "--set=method.goc_pool=mean"]
+        done = CliRunner().invoke(app, [*arguments, *sums, *places, "--classes", str(names)])
+        assert done.exit_code == 0, done.output
+        assert "would send, under masks: the server sees the sum of all sites alone" in done.stdout
     done = CliRunner().invoke(app, [*arguments, "--classes", "apple; boat; drum"])
     assert done.exit_code == 3 and "'cat'" in done.stderr
 

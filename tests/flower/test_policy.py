@@ -79,11 +79,6 @@ def test_the_defaults_allow_the_default_run_and_no_folder_of_the_site() -> None:
         ),
         ({"rounds": 5}, ["federation.rounds=6"], "federation.rounds = 6"),
         ({"views": 1}, ["data.views=2"], "data.views = 2"),
-        (
-            {"least_images": 7},
-            ["method.name=focoop_plus", "method.least_images=6"],
-            "least_images = 6, and 7 is the least",
-        ),
         ({"privacy": {"noise_at_least": 1.0}}, [], "privacy.noise = 0, 1 is the least"),
         ({"privacy": {"clip_at_most": 1.0}}, [], "privacy.clip = 0, 1 is the most"),
         ({"privacy": {"clip_at_most": 1}}, ["privacy.clip=2"], "privacy.clip = 2, 1 is the most"),
@@ -271,7 +266,6 @@ def test_a_policy_that_changes_in_the_run_holds_from_the_next_message(tmp_path: 
     ("asked", "policy", "told"),
     [
         (["privacy.clip=1.0"], "[privacy]\nnoise_at_least = 1.0", "privacy.noise = 0"),
-        (["method.name=focoop_plus", "method.least_images=2"], "", "method.least_images = 2"),
         (["data.ood=['folder:/home/records']"], "", "data.ood names files of this site"),
         (["federation.epochs=10000"], "", "federation.epochs = 10000"),
     ],
@@ -285,7 +279,7 @@ def test_what_a_hostile_coordinator_asks_is_refused_before_an_image_is_read(
     told: str,
     step: str,
 ) -> None:
-    """Privacy off, means of two images, a folder of the site, ten thousand epochs."""
+    """Privacy off, a folder of the site, ten thousand epochs."""
     identify()
     monkeypatch.setattr(
         "focoop.flower.site.client.build_scenario", None

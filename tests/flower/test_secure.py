@@ -12,13 +12,18 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
+from focoop.config.writing import to_flat
 from focoop.errors import FederationError
 from focoop.flower import in_process
+from focoop.flower.journal import events
 from focoop.flower.records import UPDATE
+from focoop.flower.server import server_app
+from focoop.flower.settings import server_settings
 from focoop.flower.site import client_app
 from focoop.flower.sum_records import MASKED, SUM
 from focoop.runs import RunFolder
-from tests.flower.federations import Answer, lines, simulated, state, toy_config
+from tests.flower.federations import CLIENTS, Answer, lines, simulated, state, toy_config
+from tests.flower.test_policy import SAID, SETTINGS, site_nodes
 
 SITES = 4
 SECURE = (
@@ -125,9 +130,39 @@ def test_nothing_is_opened_without_a_quorum(tmp_path: Path) -> None:
         kinds.append(message.metadata.message_type)
         return client_app.app(message, context)
 
-    with pytest.raises(FederationError, match="3 clients sent a vector, and a secure sum needs 4"):
+    too_few = r"3 clients sent a vector, and a secure sum needs 4 \(client 3: .*power cut.*\)"
+    with pytest.raises(FederationError, match=too_few):
         federated(wanted, tmp_path / "run", [listens, *honest()[2:], leaves("train")], quorum=1.0)
     assert "train" in kinds and "query.sum_open" not in kinds
+
+
+def test_a_sum_of_too_few_names_the_sites_that_have_gone(tmp_path: Path) -> None:
+    wanted = toy_config(tmp_path, *SECURE, "method.name=promptfl", "federation.rounds=2")
+    flat = {"wait": 0.0, "quorum": 0.1, **to_flat(wanted), "out": str(tmp_path / "run")}
+
+    def goes(message: Message, context: Context) -> Message:
+        reply = client_app.app(message, context)
+        if message.metadata.message_type == "query.sum_open":
+            grid.offline = {1, 2}
+        return reply
+
+    grid = in_process.InProcessGrid([*honest()[1:], goes], flat)
+    for context in grid.contexts:
+        context.node_config["state"] = str(tmp_path / "clients")
+    with pytest.raises(FederationError) as error:
+        server_app.run_federation(grid, wanted, server_settings(flat))
+    told = "client 1: it is not connected; client 2: it is not connected"
+    assert f"round 2: 2 clients sent keys, and a secure sum needs 3 ({told})" in str(error.value)
+
+
+def test_a_site_hears_of_every_round_of_a_secure_sum_that_counted(tmp_path: Path) -> None:
+    settings = [*SETTINGS, "privacy.secure_sum=true", "federation.rounds=4"]
+    nodes = site_nodes(tmp_path, settings)
+    wanted = toy_config(tmp_path, *settings)
+    in_process.run(wanted, tmp_path / "run", CLIENTS, nodes=nodes, classes=SAID)
+    for k in range(CLIENTS):
+        told = list(events(tmp_path / f"state{k}" / "journal.jsonl"))
+        assert [one["round"] for one in told if one["event"] == "accepted"] == [1, 2, 3, 4]
 
 
 def bends(step: str, spoil: Callable[[RecordDict], None]) -> Answer:

@@ -36,7 +36,8 @@ from focoop.flower.sketch_records import (
     sketch_content,
     weights_of,
 )
-from focoop.predict import FederationSketches, SiteSketches, Sketch, pooled
+from focoop.methods import available, lookup
+from focoop.predict import VERDICTS, FederationSketches, SiteSketches, Sketch, pooled
 from focoop.runs import RunFolder
 from focoop.scenario.assignment import make_split
 from tests.flower.federations import CLIENTS, Tampered, federated, simulated, toy_config
@@ -264,9 +265,9 @@ def test_nothing_leaves_that_the_runs_privacy_does_not_protect(
 class Sites:
     """Three sites with files of their own; the last has few calibration images."""
 
-    def __init__(self, folder: Path, *policies: str) -> None:
+    def __init__(self, folder: Path, *policies: str, method: str = "focoop") -> None:
         self.folder = folder
-        self.wanted = setting(folder, "method.name=focoop", "data.calibration=0.5")
+        self.wanted = setting(folder, f"method.name={method}", "data.calibration=0.5")
         self.wanted = replace(
             self.wanted, partition=replace(self.wanted.partition, kind="given", shots=0)
         )
@@ -284,14 +285,13 @@ class Sites:
         every = images(f"site {site} {each}", each)
         return every.drop_classes([n for n in CLASSES if n not in (CLASSES[site], CLASSES[3])])
 
-    def run(self, **more: Any) -> in_process.InProcessGrid:
+    def run(self, name: str = "fl", **more: Any) -> in_process.InProcessGrid:
         said = "; ".join(CLASSES)
-        nodes, out = self.nodes, self.folder / "fl"
+        nodes, out = self.nodes, self.folder / name
         return in_process.run(self.wanted, out, CLIENTS, nodes=nodes, classes=said, **more)
 
     def model(self, site: int) -> focoop.Model:
-        (path,) = (self.folder / f"state-{site}").glob("*/model-*")
-        return focoop.load_model(path)
+        return focoop.load_model(self.folder / f"state-{site}" / "model")
 
 
 @pytest.mark.slow
@@ -384,3 +384,23 @@ def test_a_site_refuses_a_pool_that_is_none(tmp_path: Path) -> None:
     assert errors == ["the sketches are not whole"]
     assert not list((tmp_path / "state-0").glob("*/model-*")) and sites.model(1) is not None
     assert RunFolder.open(tmp_path / "fl").status == "finished"
+
+
+@pytest.mark.parametrize("method", [name for name in available() if lookup(name).revision > 1])
+def test_a_site_can_ask_the_model_it_kept_whatever_the_methods_revision(
+    tmp_path: Path, method: str
+) -> None:
+    sites = Sites(tmp_path, method=method)
+    sites.run()
+    for k in range(CLIENTS):
+        answers = sites.model(k).decide(sites.images(k, 4).with_classes(CLASSES))
+        assert len(answers) == 8 and {answer.verdict for answer in answers} <= set(VERDICTS)
+
+
+def test_a_sites_model_is_that_of_its_last_run(tmp_path: Path) -> None:
+    sites = Sites(tmp_path, method="fedncm")
+    for name in ("first", "second"):
+        sites.run(name)
+        run = RunFolder.open(tmp_path / name).manifest["federation"]
+        assert [sites.model(k).facts.origin["run"] for k in range(CLIENTS)] == [run] * CLIENTS
+    assert len(list((tmp_path / "state-0").glob("*/model-*"))) == 2  # the earlier one is kept

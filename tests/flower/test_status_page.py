@@ -5,6 +5,8 @@ import json
 import math
 import re
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from focoop.cli.live_table import Watch
 from focoop.cli.status_page import shown_page
 from focoop.errors import FederationError
 from focoop.flower import in_process
-from focoop.flower.journal import events
+from focoop.flower.journal import events, sentence
 from focoop.flower.server.journal_summary import Board, LiveBoard
 from focoop.flower.server.status_page import families, metrics, page_and_rules, status_page
 from focoop.runs import RunFolder
@@ -168,3 +170,15 @@ def test_events_as_json_lines(journal: Path, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "out.txt").read_text().splitlines()]
     assert lines == list(events(journal))
     assert all({"time", "event"} <= set(line) for line in lines)
+
+
+def test_a_beginning_is_told_without_what_is_for_programs(journal: Path) -> None:
+    (began,) = [event for event in events(journal) if event["event"] == "began"]
+    assert began["private"] is True and sentence(began) == "began: after round 0"
+
+
+def test_logs_of_flowers_programs_have_no_colours() -> None:
+    script = "from focoop.flower.deploy.processes import plain_logs; plain_logs();"
+    script += "from flwr.common.logger import log; log(30, 'a warning')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
+    assert b"WARNING" in done.stderr and b"\x1b" not in done.stderr

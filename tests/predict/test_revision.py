@@ -11,6 +11,7 @@ from focoop.errors import RunError
 from focoop.methods import lookup
 from focoop.predict import read_model
 from tests.predict.test_model import model_of
+from tests.toy_command import call
 
 SMALL = {"partition.clients": 2, "partition.shots": 2, "data.ood": [], "data.corrupted": []}
 
@@ -60,6 +61,11 @@ def test_a_model_of_another_revision_is_refused(
     now = lookup("focoop_plus").revision
     folder = model_of("focoop_plus").save(tmp_path / "model")
     read_model(folder)
+    assert call("model", "check", str(folder)).exit_code == 0
     monkeypatch.setattr(lookup("focoop_plus"), "revision", 99)
     with pytest.raises(RunError, match=f"revision {now} of the method focoop_plus.*revision 99"):
         read_model(folder)
+    checked = call("model", "check", str(folder))  # its files are whole, and `predict` refuses it
+    assert (
+        checked.exit_code == RunError.exit_code and "this focoop has revision 99" in checked.stderr
+    )

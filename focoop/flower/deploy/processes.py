@@ -222,6 +222,13 @@ def replaced(module: ModuleType, name: str, value: Any) -> None:
     setattr(module, name, value)
 
 
+def plain_logs() -> None:
+    """Have Flower write this program's log without colours: it goes to a file (`begin`)."""
+    from flwr.supercore.logger import update_console_handler
+
+    update_console_handler(colored=False)
+
+
 def begin(
     command: Sequence[str], environment: Mapping[str, str], log: Path
 ) -> "subprocess.Popen[bytes]":

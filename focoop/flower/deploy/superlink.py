@@ -26,7 +26,7 @@ from flwr.supercore.auth.typing import (
 )
 from flwr.superlink.auth_plugin import ControlAuthnPlugin
 
-from focoop.flower.deploy.processes import KEEP_ALIVE, replaced
+from focoop.flower.deploy.processes import KEEP_ALIVE, plain_logs, replaced
 from focoop.flower.held import Held, Hold
 
 program = import_module("flwr.superlink.cli.flower_superlink")
@@ -111,6 +111,7 @@ class OwnerAlone(ControlAuthnPlugin):
 
 def main() -> None:
     """Serve until a signal."""
+    plain_logs()
     secret, *options = sys.argv[1:]
     plugin = OwnerAlone(Path(secret).read_text(encoding="ascii"))
     replaced(program, "load_control_authn_plugin", lambda: plugin)

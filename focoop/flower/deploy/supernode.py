@@ -23,7 +23,7 @@ from flwr.common.constant import ErrorCode
 from flwr.supercore.fab import Fab
 
 from focoop.flower.app_bundle import fingerprint, is_ours, refusal
-from focoop.flower.deploy.processes import end_with_parent, replaced, worker
+from focoop.flower.deploy.processes import end_with_parent, plain_logs, replaced, worker
 from focoop.flower.held import Held, Hold
 from focoop.flower.patience import Clock, soon
 
@@ -236,6 +236,7 @@ def attend(command: list[str]) -> None:
 
 def main() -> None:
     """Serve until a signal."""
+    plain_logs()
     secret, address, *options = sys.argv[1:]
     guard()
     own = ("--isolation", "process", "--superexec-auth-secret-file", secret)

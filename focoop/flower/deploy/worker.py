@@ -31,7 +31,7 @@ from flwr.supercore.interceptors import (
 from flwr.supercore.runtime import RuntimeHttpClient
 
 from focoop.flower.app_bundle import install_ours
-from focoop.flower.deploy.processes import end_with_parent, replaced
+from focoop.flower.deploy.processes import end_with_parent, plain_logs, replaced
 from focoop.flower.parcel import Wrapping
 from focoop.flower.patience import Pause, soon
 from focoop.methods import available
@@ -187,6 +187,7 @@ def reap() -> None:
 
 def main() -> None:
     """Work until the parent is gone or a signal comes."""
+    plain_logs()
     kind, address, secret, *certificate = sys.argv[1:]
     with contextlib.suppress(KeyboardInterrupt):
         work(kind, address, Path(secret), Path(certificate[0]) if certificate else None)

@@ -304,17 +304,23 @@ class Roster:
             self.journal.note("refused", site=name, reason=reason)
         self.refused[name] = reason
 
-    def why_absent(self, client: int) -> str:
-        """Say why a client is not there to be asked: what was refused, or that it is not connected.
+    def why_absent(
+        self, wanted: Iterable[int], asked: Iterable[tuple[int, Message]]
+    ) -> dict[str, str]:
+        """Say why clients were not asked: what was refused, or that they are not connected.
 
         Args:
-            client: The client's number.
+            wanted: The clients that were drawn.
+            asked: Those that were asked, and what.
 
         Returns:
-            The reason.
+            Reasons by name.
         """
-        refused = self.refused.get(self.name(client)) if client not in self.members else None
-        return refused or "it is not connected"
+        here, known = {client for client, _ in asked}, {}
+        for client in set(wanted) - here:
+            refused = self.refused.get(self.name(client)) if client not in self.members else None
+            known[self.name(client)] = refused or "it is not connected"
+        return dict(sorted(known.items()))
 
     def _announced(self) -> int:
         return max((member.facts.clients for member in self.members.values()), default=0)

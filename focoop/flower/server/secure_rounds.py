@@ -78,7 +78,9 @@ class SecureStrategy(PromptStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Keys and sealed shares go round; then the orders to train, with the shares."""
+        outcomes = dict(self.outcomes)
         super().configure_train(server_round, arrays, config, grid)
+        self.outcomes = outcomes  # these orders are not sent: those to train tell of the last round
         self.grid, self.attempt, self.asked = grid, secrets.token_hex(16), list(self.sent)
         self.everyone, self.lost = {}, {}
         round_index, here = self.done + server_round, [client for client, _ in self.sent]
@@ -126,7 +128,10 @@ class SecureStrategy(PromptStrategy):
             received = self.method.sent(self.server.shared)
             mean = unpack(total, received, self.method.by_class, classes)
         except (FederationError, MethodError) as error:
-            raise FederationError(f"round {round_index}: {error}; resume to repeat it") from error
+            lost = {**refused, **self.notes.get("shares_not_opened", {})}
+            reasons = self._reasons(lost, self.asked)
+            why = f"{error} ({reasons})" if reasons else str(error)
+            raise FederationError(f"round {round_index}: {why}; resume to repeat it") from error
         if liars:
             self.notes["false_shares"] = [self.roster.name(client) for client in sorted(liars)]
             for name in self.notes["false_shares"]:
@@ -202,10 +207,9 @@ class SecureStrategy(PromptStrategy):
         """
         needed = max(self.config.privacy.parties, self._threshold(), self._needed())
         if count < needed:
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in self.lost.items())
             raise FederationError(
                 f"round {round_index}: {count} clients {what}, and a secure sum needs {needed} "
-                f"({reasons}): mend these clients and resume"
+                f"({self._reasons(self.lost, self.asked)}): mend these clients and resume"
             )
 
     def _identities(self) -> dict[str, bytes]:

@@ -29,7 +29,7 @@ from focoop.flower.server.reply_checks import (
 from focoop.flower.server.roster import POLICY, Roster
 from focoop.flower.server.sketches import collected, no_sketches
 from focoop.flower.server.spares import Draw, chosen, secret_seed, suffice
-from focoop.flower.server.summary import committed_facts, summarise
+from focoop.flower.server.summary import committed_facts, find_untold, summarise
 from focoop.flower.settings import ServerSettings
 from focoop.flower.sketch_records import KEEP, SKETCH, pool_content
 from focoop.methods import ClientUpdate, Method, Server, Task
@@ -206,6 +206,9 @@ class PromptStrategy(Strategy):
         )
         unused = [*surplus, *sorted(self.busy)]
         self._note(round_index, [update.client for update in updates], refused, unused)
+        if self.method.closed_form and self.privacy is None:  # else nobody can tell
+            for event, facts in find_untold(updates, sent, self.method.by_class, self.roster.name):
+                self.journal.note(event, round=round_index, **facts)
         asked, answered, classes = len(self.sent), len(updates), len(self.task.classes)
         received = self.server.shared
         up, down = round_bytes(
@@ -367,8 +370,7 @@ class PromptStrategy(Strategy):
         unused: Sequence[int],
     ) -> None:
         """Log who was left out; too few updates end the run, which can be resumed."""
-        absent = [k for k in self.sampled if k not in {client for client, _ in self.sent}]
-        refused |= {self.roster.name(client): self.roster.why_absent(client) for client in absent}
+        refused |= self.roster.why_absent(self.sampled, self.sent)
         for name, reason in refused.items():
             refused[name] = printable(reason)
             event = "refused" if reason.startswith(POLICY) else "left out"
@@ -386,9 +388,13 @@ class PromptStrategy(Strategy):
             self.notes |= {"spares": list(self.spares), "not_needed": names}
         needed = self._needed()
         if len(accepted) < needed:
-            known = {**refused, **self.roster.refused}
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in known.items())
+            reasons = self._reasons(refused, self.sent)
             raise FederationError(
                 f"round {round_index} has {len(accepted)} updates of {needed} needed ({reasons}): "
                 "mend these clients and resume, or lower quorum"
             )
+
+    def _reasons(self, lost: Mapping[str, str], asked: Sequence[tuple[int, Message]]) -> str:
+        """Why there are too few updates: each client that is missing, by name."""
+        known = {**lost, **self.roster.why_absent(self.sampled, asked), **self.roster.refused}
+        return "; ".join(f"{name}: {printable(reason)}" for name, reason in known.items())

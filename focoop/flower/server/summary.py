@@ -1,13 +1,14 @@
 """What a committed round comes to: the mean of the clients' rows, and facts for the journal."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from focoop.clip import LabelledFeatures
 from focoop.federation import EvaluationSets, Owned, summary_of
+from focoop.methods import ClientUpdate, Params
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -63,6 +64,42 @@ def committed_facts(
         facts |= {key: notes[key] for key in ("bytes_up", "bytes_down", "seconds")}
         facts |= {"loss": _finite(notes["loss"]), "epsilon": _finite(epsilon)}
     return facts
+
+
+def find_untold(
+    updates: Sequence[ClientUpdate],
+    sent: Params,
+    by_class: Sequence[str],
+    name: Callable[[int], str],
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Find sites with images that are in no statistic which they sent.
+
+    Args:
+        updates: The sites' updates, with exact counts.
+        sent: What sites were given: a class of which one tells nothing keeps its rows.
+        by_class: Names of tensors with one row per class.
+        name: A client's name by its number.
+
+    Yields:
+        Events for the journal, each with its site and reason.
+    """
+    for update in updates:
+        counts = update.class_counts.cpu()
+        told = torch.zeros_like(counts, dtype=torch.bool)
+        for tensor in by_class:
+            told |= (
+                (update.shared[tensor] != sent[tensor]).cpu().reshape(len(counts), -1).any(dim=1)
+            )
+        kinds, untold = int((counts > 0).sum()), counts[(counts > 0) & ~told]
+        if not len(untold):
+            continue
+        images = f"{int(untold.sum())} of {int(counts.sum())} images"
+        reason = (
+            f"it sends nothing of {len(untold)} of its {kinds} classes ({images}): it has too few "
+            "images of each (least_images of its policy, or of the study)"
+        )
+        event = "contributes nothing" if len(untold) == kinds else "held back"
+        yield event, {"site": name(update.client), "reason": reason}
 
 
 def _finite(number: float | None) -> float | None:

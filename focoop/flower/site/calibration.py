@@ -21,6 +21,7 @@ from focoop.flower.site.home_model import (
     class_counts,
     home_model,
     model_folder,
+    name_latest,
     thresholds,
 )
 from focoop.flower.site.policy import Refusal
@@ -79,14 +80,20 @@ def keep(message: Message, context: Context) -> Message:
         images = calibration_images(scenario, site.client)
         model.calibration = thresholds(model, site.client, images, pool)
         folder = model.save(model_folder(site.state, order.key, site.client))
+        name_latest(site.state, folder)
         journal = Journal(site.state / "journal.jsonl")
-        reason = _never_unknown(model, site.client)
+        reason = _never_unknown(model, site.client, len(images))
         journal.note("model kept", round=order.round_index, path=str(folder), reason=reason)
     return Message(RecordDict(), reply_to=message)
 
 
-def _never_unknown(model: Model, client: int) -> str:
+def _never_unknown(model: Model, client: int, images: int) -> str:
     """Why the model never answers unknown; empty where it can."""
+    if model.calibration is None and images:
+        return (
+            f"{images} calibration images are too few and there is no pool of all sites' scores, "
+            "so that no image is unknown: calibrate it on more (focoop calibrate)"
+        )
     if model.calibration is None:
         return "no images were set aside to calibrate it, so that no image is unknown"
     return model.calibration.never_unknown(client)

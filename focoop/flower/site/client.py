@@ -166,6 +166,8 @@ class SiteClient:
             config = replace(
                 config, data=replace(config.data, corrupted=(), ood=(), validation_ood=())
             )
+        if self.policy is not None:
+            config = self.policy.raise_least_images(config)
         if self.data:
             return own_scenario(config, self.data, self.classes, self.client, self.clients)
         scenario = _scenario(config)

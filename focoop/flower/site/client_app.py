@@ -10,6 +10,7 @@ from focoop import __version__
 from focoop.experiments import evaluate_state
 from focoop.federation import EvaluationSets, Owned, RoundSetup, client_round, start
 from focoop.flower.identity import prove
+from focoop.flower.journal import Journal
 from focoop.flower.records import (
     ABOUT,
     FAILED_STEP,
@@ -22,6 +23,7 @@ from focoop.flower.records import (
 from focoop.flower.site import calibration, secure_rounds
 from focoop.flower.site.client import SiteClient
 from focoop.flower.site.guard import SiteApp
+from focoop.flower.site.held_back import find_held_back
 from focoop.flower.site.sum_secrets import forget
 from focoop.flower.sketch_records import KEEP_STEP, SKETCH_STEP
 from focoop.flower.sum_records import KEYS, OPEN, SHARES
@@ -108,6 +110,9 @@ def train(message: Message, context: Context) -> Message:
     data = [scenario.client(client)]
     (result,) = client_round(setup, round_index, given, [client], data, store, release)
     update = result.update
+    if site.data and (reason := find_held_back(scenario, client).sentence()):
+        journal = Journal(site.state / "journal.jsonl")
+        journal.note("held back", round=round_index, reason=reason)
     if site.config.privacy.secure_sum:
         hidden = secure_rounds.masked_content(
             site, order, message.content, update, setup.method.by_class

@@ -13,18 +13,23 @@ from focoop.config import RunConfig
 from focoop.errors import ConfigError
 from focoop.federation import RoundSetup, client_round
 from focoop.flower.identity import prove, proves, read_site
+from focoop.flower.site.held_back import HeldBack, find_held_back
 from focoop.methods import Params
 from focoop.scenario import Scenario, schedule_of
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """One step of local training and what a round of it would send."""
+    """One step of local training and what a round of it would send.
+
+    A method that trains nothing takes no steps: `seconds` are those of measuring all images.
+    """
 
     seconds: float
     steps: int
     sent: dict[str, str]
     kept: dict[str, str]
+    held_back: HeldBack
 
     def record(self) -> dict[str, Any]:
         """Return the dry run as a document."""
@@ -33,11 +38,12 @@ class DryRun:
             "steps_a_round": self.steps,
             "sent": self.sent,
             "kept": self.kept,
+            "held_back": self.held_back.record(),
         }
 
 
 def try_one_step(config: RunConfig, scenario: Scenario, client: int) -> DryRun:
-    """Train one batch of the site's images as round 1 would, and forget it.
+    """Train one batch of the site's images as round 1 would, or measure them all, and forget it.
 
     Args:
         config: the run's settings.
@@ -48,17 +54,23 @@ def try_one_step(config: RunConfig, scenario: Scenario, client: int) -> DryRun:
         How long one step took, how many a round has, and what would be sent and kept.
     """
     schedule, data = schedule_of(config, scenario), scenario.client(client)
-    steps = math.ceil(len(data) / schedule.local.batch_size) * schedule.local.epochs
+    size, steps = len(data), 0
+    if not scenario.method.closed_form:
+        size = min(size, schedule.local.batch_size)
+        steps = math.ceil(len(data) / schedule.local.batch_size) * schedule.local.epochs
     once = replace(schedule, local=replace(schedule.local, epochs=1), together=1, privacy=None)
     setup = RoundSetup(scenario.method, scenario.task, once, config.seed)
     shared, private = setup.initial.shared, setup.initial.private
+    held_back = find_held_back(scenario, client)
     if not schedule.rounds or not len(data):
-        return DryRun(0.0, 0, described(setup.method.sent(shared)), described(private))
-    batch = data.rows(torch.arange(min(len(data), schedule.local.batch_size)))
+        sent = described(setup.method.sent(shared))
+        return DryRun(0.0, 0, sent, described(private), held_back)
+    batch = data.rows(torch.arange(size))
     began = time.perf_counter()
     (result,) = client_round(setup, 1, shared, [client], [batch], store=None)
     seconds = time.perf_counter() - began
-    return DryRun(seconds, steps, described(result.update.shared), described(result.private))
+    sent, kept = described(result.update.shared), described(result.private)
+    return DryRun(seconds, steps, sent, kept, held_back)
 
 
 def described(params: Params) -> dict[str, str]:

@@ -34,6 +34,7 @@ from focoop.predict import (
 )
 from focoop.scenario import Scenario
 
+LATEST = "model"  # in the state folder: the model of the last run
 KEEP = 0.95  # share of images of known classes that the thresholds of a kept model keep
 Held = Mapping[int, tuple[str, Sequence[int]]]  # name of a site, and numbers of its classes
 
@@ -50,6 +51,19 @@ def model_folder(state: Path, key: str, client: int) -> Path:
         The folder.
     """
     return state / key / f"model-{client:04d}"
+
+
+def name_latest(state: Path, folder: Path) -> None:
+    """Let `model` in the state folder be the latest model, whatever run made it.
+
+    Args:
+        state: The site's state folder.
+        folder: The model's folder in it.
+    """
+    draft = state / f".{LATEST}.draft"
+    draft.unlink(missing_ok=True)
+    draft.symlink_to(folder.relative_to(state), target_is_directory=True)
+    draft.replace(state / LATEST)
 
 
 def home_model(
@@ -172,5 +186,6 @@ def _facts(site: SiteClient, scenario: Scenario, order: Order, shared: Params, h
         fingerprint=backbone.fingerprint,
         image_fingerprint=backbone.image_fingerprint,
         logit_scale=float(task.logit_scale),
+        revision=scenario.method.revision,
         origin=origin,
     )

@@ -8,7 +8,7 @@ file with every key, its default and its meaning. Unknown keys are errors.
 
 import fnmatch
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,11 @@ class Policy:
     epochs: int = setting(50, "most epochs of a round", low=1, high=10_000)
     views: int = setting(32, "most random views of an image", low=0, high=1000)
     least_images: int = setting(
-        5, "fewest images a class's mean may be of, where means are sent", low=0, high=1_000_000
+        5,
+        "different images of a class below which nothing of it is sent, where statistics are sent; "
+        "a run's method.least_images holds where it is more",
+        low=0,
+        high=1_000_000,
     )
     megabytes_in: float = setting(500.0, "largest message that is taken, in MB", above=0)
     megabytes_out: float = setting(500.0, "largest answer that is sent, in MB", above=0)
@@ -184,6 +188,21 @@ class Policy:
                 "policy (policy.toml beside the keys, or --policy FILE)"
             ) from error
 
+    def raise_least_images(self, config: RunConfig) -> RunConfig:
+        """Return a run's settings with which this site sends nothing of its small classes.
+
+        Args:
+            config: The run's settings.
+
+        Returns:
+            The settings, with the policy's `least_images` where the method has it and less.
+        """
+        settings = config.method.settings
+        if getattr(settings, "least_images", self.least_images) >= self.least_images:
+            return config
+        raised = replace(settings, least_images=self.least_images)
+        return replace(config, method=replace(config.method, settings=raised))
+
     def check_message(self, size: int, what: str = "message") -> None:
         """Refuse a message or an answer of too many bytes.
 
@@ -249,9 +268,6 @@ class Policy:
         for key, value, most in bounds:
             if value > most:
                 raise Refusal(f"{key} = {value}, and {most} is the most")
-        least = getattr(method.settings, "least_images", None)
-        if least is not None and least < self.least_images:
-            raise Refusal(f"method.least_images = {least}, and {self.least_images} is the least")
 
     def _check_privacy(self, config: RunConfig) -> None:
         wanted, given = self.privacy, config.privacy

@@ -26,7 +26,7 @@ def policy_sentences(policy: Policy) -> list[str]:
         f"named datasets: {_listed(policy.sets, 'none')}.",
         f"Takes messages up to {policy.megabytes_in:g} MB and answers with up to "
         f"{policy.megabytes_out:g} MB.",
-        f"Sends no mean of fewer than {policy.least_images} images of a class.",
+        f"Sends no statistics of a class with fewer than {policy.least_images} images.",
         "Sends accuracies on its test images."
         if policy.accuracies
         else "Keeps accuracies on its test images.",

@@ -76,6 +76,7 @@ class SiteStatus:
     model: str = ""
     model_note: str = ""
     run_failed: str = ""
+    held_back: str = ""
     updates_sent: int = 0
     updates_counted: int = 0
     bytes_sent: int = 0
@@ -98,6 +99,9 @@ class SiteStatus:
             if event.get("step") not in AFTERWARDS:
                 self.finished = False
             self.run_failed = ""
+            self.held_back = "" if event.get("step") == "train" else self.held_back
+        elif kind == "held back":
+            self.held_back = str(event.get("reason", ""))
         elif kind == "run failed":
             self.doing, self.run_failed = "", str(event.get("reason", ""))
         elif kind == "sent":

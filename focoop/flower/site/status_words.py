@@ -27,6 +27,7 @@ def line_of(event: dict[str, Any]) -> str:
         return f"{place}sent {size_of(event.get('bytes', 0))} ({what}) in {event.get('seconds')} s"
     lines = {
         "accepted": f"{place}the update counted",
+        "held back": f"{place}{reason}",
         "left out": f"{place}left out by the coordinator: {reason}",
         "refused": f"{place}refused: {reason}",
         "failed": f"{place}failed: {reason}",
@@ -88,6 +89,8 @@ def sentences(status: dict[str, Any]) -> list[str]:
         f"{status['updates_sent']} updates sent, {status['updates_counted']} of them known to "
         f"count, {size_of(status['bytes_sent'])} in all"
     )
+    if status.get("held_back"):
+        lines.append(status["held_back"])
     last = status.get("last_sent")
     if last:
         what = ", ".join(last.get("tensors") or ()) or "no tensors"
