@@ -25,8 +25,7 @@ def site_status(
 
     Also what its noised updates have cost in epsilon, and whose keys it knows from secure sums.
 
-    Exit code 0 whatever the state is, unless --alive is given; 6 where no site has joined with this
-    folder.
+    Exit code 0 whatever the state is, unless --alive is given; 6 where no site has joined there.
     """
     need_flower()
     from focoop.flower import privacy_facts, privacy_sentences, read_status, sentences
