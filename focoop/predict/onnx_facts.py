@@ -30,7 +30,7 @@ OUTPUTS = {
     "score": "OOD score: higher means more foreign",
     "verdict": "number in `verdicts`; unknown where the score is above `threshold`",
     "p_value": "share of calibration images that look at least as foreign",
-    "class_set": "whether the class is in the set that holds the right one",
+    "class_set": "whether the class is in the set that holds the right one, if the image is known",
 }
 READ = (
     "the file's first image, upright by its EXIF orientation, transparent parts laid on white, "

@@ -53,8 +53,9 @@ class Prediction:
             where the model is not calibrated.
         threshold: The answer is `unknown` where `score` is above this; None: never.
         top: The best classes, most probable first.
-        class_set: Classes among which the right one is with the calibrated coverage; None where the
-            model is not calibrated.
+        class_set: Classes among which the right one is with the calibrated coverage, *if* the image
+            is of a known class: not to be shown to people where the verdict is `unknown`. None
+            where the model is not calibrated.
         nearest_id: The class whose prompt is nearest, before any prior.
         nearest_ood: The word of the nearest OOD prompt; None for methods without OOD prompts.
         heat_map: (h, w) how much more each patch resembles the best class than all classes; None

@@ -35,7 +35,8 @@ class PredictedImage(BaseModel):
     threshold: float | None = Field(description="Scores above this are unknown.")
     top: list[ClassProbability]
     class_set: list[str] | None = Field(
-        description="Classes among which the right one is, with the calibrated coverage."
+        description="Classes among which the right one is, with the calibrated coverage, if the "
+        "image is of a known class: show none where the verdict is unknown."
     )
     nearest_id: str
     nearest_ood: str | None

@@ -124,6 +124,8 @@ def test_three_images_have_three_answers(
         look(page, f"empty-{width}-{theme}")
         page.set_input_files("#files", [images[name] for name in COLOURS])
         verdict(page, "This is: red")
+        assert page.inner_text("#bars-title") == "Classes"
+        assert "Right class among (95%)\nred" in page.inner_text("#facts")
         look(page, f"own-{width}-{theme}")
         page.locator("#strip button").nth(1).click()
         verdict(page, "Another site knows this: green")
@@ -132,6 +134,8 @@ def test_three_images_have_three_answers(
         look(page, f"other-{width}-{theme}")
         page.locator("#strip button").nth(2).click()
         verdict(page, "I do not know this")
+        assert page.inner_text("#bars-title") == "If it were a known class"
+        assert "Right class" not in page.inner_text("#facts")
         assert page.get_attribute("#verdict", "aria-live") == "polite"
         label = page.get_attribute("#axis svg", "aria-label")
         assert "above the threshold" in label
