@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from focoop.errors import MissingExtra
@@ -77,27 +77,10 @@ class Prediction:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as plain values for JSON; the heat map is left out."""
-        return {
-            "source": self.source,
-            "verdict": self.verdict,
-            "label": self.label,
-            "probability": self.probability,
-            "score": self.score,
-            "p_value": self.p_value,
-            "threshold": self.threshold,
-            "top": [
-                {
-                    "label": entry.label,
-                    "probability": entry.probability,
-                    "own": entry.own,
-                    "holders": list(entry.holders),
-                }
-                for entry in self.top
-            ],
-            "class_set": None if self.class_set is None else list(self.class_set),
-            "nearest_id": self.nearest_id,
-            "nearest_ood": self.nearest_ood,
-        }
+        plain = {part.name: getattr(self, part.name) for part in fields(self) if part.compare}
+        plain["top"] = [{**asdict(entry), "holders": list(entry.holders)} for entry in self.top]
+        plain["class_set"] = None if self.class_set is None else list(self.class_set)
+        return plain
 
 
 class Predictions(list[Prediction]):
