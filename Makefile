@@ -31,7 +31,7 @@ unexport VIRTUAL_ENV
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-versions test-gpu coverage check docs format bench bench-gpu lock sbom clean
+.PHONY: help setup demo test test-slow test-versions test-gpu coverage check docs format bench bench-gpu wheel lock sbom clean
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -93,6 +93,14 @@ bench-gpu: $(SETUP) ## the text engine and the naive path on a GPU, four minutes
 
 sbom: $(SETUP) ## a bill of materials of the pinned packages (CycloneDX), in build/sbom.json
 	$(BIN)/python tools/sbom.py --out build/sbom.json
+
+# What builds it is compared with the hashes of requirements.lock, too.
+DIST ?= dist
+wheel: $(UV) ## focoop as one file that pip installs anywhere, in dist/
+	rm -f $(DIST)/focoop-*.whl
+	$(UV) build --quiet --wheel --python .uv/bin/python --out-dir $(DIST) \
+		--build-constraint requirements.lock --require-hashes
+	@echo "pip install '$$(echo $(DIST)/focoop-*.whl)', or with extras: '$$(echo $(DIST)/focoop-*.whl)[serve,formats]'"
 
 lock: $(UV) ## renew requirements.lock from pyproject.toml, and tests/tracking/*.txt
 	$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url \

@@ -57,6 +57,10 @@ class VitSized(Backbone):
         """Image -> (3, 224, 224) float32."""
         return normalised(self.prepare(image)[None], MEAN, STD)[0]
 
+    def describe_pixels(self) -> dict[str, Any]:
+        """Nobody exports it."""
+        return {}
+
     def prepare(self, image: Any) -> Tensor:
         """Shorter side to 224 by a bicubic kernel, centre square; an array without Pillow."""
         if isinstance(image, np.ndarray):

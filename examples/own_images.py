@@ -125,12 +125,12 @@ for answer in model.predict(photos):
 
 # %% [markdown]
 # ## The page
-# `python own_images.py --serve` starts a web server, like `focoop serve runs/own --runs runs`. Drop
-# an image on the page and choose which site asks.
+# `python own_images.py --serve` starts a web server, like `focoop serve runs/own`. Drop an image
+# on the page and choose which site asks.
 
 # %%
 if "--serve" in sys.argv:
     from focoop.serve import serve
 
     port = int(sys.argv[sys.argv.index("--serve") + 1]) if sys.argv[-1] != "--serve" else 8080
-    serve(["runs/own"], port=port, runs=Path("runs"), on_ready=lambda at: print(at, flush=True))
+    serve(["runs/own"], port=port, on_ready=lambda at: print(at, flush=True))

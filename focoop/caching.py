@@ -119,7 +119,21 @@ def cache_folder(given: Path | None = None, name: str = "") -> Path:
     return (Path(chosen) if chosen else Path.home() / ".cache" / "focoop") / name
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def make_private(folder: Path) -> None:
+    """Make a folder that only this account may look into, or take others' rights to it away.
+
+    Args:
+        folder: The folder. One that belongs to another account stays as it is.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError):
+        folder.chmod(0o700)
+
+
+def write_whole(path: Path, content: bytes, *, private: bool = False) -> None:
     """Write a file in one step, so that a reader never sees a part of it.
 
     Several processes may write the same file at once; the last one wins.
@@ -127,14 +141,19 @@ def write_whole(path: Path, content: bytes) -> None:
     Args:
         path: The file. Its folder is made where it is missing.
         content: All of the file's bytes.
+        private: Only this account may read the file, and look into its folder.
 
     Raises:
         OSError: The disk is full, or the folder cannot be written. No draft is left behind.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
+    if private:
+        make_private(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
-        draft.write_bytes(content)
+        with os.fdopen(os.open(draft, flags, 0o600 if private else 0o666), "wb") as file:
+            file.write(content)
         os.replace(draft, path)
     except OSError:
         with suppress(OSError):

@@ -59,6 +59,10 @@ class ToyBackbone(Backbone):
         pixels = np.asarray(image.convert("RGB").resize((8, 8)), dtype=np.float32)
         return torch.from_numpy(pixels).permute(2, 0, 1) / 127.5 - 1
 
+    def describe_pixels(self) -> dict[str, Any]:
+        """As much as a test of the description needs."""
+        return {"size": 8, "dtype": "float32", "mean": [127.5] * 3, "std": [127.5] * 3}
+
     def encode_images(self, batch: Tensor, patches: str | None = None) -> ImageFeatures:
         """(N, 3, 8, 8) -> unit (N, D) and (N, 4, D)."""
         local = F.unfold(batch, 4, stride=4).transpose(1, 2) @ self.pixels  # (N, 4, D)

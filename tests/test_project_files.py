@@ -1,6 +1,8 @@
 """Files around the code agree with it: citation, security, workflow, templates, markers."""
 
+import os
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -85,6 +87,44 @@ def test_the_workflow_runs_what_ci_runs_on_every_supported_python() -> None:
         assert job["timeout-minutes"] <= 120
         chosen = job["steps"][1]["with"]["python-version"]
         assert chosen in (supported_pythons()[0], "${{ matrix.python }}")
+
+
+@in_checkout
+def test_a_release_is_published_from_a_tag_and_only_where_it_was_switched_on() -> None:
+    workflow = read_yaml(GITHUB / "workflows" / "release.yml")
+    assert workflow[True] == {"push": {"tags": ["v*"]}, "workflow_dispatch": None}  # YAML's `on`
+    assert workflow["permissions"] == {"contents": "read"}
+    build, publish = workflow["jobs"]["build"], workflow["jobs"]["publish"]
+    assert publish["if"] == "github.ref_type == 'tag' && vars.RELEASE == 'yes'"
+    assert publish["environment"] == "release" and publish["needs"] == "build"
+    assert build["permissions"]["contents"] == "read"  # only the approved job may write
+    for job in (build, publish):
+        assert job["permissions"]["id-token"] == "write" and job["timeout-minutes"] <= 60
+        for step in job["steps"]:
+            for target in re.findall(r"^make ([a-z-]+)$", step.get("run", "")):
+                assert target in make_targets()
+    text = (GITHUB / "workflows" / "release.yml").read_text(encoding="utf-8")
+    assert "secrets." not in text and "password" not in text.replace("no password", "")
+    told = " ".join((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split())
+    assert "variable `RELEASE` is `yes`" in told and "environment `release`" in told
+
+
+@in_checkout
+def test_a_release_has_its_section_of_the_changelog(tmp_path: Path) -> None:
+    publish = read_yaml(GITHUB / "workflows" / "release.yml")["jobs"]["publish"]
+    script = publish["steps"][-1]["run"].partition("gh release")[0]
+    (tmp_path / "CHANGELOG.md").write_text(
+        "# Changelog\n## Unreleased\n- new\n## 1.2.3 (2026-01-02)\n- mine\n## 1.2 (2025)\n- old\n"
+    )
+    for tag, code in (("v1.2.3", 0), ("v9.9.9", 1)):
+        done = subprocess.run(
+            ["bash", "-ec", script],
+            cwd=tmp_path,
+            env={**os.environ, "GITHUB_REF_NAME": tag},
+            timeout=20,
+        )
+        assert done.returncode == code
+        assert (tmp_path / "notes.md").read_text() == ("- mine\n" if code == 0 else "")
 
 
 @in_checkout

@@ -1,6 +1,7 @@
 """What must hold of the tracked files themselves."""
 
 import ast
+import hashlib
 import os
 import re
 import shutil
@@ -110,18 +111,69 @@ def test_lock_covers_every_declared_dependency() -> None:
     assert names - pinned - {"focoop"} == set()
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "deploy").glob("*Dockerfile")), ids=lambda p: p.name
-)
-def test_hadolint_finds_nothing_in_a_dockerfile(path: Path) -> None:
+DOCKERFILE = ROOT / "deploy" / "Dockerfile"
+
+
+def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
     hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.defpath}")
     if hadolint is None:
         pytest.skip("hadolint is not installed")
-    done = subprocess.run([hadolint, str(path)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([hadolint, str(DOCKERFILE)], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "")
-    bad = path.read_text(encoding="utf-8").replace("--no-cache-dir ", "")
+    bad = DOCKERFILE.read_text(encoding="utf-8").replace("--no-cache-dir ", "")
     worse = subprocess.run([hadolint, "-"], input=bad, capture_output=True, text=True, timeout=60)
     assert worse.returncode != 0 and "DL3042" in worse.stdout  # it looks
+
+
+def test_images_take_nothing_without_a_hash_of_the_lock(tmp_path: Path) -> None:
+    """The steps before the packages, on this machine, with stand-ins for pip and uv."""
+    text = re.sub(r"^#.*\n", "", DOCKERFILE.read_text(encoding="utf-8"), flags=re.M)
+    text = text.replace("\\\n", "")
+    installs = re.findall(r"\b(?:pip|uv build|uv pip) .*?(?=;|&&|$)", text, flags=re.M)
+    assert len(installs) == 4 and all("--require-hashes" in line for line in installs)
+    assert all("-c /wheel/lock.txt" in line for line in installs if line.startswith("uv pip"))
+    (recipe,) = re.findall(r"^RUN (case .*)$", text, flags=re.M)
+    for name in ("src", "wheel", "bin"):
+        (tmp_path / name).mkdir()
+    shutil.copy(ROOT / "requirements.lock", tmp_path / "src")
+    for name, script in (
+        ("pip", 'cp "${@: -1}" "$0.given"'),
+        ("uv", "printf wheel > $WHEEL/focoop-1-py3-none-any.whl"),
+    ):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{script}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    recipe = recipe.replace("/wheel", f"{tmp_path}/wheel").replace("/uv.txt", f"{tmp_path}/uv.txt")
+    for digest in ("", "@sha256:" + 64 * "0"):
+        given = {"BASE": f"python:3.11-slim{digest}", "LOCK": "requirements.lock"}
+        path = f"{tmp_path}/bin:{os.environ['PATH']}"
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", recipe],
+            cwd=tmp_path / "src",
+            env={**given, "PATH": path, "WHEEL": str(tmp_path / "wheel")},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        assert ("has no digest" in done.stderr) == (not digest)
+    pins = (tmp_path / "bin" / "pip.given").read_text().split()
+    assert pins[0].startswith("uv==") and pins[-1].startswith("--hash=") and "uvicorn" not in pins
+    digest = hashlib.sha256(b"wheel").hexdigest()
+    for use in ("flower", "serve"):
+        wanted = (tmp_path / "wheel" / f"{use}.txt").read_text()
+        assert wanted.endswith(f"-any.whl[{use},formats] --hash=sha256:{digest}\n")
+
+
+def test_the_line_that_pins_the_base_image_pins_it(tmp_path: Path) -> None:
+    text = DOCKERFILE.read_text(encoding="utf-8")
+    (line,) = re.findall(r"^# +(D=\$\(docker .*)$", text, flags=re.M)
+    (tmp_path / "deploy").mkdir()
+    shutil.copy(DOCKERFILE, tmp_path / "deploy")
+    line = re.sub(r"\$\(docker .*?\)", "sha256:" + 64 * "a", line, count=1)
+    subprocess.run(["bash", "-ec", line], cwd=tmp_path, check=True, timeout=20)
+    pinned = (tmp_path / "deploy" / "Dockerfile").read_text(encoding="utf-8")
+    assert f"\nARG BASE=python:3.11-slim@sha256:{64 * 'a'}\n" in pinned
+    assert pinned.count("\nFROM ${BASE} AS ") == text.count("\nFROM ") == 3
 
 
 def test_version_is_stated_once_and_the_same() -> None:

@@ -52,6 +52,31 @@ def focoop(installed: Path, folder: Path, *words: str) -> "subprocess.CompletedP
     )
 
 
+@pytest.mark.slow
+def test_make_wheel_writes_the_file_that_the_guides_install(
+    installed: Path, tmp_path: Path
+) -> None:
+    if shutil.which("make") is None or not (ROOT / "Makefile").is_file():
+        pytest.skip("needs make")
+    (tmp_path / "focoop-0.0.0-py3-none-any.whl").touch()  # of an older clone
+    command = ["make", "wheel", f"DIST={tmp_path}"]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    if re.search(r"fetch|connect|network", built.stderr, flags=re.I) and built.returncode:
+        pytest.skip("no package index in reach")
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name == f"focoop-{__version__}-py3-none-any.whl" and str(wheel) in built.stdout
+    with zipfile.ZipFile(wheel) as zipped:
+        names = {Path(name) for name in zipped.namelist()}
+        (facts,) = [zipped.read(str(name)).decode() for name in names if name.name == "METADATA"]
+    there = {path.relative_to(installed) for path in installed.rglob("*") if path.is_file()}
+    assert names == there
+    pages = "".join(p.read_text("utf-8") for p in (ROOT / "docs").rglob("*.md"))
+    asked = set(re.findall(r"\.whl\[([\w,-]+)\]", pages))
+    extras = set(re.findall(r"^Provides-Extra: (\S+)$", facts, flags=re.M))
+    assert asked and {extra for text in asked for extra in text.split(",")} <= extras
+
+
 class Environment:
     """A new virtual environment that holds the wheel and, if told, this one's other packages."""
 

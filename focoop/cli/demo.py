@@ -95,7 +95,7 @@ def _serve(folder: Path, port: int) -> None:
     run = folder / SERVED
     if not (run / CALIBRATION).is_file():
         calibrate(run, from_test=True)
-    serve([run], port=port, runs=folder, open_share=OPEN_SHARE, on_ready=tell_address)
+    serve([run], port=port, open_share=OPEN_SHARE, on_ready=tell_address)
     tell_stopped()
 
 

@@ -35,9 +35,6 @@ def serve(
     no_keys: Annotated[
         bool, typer.Option("--no-keys", help="Serve other machines without asking for keys.")
     ] = False,
-    runs: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Let the page watch the runs in this folder.")
-    ] = None,
     open_share: Annotated[
         float | None,
         typer.Option(
@@ -101,7 +98,6 @@ def serve(
         port=port,
         keys=keys,
         open_to_all=no_keys,
-        runs=runs,
         limits=limits,
         device=device,
         open_share=open_share,

@@ -87,6 +87,15 @@ class Backbone(ABC):
             Pixels (3, image_size, image_size) float32.
         """
 
+    @abstractmethod
+    def describe_pixels(self) -> dict[str, Any]:
+        """Say how `prepare` makes pixels of an image, for programs that have no focoop.
+
+        Returns:
+            What docs/reference/model-format.md lists: `size`, `channels`, `layout`, `dtype`,
+            `crop`, `resize`, `filter`, `scale`, `mean`, `std`, `normalised`.
+        """
+
     def prepare(self, image: Any) -> Tensor:
         """Prepare an image for its way to the device; `encode_images` takes this form too.
 

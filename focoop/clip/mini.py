@@ -95,6 +95,27 @@ class Mini(Backbone):
         )[0]
         return (resized.clamp(0, 255) - 127) / 128
 
+    def describe_pixels(self) -> dict[str, Any]:
+        """Say how `prepare` makes pixels of an image."""
+        return {
+            "size": IMAGE_SIZE,
+            "channels": "RGB",
+            "layout": "NCHW",
+            "dtype": "float32",
+            "crop": "before: centre square, side min(width, height), left (width - side) // 2, "
+            "top (height - side) // 2",
+            "resize": f"the square to {IMAGE_SIZE} x {IMAGE_SIZE} in float32, then to 0..255",
+            "filter": {
+                "name": "bicubic",
+                "shrinking": {"a": -0.5, "antialias": True},
+                "enlarging": {"a": -0.75, "antialias": False, "edge": "repeated"},
+            },
+            "scale": 1,
+            "mean": [127.0] * 3,
+            "std": [128.0] * 3,
+            "normalised": "before the graph",
+        }
+
     def encode_images(self, batch: Tensor, patches: str | None = None) -> ImageFeatures:
         """(N, 3, 224, 224) -> unit pooled (N, 256) and, for `grid`, patches (N, 16, 256)."""
         if patches not in (None, *self.patch_kinds):

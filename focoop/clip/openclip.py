@@ -76,6 +76,37 @@ class OpenClipBackbone(Backbone):
             image = step(image)
         return levels(image)
 
+    def describe_pixels(self) -> dict[str, Any]:
+        """Say how `prepare` makes pixels of an image."""
+        size, given = self.image_size, self.preprocessing
+        scaling = self.transform.transforms[-1]
+        resize, crop = {
+            "shortest": (
+                f"the shorter side to {size}, the longer to int({size} * longer / shorter)",
+                f"after: {size} x {size} of the middle, left round((width - {size}) / 2), "
+                f"top round((height - {size}) / 2)",
+            ),
+            "longest": (
+                f"the longer side to {size}, the shorter to round(shorter / (longer / {size}))",
+                f"none: padded to {size} x {size} with {given.get('fill_color', 0)}, "
+                f"left ({size} - width) // 2, top ({size} - height) // 2",
+            ),
+            "squash": (f"both sides to {size}", "none"),
+        }[given.get("resize_mode") or "shortest"]
+        return {
+            "size": size,
+            "channels": "RGB",
+            "layout": "NCHW",
+            "dtype": "uint8",
+            "crop": crop,
+            "resize": f"{resize}, with Pillow's Image.resize",
+            "filter": {"name": given.get("interpolation") or "bicubic"},
+            "scale": 255,
+            "mean": list(scaling.mean),
+            "std": list(scaling.std),
+            "normalised": "in the graph",
+        }
+
     def encode_images(self, batch: Tensor, patches: str | None = None) -> ImageFeatures:
         """(N, 3, H, W) -> unit pooled (N, D) and patches (N, P, D), on the CPU in float32."""
         if patches is not None and self.patch_kinds and patches not in self.patch_kinds:

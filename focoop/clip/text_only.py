@@ -80,6 +80,10 @@ class LightBackbone(Backbone):
         """As the whole model does."""
         return self.whole.preprocess(image)
 
+    def describe_pixels(self) -> dict[str, Any]:
+        """As the whole model does."""
+        return self.whole.describe_pixels()
+
     def prepare(self, image: Any) -> Tensor:
         """As the whole model does."""
         return self.whole.prepare(image)

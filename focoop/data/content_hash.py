@@ -76,7 +76,7 @@ def file_hashes(images: ImageSet, cache_dir: Path | None = None) -> list[str]:
     if fresh:
         tell(f"hashing {root.name}", len(images), len(images))
         try:
-            write_whole(memo_path, json.dumps(sealed({"files": memo})).encode())
+            write_whole(memo_path, json.dumps(sealed({"files": memo})).encode(), private=True)
         except OSError as error:
             raise DataError(
                 f"cannot write {memo_path} ({error.strerror}): make room or give write access "

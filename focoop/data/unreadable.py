@@ -78,7 +78,8 @@ def examine(images: ImageSet, cache_dir: Path | None = None) -> dict[str, Findin
             if finding.lasting
         }
         try:
-            write_whole(path, json.dumps(sealed({"files": known | entries})).encode())
+            content = json.dumps(sealed({"files": known | entries})).encode()
+            write_whole(path, content, private=True)  # names of files may name people
         except OSError as error:
             warnings.warn(f"the check of {root} could not be kept: {error}", stacklevel=2)
     return {file: findings.get(file) or _restored(known[file]) for file in images.files}

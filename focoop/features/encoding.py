@@ -21,7 +21,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from focoop.caching import cache_folder
+from focoop.caching import cache_folder, make_private
 from focoop.clip import Backbone
 from focoop.data import CORRUPTIONS, RECIPE, ImageSet, altered, check, data_hash, read_ahead
 from focoop.errors import ConfigError, DataError
@@ -136,6 +136,8 @@ def encode(
             f"it has {', '.join(backbone.patch_kinds) or 'none'}"
         )
     cache = cache_folder(cache_dir) / "features"
+    with contextlib.suppress(OSError):  # the file that cannot be written says so
+        make_private(cache)  # what is there may be of private images
     data = data_hash(images, cache_dir)
     origin = {"source": str(images.root), "split": images.split}
     feature_sets = []
@@ -174,7 +176,7 @@ def _own(path: Path) -> None:
         raise DataError(f"{path} holds the features of another set")
     if not has_sums(told):
         with contextlib.suppress(DataError):  # a folder that cannot be written
-            write_file(path, *read_file(path))
+            write_file(path, *read_file(path), private=True)
 
 
 def _stored(cache: Path, view: View, backbone: Backbone, data: str) -> Path:
@@ -227,7 +229,8 @@ class _Job:
     def store(self, shard: Path, tensors: dict[str, Tensor]) -> bool:
         """Write one shard; False when another process has finished the set and cleared up."""
         try:
-            write_file(shard, tensors, {"part of": self.final.stem, "shard": shard.name})
+            told = {"part of": self.final.stem, "shard": shard.name}
+            write_file(shard, tensors, told, private=True)
         except FileNotFoundError:
             if not self.final.exists():
                 raise
@@ -310,7 +313,7 @@ class _Job:
         }
         if view.augmented:
             metadata["view"] = f"{view.augmented}: {RECIPE}"
-        write_file(self.final, tensors, metadata)
+        write_file(self.final, tensors, metadata, private=True)
 
 
 def _joined(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -187,7 +187,9 @@ def _nearly(key: str) -> bool:
     return len(key) == len(SUMS) and sum(a != b for a, b in zip(key, SUMS, strict=True)) == 1
 
 
-def write_file(path: Path, tensors: Mapping[str, Tensor], metadata: Metadata) -> None:
+def write_file(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Metadata, *, private: bool = False
+) -> None:
     """Write a feature file in one step.
 
     `.gz` compresses by Huffman codes alone, without a time stamp.
@@ -196,6 +198,7 @@ def write_file(path: Path, tensors: Mapping[str, Tensor], metadata: Metadata) ->
         path: The file.
         tensors: Tensors by name.
         metadata: Texts by name.
+        private: Only this account may read it.
     """
     tensors = {key: value.contiguous() for key, value in tensors.items()}
     raw = _ordered(dump_tensors(tensors, with_sums(tensors, metadata)))
@@ -203,21 +206,22 @@ def write_file(path: Path, tensors: Mapping[str, Tensor], metadata: Metadata) ->
         # Levels of features have no repeats to find: Huffman alone is smaller and quicker here.
         packer = zlib.compressobj(9, zlib.DEFLATED, 31, 9, zlib.Z_HUFFMAN_ONLY)
         raw = packer.compress(raw) + packer.flush()
-    write_atomic(path, raw)
+    write_atomic(path, raw, private=private)
 
 
-def write_atomic(path: Path, raw: bytes) -> None:
+def write_atomic(path: Path, raw: bytes, *, private: bool = False) -> None:
     """Write a cache or feature file in one step.
 
     Args:
         path: The file.
         raw: All of its bytes.
+        private: Only this account may read it.
 
     Raises:
         DataError: It cannot be written; the message says what to do.
     """
     try:
-        write_whole(path, raw)
+        write_whole(path, raw, private=private)
     except FileNotFoundError:
         raise  # the folder went away in between: the caller knows whether that is right
     except OSError as error:

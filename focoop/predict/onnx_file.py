@@ -1,7 +1,6 @@
 """A model as one ONNX file: pixels in, probabilities, score and verdict out, checked after writing.
 
-Its inputs are `pixels` (what the backbone's `prepare` gives) or `features`, and `open_share`, which
-may be left out. Its outputs are named in `OUTPUTS`; the file's metadata names classes and verdicts.
+`onnx_facts` says what goes in and comes out; the file's metadata says it too.
 """
 
 from __future__ import annotations
@@ -28,10 +27,20 @@ from focoop.errors import FocoopError, MethodError, MissingExtra, RunError
 from focoop.features import patch_kind_of
 from focoop.predict.calibration import GLOBAL, SiteCalibration
 from focoop.predict.deciding import probabilities
-from focoop.predict.export_folder import ONNX, ONNX_DATA, SUMS, write_sums
+from focoop.predict.export_folder import CARD, ONNX, ONNX_DATA, SUMS, write_sums
 from focoop.predict.facts import Client
 from focoop.predict.images import features_of
 from focoop.predict.model import Model
+from focoop.predict.onnx_facts import (
+    ENTRY,
+    FEATURES,
+    OUTPUTS,
+    PATCHES,
+    PIXELS,
+    SHARE,
+    describe_graph,
+    tell_card,
+)
 from focoop.predict.prediction import KNOWN, OTHER, OWN, UNKNOWN, VERDICTS
 from focoop.predict.side import Side, expectation, plain_similarities
 from focoop.seeds import torch_generator
@@ -40,10 +49,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 OPSET = 18
-# probabilities (N, C), label (N,) its largest, score (N,), verdict (N,) a number of `VERDICTS`, and
-# for a calibrated model p_value (N,) and class_set (N, C).
-OUTPUTS = ("probabilities", "label", "score", "verdict", "p_value", "class_set")
-SHARE = "open_share"
 # Largest difference between the file's numbers and the model's own. Judging is done in float64;
 # other kernels of the image tower round its features by about 1e-6, which the scale of similarities
 # (30 to 100) makes larger.
@@ -188,12 +193,13 @@ def write_onnx(model: Model, path: Path, client: Client = None, *, pixels: bool 
         with tempfile.TemporaryDirectory(prefix=".onnx-", dir=path.parent) as folder:
             made = Path(folder) / path.name
             _trace(graph, sample, made, model)
-            _describe(onnx, made, model, graph)
+            tree = _describe(onnx, made, model, graph)
             _check(runtime, made, model, side, sample, FAR if pixels else NEAR)
             for part in sorted(Path(folder).iterdir(), reverse=True):  # weights, then the graph
                 os.replace(part, path.parent / part.name)
         if path.name == ONNX and (path.parent / SUMS).is_file():
-            write_sums(path.parent, [ONNX, ONNX_DATA])
+            tell_card(path.parent, tree)
+            write_sums(path.parent, [ONNX, ONNX_DATA, CARD])
     except OSError as error:
         raise RunError(f"cannot write {path}: {error}") from error
     return path
@@ -226,13 +232,13 @@ def _sample(model: Model, graph: Graph) -> Sample:
         width = model.task.anchors.shape[1]
         pooled = torch.nn.functional.normalize(torch.randn(count, width, generator=draw), dim=-1)
         if not model.method.patch_kind:
-            return Sample({"features": pooled}, ImageFeatures(pooled, None))
+            return Sample({FEATURES: pooled}, ImageFeatures(pooled, None))
         patches = torch.randn(count, _patches(model), width, generator=draw)
         patches = torch.nn.functional.normalize(patches, dim=-1)
-        both = {"features": pooled, "patches": patches}
+        both = {FEATURES: pooled, PATCHES: patches}
         return Sample(both, ImageFeatures(pooled, patches))
     pixels = _pixels(graph.backbone, count, draw)
-    return Sample({"pixels": pixels}, features_of(pixels, graph.backbone, graph.kind))
+    return Sample({PIXELS: pixels}, features_of(pixels, graph.backbone, graph.kind))
 
 
 def _pixels(backbone: Backbone, count: int, draw: torch.Generator) -> Tensor:
@@ -267,9 +273,8 @@ def _trace(graph: Graph, sample: Sample, path: Path, model: Model) -> None:
     names, batch = list(sample.inputs), {0: torch.export.Dim.DYNAMIC}
     rest = sample.first(TRACED)[1:]
     weights = sum(value.numel() * value.element_size() for value in graph.parameters())
-    outputs = OUTPUTS[: 4 + (graph.site is not None)]
-    if graph.site is not None and graph.site.class_threshold is not None:
-        outputs = OUTPUTS
+    has_set = graph.site is not None and graph.site.class_threshold is not None
+    outputs = list(OUTPUTS)[: 4 + (graph.site is not None) + has_set]
     try:
         with _quiet(), torch.no_grad():
             graph(sample.first(TRACED)[0], torch.tensor(1.0), *rest)  # makes what is made once
@@ -280,7 +285,7 @@ def _trace(graph: Graph, sample: Sample, path: Path, model: Model) -> None:
                 dynamo=True,
                 verbose=False,
                 input_names=[names[0], SHARE, *names[1:]],
-                output_names=list(outputs),
+                output_names=outputs,
                 opset_version=OPSET,
                 dynamic_shapes=(batch, {}, *[batch] * len(rest)),
                 external_data=weights > WHOLE,
@@ -302,28 +307,18 @@ def _reason(error: BaseException) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
-def _describe(onnx: ModuleType, path: Path, model: Model, graph: Graph) -> None:
-    """Give `open_share` its usual value and write classes and verdicts into the file."""
+def _describe(onnx: ModuleType, path: Path, model: Model, graph: Graph) -> dict[str, Any]:
+    """Give `open_share` its usual value and write into the file what it is."""
     made = onnx.load(str(path), load_external_data=False)
     usual = onnx.numpy_helper.from_array(np.array(model.open_share, np.float32), SHARE)
     made.graph.initializer.append(usual)
-    facts, backbone, site = model.facts, graph.backbone, graph.site
-    tree = {
-        "method": facts.method,
-        "client": GLOBAL if graph.side.client is None else facts.clients[graph.side.client],
-        "classes": list(facts.classes),
-        "verdicts": list(VERDICTS),
-        SHARE: model.open_share,
-        "threshold": None if site is None else site.threshold,
-        "keep": None if model.calibration is None else model.calibration.keep,
-        "backbone": facts.backbone,
-        "image_fingerprint": facts.image_fingerprint,
-        "image_size": None if backbone is None else backbone.image_size,
-    }
+    names = [value.name for value in (*made.graph.input, *made.graph.output)]
+    tree = describe_graph(model, graph.side.client, graph.backbone, names)
     entry = made.metadata_props.add()
-    entry.key, entry.value = "focoop", json.dumps(tree, ensure_ascii=False)
+    entry.key, entry.value = ENTRY, json.dumps(tree, ensure_ascii=False)
     onnx.save(made, str(path))
     onnx.checker.check_model(str(path))
+    return tree
 
 
 def _check(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from focoop.errors import MissingExtra
@@ -53,8 +53,9 @@ class Prediction:
             where the model is not calibrated.
         threshold: The answer is `unknown` where `score` is above this; None: never.
         top: The best classes, most probable first.
-        class_set: Classes among which the right one is with the calibrated coverage; None where the
-            model is not calibrated.
+        class_set: Classes among which the right one is with the calibrated coverage, *if* the image
+            is of a known class: not to be shown to people where the verdict is `unknown`. None
+            where the model is not calibrated.
         nearest_id: The class whose prompt is nearest, before any prior.
         nearest_ood: The word of the nearest OOD prompt; None for methods without OOD prompts.
         heat_map: (h, w) how much more each patch resembles the best class than all classes; None
@@ -76,27 +77,10 @@ class Prediction:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as plain values for JSON; the heat map is left out."""
-        return {
-            "source": self.source,
-            "verdict": self.verdict,
-            "label": self.label,
-            "probability": self.probability,
-            "score": self.score,
-            "p_value": self.p_value,
-            "threshold": self.threshold,
-            "top": [
-                {
-                    "label": entry.label,
-                    "probability": entry.probability,
-                    "own": entry.own,
-                    "holders": list(entry.holders),
-                }
-                for entry in self.top
-            ],
-            "class_set": None if self.class_set is None else list(self.class_set),
-            "nearest_id": self.nearest_id,
-            "nearest_ood": self.nearest_ood,
-        }
+        plain = {part.name: getattr(self, part.name) for part in fields(self) if part.compare}
+        plain["top"] = [{**asdict(entry), "holders": list(entry.holders)} for entry in self.top]
+        plain["class_set"] = None if self.class_set is None else list(self.class_set)
+        return plain
 
 
 class Predictions(list[Prediction]):

@@ -2,18 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from focoop import __version__
-from focoop.errors import FocoopError, RunError
+from focoop.errors import FocoopError
 from focoop.serve import schemas
 from focoop.serve.batching import QueueFull, Stopped
 from focoop.serve.engine import TOP, Answered, Engine
@@ -22,7 +22,6 @@ from focoop.serve.guard import App, Guard
 from focoop.serve.keys import KeyFile
 from focoop.serve.numbers import Numbers
 from focoop.serve.refusals import Refusal, busy
-from focoop.serve.watching import Runs, events, snapshot
 
 PAGE = Path(__file__).parent / "page"
 CURL = "curl -F images=@a.jpg"  # how the description's examples begin
@@ -30,33 +29,22 @@ STATUSES = {"format": 415, "size": 413, "damaged": 422}
 log = logging.getLogger("focoop.serve")
 
 
-def make_app(
-    engine: Engine,
-    *,
-    keys: KeyFile | None = None,
-    runs: Path | None = None,
-    local_only: bool = True,
-    stopping: Callable[[], bool] = lambda: False,
-) -> App:
+def make_app(engine: Engine, *, keys: KeyFile | None = None, local_only: bool = True) -> App:
     """Make the ASGI app of a server.
 
     Args:
         engine: Answers the images. The app stops it when it ends.
         keys: Keys that are asked for; None: everybody is let in.
-        runs: Folder of runs that may be watched; None: none.
         local_only: Answer requests alone that call this machine by its loopback name.
-        stopping: Says that the server has been told to stop, so that streams end.
 
     Returns:
         The app.
     """
     numbers = Numbers(engine)
-    ending = asyncio.Event()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        ending.set()
         await asyncio.to_thread(engine.stop)
 
     api = FastAPI(
@@ -67,12 +55,9 @@ def make_app(
         redoc_url=None,
         lifespan=lifespan,
     )
-    watched = None if runs is None else Runs(runs)
     _add_errors(api, numbers)
-    _add_state(api, engine, numbers, watched is not None)
+    _add_state(api, engine, numbers)
     _add_answers(api, engine, numbers)
-    if watched is not None:
-        _add_runs(api, watched, engine.limits.streams, lambda: stopping() or ending.is_set())
     _add_page(api)
     _describe(api, keys is not None)
     return Guard(api, engine.limits, keys, local_only, numbers.request, numbers.refusal)
@@ -98,7 +83,7 @@ def _add_errors(api: FastAPI, numbers: Numbers) -> None:
         return JSONResponse(body, 500)
 
 
-def _add_state(api: FastAPI, engine: Engine, numbers: Numbers, watches: bool) -> None:
+def _add_state(api: FastAPI, engine: Engine, numbers: Numbers) -> None:
     @api.get("/health", summary="Is the process alive?")
     async def health() -> schemas.State:
         return schemas.State(status="ok")
@@ -120,7 +105,6 @@ def _add_state(api: FastAPI, engine: Engine, numbers: Numbers, watches: bool) ->
             {
                 "models": [served.describe() for served in engine.served.values()],
                 "limits": {name: getattr(limits, name) for name in schemas.Bounds.model_fields},
-                "runs": watches,
             }
         )
 
@@ -265,48 +249,6 @@ async def _all(
             one.cancel()
 
 
-def _add_runs(api: FastAPI, runs: Runs, most: int, ended: Callable[[], bool]) -> None:
-    open_streams = [0]
-
-    @api.get("/v1/runs", summary="Runs that can be watched.")
-    async def listed() -> schemas.RunList:
-        lines = await asyncio.to_thread(runs.listed)
-        return schemas.RunList.model_validate({"runs": lines})
-
-    @api.get("/v1/runs/{name:path}/events", summary="A run as it goes on (server-sent events).",
-             response_class=StreamingResponse, responses=_errors(404, 503))  # fmt: skip
-    async def follow(name: str) -> Response:
-        path = await _found(runs, name)
-        if open_streams[0] >= most:
-            raise busy(f"{most} pages watch runs already")
-
-        async def stream() -> AsyncIterator[bytes]:
-            open_streams[0] += 1
-            try:
-                async for event in events(path, ended):
-                    yield event
-            finally:
-                open_streams[0] -= 1
-
-        return StreamingResponse(stream(), media_type="text/event-stream")
-
-    @api.get("/v1/runs/{name:path}", summary="A run: curves, partition, who took part.",
-             response_class=JSONResponse, responses=_errors(404))  # fmt: skip
-    async def one(name: str) -> Response:
-        path = await _found(runs, name)
-        try:
-            return JSONResponse(await asyncio.to_thread(snapshot, path))
-        except FocoopError as error:
-            raise Refusal(404, "run", str(error)) from error
-
-
-async def _found(runs: Runs, name: str) -> Path:
-    try:
-        return await asyncio.to_thread(runs.find, name)
-    except RunError as error:
-        raise Refusal(404, "run", str(error)) from error
-
-
 def _add_page(api: FastAPI) -> None:
     files = {path.name: path for path in PAGE.iterdir() if path.suffix in (".js", ".css", ".svg")}
 
@@ -325,7 +267,7 @@ def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The refusals of a route, for its description."""
     texts = {
         400: "The body or a header is malformed.",
-        404: "No such model, client or run.",
+        404: "No such model or client.",
         408: "The body came in too slowly.",
         411: "The header Content-Length is missing.",
         413: "Too many bytes, pixels or images.",

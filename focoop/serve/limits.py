@@ -24,7 +24,6 @@ class Limits:
         wait: seconds for which the first image of a batch waits for others.
         seconds: seconds in which a request must have come in, and again those it may take.
         stop_seconds: seconds in which a server that is told to stop answers what it has taken.
-        streams: pages that watch runs at the same time.
         connections: connections at the same time.
     """
 
@@ -39,7 +38,6 @@ class Limits:
     wait: float = 0.004
     seconds: float = 30.0
     stop_seconds: float = 20.0
-    streams: int = 32
     connections: int = 512
 
     def __post_init__(self) -> None:

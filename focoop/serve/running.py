@@ -25,7 +25,6 @@ def serve(
     port: int = PORT,
     keys: Path | None = None,
     open_to_all: bool = False,
-    runs: Path | None = None,
     limits: Limits | None = None,
     device: str | None = None,
     open_share: float | None = None,
@@ -40,7 +39,6 @@ def serve(
         port: Port to listen on; 0: any that is free.
         keys: File of API keys (`focoop.serve.add_key`).
         open_to_all: Serve without keys on any address.
-        runs: Folder of runs that the page may watch.
         limits: What requests may hold.
         device: Torch device of the backbone; by default that of the run, or the CPU.
         open_share: Position of the dial, 0 to 1, where a request names none; None: as each method
@@ -64,7 +62,7 @@ def serve(
     key_file = None if keys is None else KeyFile(keys)
     with _listening(host, port) as listener:
         loaded = load_models(models, device, open_share, weights)
-        _run(Engine(loaded, limits), listener, host, key_file, runs, on_ready)
+        _run(Engine(loaded, limits), listener, host, key_file, on_ready)
 
 
 def require_extra() -> None:
@@ -136,7 +134,6 @@ def _run(
     listener: socket.socket,
     host: str,
     keys: KeyFile | None,
-    runs: Path | None,
     on_ready: Callable[[str], None],
 ) -> None:
     import uvicorn
@@ -155,9 +152,7 @@ def _run(
     app = make_app(
         engine,
         keys=keys,
-        runs=runs,
         local_only=keys is None and is_loopback(host),
-        stopping=lambda: servers[0].should_exit,
     )
     limits = engine.limits
     config = uvicorn.Config(

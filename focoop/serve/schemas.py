@@ -35,7 +35,8 @@ class PredictedImage(BaseModel):
     threshold: float | None = Field(description="Scores above this are unknown.")
     top: list[ClassProbability]
     class_set: list[str] | None = Field(
-        description="Classes among which the right one is, with the calibrated coverage."
+        description="Classes among which the right one is, with the calibrated coverage, if the "
+        "image is of a known class: show none where the verdict is unknown."
     )
     nearest_id: str
     nearest_ood: str | None
@@ -179,46 +180,10 @@ class ModelList(BaseModel):
             "pixels": 25000000,
             "formats": ["JPEG", "PNG"],
         },
-        runs=True,
     )
 
     models: list[ModelDescription]
     limits: Bounds
-    runs: bool = Field(description="Whether run folders can be watched.")
-
-
-class RunLine(BaseModel):
-    """A run folder in a list."""
-
-    name: str
-    title: str
-    status: str
-    method: str
-    round: int
-    total: int
-    started: str | None
-    updated: str | None
-
-
-class RunList(BaseModel):
-    """The runs below the watched folder, the newest first."""
-
-    model_config = _example(
-        runs=[
-            {
-                "name": "demo/focoop_plus",
-                "title": "demo",
-                "status": "running",
-                "method": "focoop_plus",
-                "round": 3,
-                "total": 10,
-                "started": "2026-01-31T09:00:00+00:00",
-                "updated": "2026-01-31T09:00:12+00:00",
-            }
-        ]
-    )
-
-    runs: list[RunLine]
 
 
 class State(BaseModel):

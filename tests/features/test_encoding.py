@@ -1,6 +1,7 @@
 """Encoding through the cache: correct, and nothing twice."""
 
 import os
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from focoop.caching import cache_folder
 from focoop.clip.base import Backbone, ImageFeatures
 from focoop.data import ImageSet, read_folder
 from focoop.data.corruptions.apply import corrupt
+from focoop.data.unreadable import examine
 from focoop.errors import ConfigError, DataError
 from focoop.features.encoding import data_hash, encode
 from focoop.features.lookup import open_features
@@ -68,6 +70,27 @@ def one_by_one(
         pooled.append(features.pooled[0])
         patches.append(features.patches[0])
     return ImageFeatures(torch.stack(pooled), torch.stack(patches))
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
+def test_what_the_cache_keeps_of_images_is_its_owners_alone(
+    images: ImageSet, tmp_path: Path, mask: int
+) -> None:
+    cache, seen = tmp_path / "c", set[int]()
+    (cache / "features").mkdir(parents=True, mode=0o755)  # as an earlier focoop left it
+    before = os.umask(mask)
+    try:
+        encode(
+            images, toy_backbone(), cache_dir=cache, batch_size=2, shard_size=5,
+            progress=lambda *_: seen.update(p.stat().st_mode for p in cache.rglob("*")),
+        )  # fmt: skip
+        examine(images, cache)
+    finally:
+        os.umask(before)
+    seen |= {path.stat().st_mode for path in cache.rglob("*")}
+    assert {path.name for path in cache.iterdir()} == {"features", "hashes", "checked"}
+    assert {oct(mode & 0o777) for mode in seen if stat.S_ISREG(mode)} == {"0o600"}
+    assert {oct(mode & 0o777) for mode in seen if stat.S_ISDIR(mode)} == {"0o700"}
 
 
 def test_encoding_agrees_with_one_image_at_a_time(images: ImageSet, tmp_path: Path) -> None:

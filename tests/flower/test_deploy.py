@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from typer.main import get_command
 
 from focoop.caching import cache_folder
 from focoop.cli import app
+from focoop.cli.status_page import STATUS_PORT
 from focoop.config.loading import load
 from focoop.flower.journal import events
 from focoop.runs import RunFolder
@@ -104,7 +106,13 @@ def unit_command(text: str) -> list[str]:
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
 def test_a_service_runs_a_command_of_the_guide_and_can_write_what_it_must(path: Path) -> None:
     text = path.read_text()
-    assert ["focoop", *unit_command(text)[1:]] in commands()
+    command = unit_command(text)[1:]
+    if path.stem == "focoop-serve":
+        assert f"`focoop {' '.join(command)}`" in (ROOT / "docs/guides/serve.md").read_text("utf-8")
+        check_command(command)
+    else:
+        assert ["focoop", *command] in commands()
+    assert "WantedBy=multi-user.target" in text  # after a reboot, too
     # Flower unpacks apps in a temporary folder; all else is in the state and the cache.
     settings = dict(line.split("=", 1) for line in text.splitlines() if "=" in line[:40])
     assert settings["PrivateTmp"] == "true" and settings["ProtectSystem"] == "strict"
@@ -209,7 +217,16 @@ def test_the_compose_files_services_are_whole() -> None:
     services = COMPOSE["services"]
     sites = [name for name in services if name not in ("setup", "coordinator")]
     assert len(sites) == 3
+    for name in sites:
+        kind, *health = services[name]["healthcheck"]["test"]
+        check_command(health[1:])
+        state = [word for word in services[name]["command"] if word.startswith("--state=")]
+        assert kind == "CMD" and health[0] == "focoop" and state == health[-1:]
+    page = services["coordinator"]["healthcheck"]["test"][-1]
+    assert f"http://127.0.0.1:{STATUS_PORT}/" in page
     for name, service in services.items():
+        assert service["build"]["dockerfile"] == "deploy/Dockerfile"
+        assert service.get("restart") == (None if name == "setup" else "unless-stopped")
         assert service["read_only"] and service["tmpfs"] == ["/tmp"] and "ports" not in service
         named = {text.split(":")[0] for text in service["volumes"]} - {"./share_packaged.py"}
         assert named <= set(COMPOSE["volumes"])
@@ -221,17 +238,24 @@ def test_the_compose_files_services_are_whole() -> None:
     words = shlex.split(line)[1:]
     check_command(words)
     assert words[words.index("--sites") + 1].split(",") == sites
-    dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
-    assert dockerfile.count("\nUSER 10001\n") == 1 and 'ENTRYPOINT ["focoop"]' in dockerfile
+    last = (ROOT / "deploy" / "Dockerfile").read_text().split("\nFROM ")[-1]  # made by default
+    assert last.count("\nUSER 10001\n") == 1 and 'ENTRYPOINT ["focoop"]' in last
+    assert last.startswith(f"${{BASE}} AS {services['setup']['build']['target']}\n")
 
 
 @pytest.mark.slow
 def test_the_compose_files_commands_are_a_federation(tmp_path: Path) -> None:
     """The containers' commands as processes of this machine: folders for volumes, loopback."""
-    (port,) = free_ports(1)
+    port, page = free_ports(2)
     services = COMPOSE["services"]
 
+    def healthy(name: str) -> int:
+        command = [here(word, name) for word in services[name]["healthcheck"]["test"][1:]]
+        done = subprocess.run(command, env=env, capture_output=True, timeout=60)
+        return done.returncode
+
     def here(text: str, name: str) -> str:
+        text = text.replace(f":{STATUS_PORT}/", f":{page}/")
         text = text.replace("coordinator:8000", f"127.0.0.1:{port}")
         text = text.replace("/federation", str(tmp_path / "federation"))
         text = text.replace("/var/lib/focoop", str(tmp_path / name))
@@ -252,17 +276,23 @@ def test_the_compose_files_commands_are_a_federation(tmp_path: Path) -> None:
                 continue
             (tmp_path / name).mkdir()
             words = [here(str(word), name) for word in service["command"]]
+            words += ["--status-port", str(page)] if name == "coordinator" else []
             with open(tmp_path / f"{name}.log", "wb") as log:
                 command = [sys.executable, "-m", "focoop", *words]
                 running[name] = subprocess.Popen(
                     command, env=env, stdout=log, stderr=log, cwd=tmp_path
                 )
+        while healthy("coordinator") and running["coordinator"].poll() is None:
+            time.sleep(0.5)  # until its page answers
+        assert running["coordinator"].poll() is None and healthy("coordinator") == 0
         code = running["coordinator"].wait(500)
+        alive = [healthy(name) for name in running]
     finally:
         for process in running.values():
             process.terminate()
         for process in running.values():
             process.wait(60)
+    assert (alive, [healthy(name) for name in running]) == ([1, 0, 0, 0], [1, 1, 1, 1])
     said = (tmp_path / "coordinator.log").read_text()
     assert code == 0 and "round 3/3, 3 updates" in said, said
     for name in ("north", "south", "west"):

@@ -2,6 +2,8 @@
 
 import errno
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +193,14 @@ def test_the_command_shows_words_and_json(tmp_path: Path) -> None:
 def test_a_process_that_is_gone_is_not_called_connected(tmp_path: Path) -> None:
     watch = watched(tmp_path, Said(), Reach(""))
     watch.connected()
+    asked = ["site", "status", "--alive", "--state", str(tmp_path)]
+    assert CliRunner().invoke(app, asked).exit_code == 0
+    long_ago = time.time() - 60
+    os.utime(tmp_path / "status.json", (long_ago, long_ago))
+    dead = CliRunner().invoke(app, asked)
+    assert dead.exit_code == 1 and "ghent: not running" in dead.stdout
+    assert CliRunner().invoke(app, [*asked, "--json"]).exit_code == 1
+    assert CliRunner().invoke(app, [word for word in asked if word != "--alive"]).exit_code == 0
     found = read_status(tmp_path, silent=-1.0)
     assert not found["running"]
     assert sentences(found)[0].startswith("ghent: not running (last seen")

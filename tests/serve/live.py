@@ -5,21 +5,20 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from focoop.serve import Engine, make_app
 
 
 @contextmanager
-def live(engine: Engine, runs: Path | None = None, **given: Any) -> Iterator[str]:
+def live(engine: Engine, **given: Any) -> Iterator[str]:
     """The address of a server, which ends with the context."""
     import uvicorn
 
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     servers: list[uvicorn.Server] = []
-    app = make_app(engine, runs=runs, stopping=lambda: servers[0].should_exit, **given)
+    app = make_app(engine, **given)
     config = uvicorn.Config(app, log_level="error", ws="none", lifespan="on", http="h11")
     servers.append(uvicorn.Server(config))
     thread = threading.Thread(target=servers[0].run, kwargs={"sockets": [listener]}, daemon=True)

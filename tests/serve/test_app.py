@@ -104,7 +104,7 @@ def test_models_tell_classes_calibration_and_limits(caller: Caller) -> None:
     sides = {client["name"]: client for client in model["clients"]}
     assert sides["north"]["own_classes"] == ["red"] and sides["global"]["is_global"]
     assert sum(sides["north"]["histogram"]["counts"]) == 200 == sides["north"]["calibrated_on"]
-    assert found["limits"]["images"] == 4 and not found["runs"]
+    assert found["limits"]["images"] == 4
 
 
 def test_numbers_count_what_happened() -> None:
@@ -319,7 +319,7 @@ def test_pages_of_others_get_nothing(caller: Caller, headers: dict[str, str], st
 
 
 def test_every_answer_forbids_what_comes_from_elsewhere(caller: Caller) -> None:
-    for path in ("/", "/page/main.js", "/v1/models", "/v1/runs", "/page/../app.py", "/favicon.ico"):
+    for path in ("/", "/page/main.js", "/v1/models", "/page/../app.py", "/favicon.ico"):
         answer = caller.get(path)
         rules = answer.headers["content-security-policy"]
         assert "default-src 'none'" in rules and "unsafe" not in rules and "http" not in rules

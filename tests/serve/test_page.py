@@ -1,4 +1,4 @@
-"""The page in a browser: upload, paste, drop, camera, dial, switch, live runs, themes, widths."""
+"""The page in a browser: upload, paste, drop, camera, dial, switch, themes, widths."""
 
 import os
 import shutil
@@ -15,7 +15,6 @@ pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 pytest.importorskip("playwright", reason="playwright is not installed")
 
 from focoop.serve import Engine, KeyFile, Limits, add_key
-from tests.serve import small_run
 from tests.serve.fake_model import FakeModel, picture
 from tests.serve.live import live
 
@@ -47,17 +46,8 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs")
-    with small_run.begin(folder / "earlier") as run:
-        small_run.step(run, 0, 0.4)
-        run.finish("finished")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def address(runs: Path) -> Iterator[str]:
-    with live(Engine({"colours": FakeModel()}, LIMITS), runs) as address:
+def address() -> Iterator[str]:
+    with live(Engine({"colours": FakeModel()}, LIMITS)) as address:
         yield address
 
 
@@ -124,6 +114,8 @@ def test_three_images_have_three_answers(
         look(page, f"empty-{width}-{theme}")
         page.set_input_files("#files", [images[name] for name in COLOURS])
         verdict(page, "This is: red")
+        assert page.inner_text("#bars-title") == "Classes"
+        assert "Right class among (95%)\nred" in page.inner_text("#facts")
         look(page, f"own-{width}-{theme}")
         page.locator("#strip button").nth(1).click()
         verdict(page, "Another site knows this: green")
@@ -132,35 +124,12 @@ def test_three_images_have_three_answers(
         look(page, f"other-{width}-{theme}")
         page.locator("#strip button").nth(2).click()
         verdict(page, "I do not know this")
+        assert page.inner_text("#bars-title") == "If it were a known class"
+        assert "Right class" not in page.inner_text("#facts")
         assert page.get_attribute("#verdict", "aria-live") == "polite"
         label = page.get_attribute("#axis svg", "aria-label")
         assert "above the threshold" in label
         look(page, f"unknown-{width}-{theme}")
-
-
-@pytest.mark.parametrize(("width", "theme"), WAYS)
-def test_the_second_tab_follows_a_run_that_is_written(
-    chromium: Any, address: str, runs: Path, width: int, theme: str
-) -> None:
-    name = f"live-{width}-{theme}"
-    with small_run.begin(runs / name) as run, opened(chromium, address, width, theme) as page:
-        page.click("#tab-runs")
-        page.click(f"[data-run='{name}']")
-        page.wait_for_selector("#curves p:has-text('No round')")
-        small_run.step(run, 0, 0.2)
-        page.wait_for_selector("#curves svg[aria-label*='own classes: 20%']")
-        small_run.step(run, 1, 0.75)
-        page.wait_for_selector("#curves svg[aria-label*='own classes: 75%']")
-        assert "running, round 1 of 3" in page.inner_text("#run-state")
-        page.wait_for_selector("#rounds svg[aria-label*='2 of 3 clients']")
-        page.wait_for_selector("#partition svg[aria-label*='22 training images of 3 classes']")
-        page.click("#curves summary")
-        assert page.locator("#curves tbody tr").count() == 2
-        look(page, name)
-        run.finish("finished")
-        page.wait_for_selector("#run-state:has-text('finished')")
-        page.click("#tab-ask")
-        assert page.is_visible("#drop") and not page.is_visible("#runs")
 
 
 def test_paste_drop_and_photograph(chromium: Any, address: str, images: dict[str, Path]) -> None:
@@ -227,20 +196,16 @@ def test_the_keyboard_alone_is_enough(chromium: Any, address: str, images: dict[
         chosen = [images["red"], images["grey"]]
         page.on("filechooser", lambda chooser: chooser.set_files(chosen))
         seen = []
-        for _ in range(5):
+        for _ in range(4):
             page.keyboard.press("Tab")
             seen.append(page.evaluate("document.activeElement.id"))
-        assert seen == ["tab-ask", "client", "dial", "choose", "photograph"]
+        assert seen == ["client", "dial", "choose", "photograph"]
         page.focus("#choose")
         page.keyboard.press("Enter")
         verdict(page, "This is: red")
         page.focus("#strip li:nth-child(2) button")
         page.keyboard.press("Enter")
         verdict(page, "I do not know this")
-        page.focus("#tab-ask")
-        page.keyboard.press("ArrowRight")
-        assert page.evaluate("document.activeElement.id") == "tab-runs"
-        page.wait_for_selector("#run-list button")
 
 
 def test_what_cannot_be_read_is_said_and_what_is_too_large_is_made_smaller(

@@ -55,23 +55,3 @@ export async function post(path, files, fields) {
   for (const file of files) form.append("images", file, file.name || "image.png");
   return (await call(path, { method: "POST", body: form })).json();
 }
-
-// Server-sent events by fetch, which can send the key.
-export async function follow(path, onEvent, signal) {
-  const answer = await call(path, { signal });
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let text = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    text += value;
-    const parts = text.split("\n\n");
-    text = parts.pop();
-    for (const part of parts) {
-      const lines = part.split("\n");
-      const kind = lines.find((l) => l.startsWith("event: "))?.slice(7);
-      const data = lines.find((l) => l.startsWith("data: "))?.slice(6);
-      if (kind && data) onEvent(kind, JSON.parse(data));
-    }
-  }
-}

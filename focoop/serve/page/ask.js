@@ -196,7 +196,9 @@ function say(verdict, line, text) {
 }
 
 function showAnswer(item, answer) {
+  const unknown = answer.verdict === "unknown";
   say(answer.verdict, ...words(answer));
+  $("bars-title").textContent = unknown ? "If it were a known class" : "Classes";
   $("bars").replaceChildren(...answer.top.map((one) => {
     const fill = element("div", { class: "fill" });
     fill.style.width = `${100 * one.probability}%`;
@@ -213,7 +215,7 @@ function showAnswer(item, answer) {
     : `Bars: ${site.calibrated_on} images that took no part in training. ${answer.p_value === null ? "" : `${percent(answer.p_value)} of such images look at least as foreign.`}`;
   const facts = [["Closest class", answer.nearest_id]];
   if (answer.nearest_ood) facts.push(["Closest foreign word", answer.nearest_ood]);
-  if (answer.class_set) facts.push([`Right class among (${percent(state.model.keep)})`, listed(answer.class_set)]);
+  if (answer.class_set && !unknown) facts.push([`Right class among (${percent(state.model.keep)})`, listed(answer.class_set)]);
   $("facts").replaceChildren(...facts.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
 }
 

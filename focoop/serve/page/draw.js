@@ -1,4 +1,4 @@
-// Small helpers for elements and SVG charts.
+// Small helpers for elements, and the axis of scores.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -58,50 +58,4 @@ export function scoreAxis(place, score, threshold, histogram) {
   image.append(svg("text", { x: L, y: base + 20 }, "familiar"));
   image.append(svg("text", { x: W - R, y: base + 20, "text-anchor": "end" }, "foreign"));
   place.replaceChildren(image);
-}
-
-// Lines by round; `series` are [name, key] and points have `round` and the keys, from 0 to 1.
-export function curves(place, points, total, series) {
-  const shown = series.filter(([, key]) => points.some((p) => p[key] !== null && p[key] !== undefined));
-  if (!shown.length) return void place.replaceChildren(element("p", { class: "soft" }, "No round has been evaluated yet."));
-  const W = Math.max(280, place.clientWidth || 280), H = W < 420 ? 190 : 240, L = 40, R = 10, T = 10, B = 28;
-  const last = Math.max(total, points.at(-1).round, 1);
-  const x = (round) => L + (round / last) * (W - L - R), y = (share) => T + (1 - share) * (H - T - B);
-  const image = picture(W, H, shown.map(([name, key]) => `${name}: ${percent(points.at(-1)[key] ?? 0)}`).join(", ") + ` after round ${points.at(-1).round}`);
-  for (const share of [0, 0.25, 0.5, 0.75, 1]) {
-    image.append(svg("line", { class: "grid", x1: L, x2: W - R, y1: y(share), y2: y(share) }));
-    image.append(svg("text", { x: L - 6, y: y(share) + 4, "text-anchor": "end" }, `${100 * share}%`));
-  }
-  image.append(svg("text", { x: L, y: H - 6, "text-anchor": "middle" }, "0"));
-  image.append(svg("text", { x: W - R, y: H - 6, "text-anchor": "end" }, `round ${last}`));
-  shown.forEach(([, key], k) => {
-    const known = points.filter((p) => p[key] !== null && p[key] !== undefined);
-    const path = known.map((p, i) => `${i ? "L" : "M"}${x(p.round)} ${y(p[key])}`).join("");
-    image.append(svg("path", { class: `line s${k}`, d: path }));
-    for (const p of known) image.append(svg("circle", { class: `s${k}`, cx: x(p.round), cy: y(p[key]), r: 3 }));
-  });
-  const legend = element("ul", { class: "legend" }, ...shown.map(([name, key], k) =>
-    element("li", { class: `s${k}` }, element("i"), `${name} ${percent(points.at(-1)[key] ?? 0)}`)));
-  const head = element("tr", {}, element("th", { scope: "col" }, "round"), ...shown.map(([name]) => element("th", { scope: "col" }, name)));
-  const rows = points.map((p) => element("tr", {}, element("td", {}, String(p.round)), ...shown.map(([, key]) => element("td", {}, p[key] === null || p[key] === undefined ? "" : percent(p[key])))));
-  const open = place.querySelector("details")?.open;
-  const table = element("details", {}, element("summary", {}, "Numbers"),
-    element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Numbers by round" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows))));
-  if (open) table.open = true;
-  place.replaceChildren(image, legend, table);
-}
-
-// A grid of small cells: `cells` are [row, column, strength from 0 to 1].
-export function matrix(place, rows, columns, cells, label, kind, note) {
-  const W = Math.max(280, place.clientWidth || 280), L = Math.min(110, 16 + 7 * Math.max(...rows.map((r) => r.length), 2));
-  const height = rows.length > 24 ? 10 : 18, H = rows.length * height + 4, width = Math.min(36, (W - L) / Math.max(columns, 1));
-  const image = picture(W, H, label);
-  rows.forEach((name, r) => {
-    image.append(svg("rect", { class: "row", x: L, y: r * height + 1, width: width * columns, height: height - 2 }));
-    image.append(svg("text", { x: L - 6, y: r * height + height / 2 + 4, "text-anchor": "end" }, name.length > 14 ? `${name.slice(0, 13)}…` : name));
-  });
-  for (const [r, c, strength] of cells) {
-    image.append(svg("rect", { class: kind, x: L + c * width, y: r * height + 1, width: Math.max(1, width - (width > 4 ? 1 : 0)), height: height - 2, opacity: 0.25 + 0.75 * strength }));
-  }
-  place.replaceChildren(image, element("p", { class: "soft" }, note));
 }
