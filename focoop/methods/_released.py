@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from focoop.functional import transport
 from focoop.methods._averages import weighted_mean
 from focoop.methods._bos import row_norms, soft_maximum
 from focoop.methods._goc import prompt_report
+from focoop.methods._prompt_sets import PromptSetsConfig
 from focoop.methods.base import Batch, ClientUpdate, Params, Server, Text
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from focoop.methods._prompt_sets import PromptSetsConfig
 
 
 def released_loss(
@@ -37,21 +33,19 @@ def released_loss(
         entropy = F.cross_entropy(logits, batch.labels, reduction="none")
         return entropy, ood.logsumexp(dim=1) - ood.mean(dim=1)
 
-    def climb(objective: Callable[[Tensor], Tensor], moved: Tensor, steps: int) -> Tensor:
-        for _ in range(steps):
+    def climb(objective: Callable[[Tensor], Tensor], moved: Tensor) -> Tensor:
+        for _ in range(config.id_steps):
             slope = torch.func.grad(objective)(moved)
             moved = moved + config.step_size * slope / row_norms(slope).clamp(min=1e-8)
         return moved
 
-    def id_objective(moved: Tensor) -> Tensor:
-        return parts(ids + moved, oods)[0].mean() - config.tau_id * moved.norm(dim=1).mean()
-
-    def ood_objective(moved: Tensor) -> Tensor:
-        return torch.stack(parts(ids + id_noise, oods + moved)).sum(dim=0).mean()
-
-    ids, oods = text.id.detach(), text.ood.detach()
-    id_noise = climb(id_objective, noise["id"], config.id_steps)
-    ood_noise = climb(ood_objective, noise["ood"], config.ood_steps)
+    ids, oods, tau = text.id.detach(), text.ood.detach(), config.tau_id
+    id_noise = climb(
+        lambda eps: parts(ids + eps, oods)[0].mean() - tau * eps.norm(dim=1).mean(), noise["id"]
+    )
+    ood_noise = climb(  # the mean of both parts has the direction of their sum
+        lambda eps: torch.cat(parts(ids + id_noise, oods + eps)).mean(), noise["ood"]
+    )
     entropy, uneven = parts(text.id + id_noise, text.ood + ood_noise)
     return soft_maximum(entropy + config.detection_weight * uneven, config.sharpness)
 
@@ -76,7 +70,7 @@ def released_consistency(
     stems = stems[least.to(words.device) % len(words)]
     report = {
         "kept_length": float(moved.norm() / flat.norm()),
-        "distinct_contexts": float(len(stems.unique())),
+        "distinct_contexts": float(len(set(stems.tolist()))),
     }
     return Server(
         {"global": moved.view_as(prompts), "ood": ood[least], "ood_words": words},

@@ -20,12 +20,11 @@ Private: `local` (C, n, d_t); with a prior `counts` (C,) of the client's own lab
 Score: ID mass, w log sum_u S - log sum_c S, w -> `ood_weight`; at w = 1 the log-odds of p(ID|x).
 Not in the paper: `open_share` below 1 gives a client's answers and score its prior (`_prior.py`).
 
-Differs from the authors' code, with both its mechanisms switched on: perturbations inside a radius,
--log p(ID|x), constant tau, per-class counts, transport with hard classes, a pull that keeps the
-classes apart, contexts that stay with their word. `docs/model/authors_code.md` has file and line of
-each; `released` and the preset `focoop-authors` do what the code does. The preset `focoop-paper`
-follows the paper to the letter and degenerates: `distinct_words` and `transport_gap` in its rounds'
-reports tell how far.
+Differs from the authors' code: perturbations inside a radius, -log p(ID|x), constant tau, per-class
+counts, transport with hard classes, a pull that keeps the classes apart, contexts that stay with
+their word. `docs/model/authors_code.md` has file and line of each; `released` and the preset
+`focoop-authors` do what the code does. The preset `focoop-paper` follows the paper to the letter
+and degenerates: `distinct_words` and `transport_gap` in its rounds' reports tell how far.
 """
 
 from __future__ import annotations
