@@ -83,7 +83,7 @@ format: $(SETUP) ## mend what ruff can mend
 	$(BIN)/ruff format .
 
 # The other files there are parts of these, and gpu.py.
-BENCHMARKS = text_engine bdro memory transport evaluation encoding bytes scale attacks flower_floor serving
+BENCHMARKS = text_engine memory transport evaluation encoding scale attacks flower_floor serving
 
 bench: $(SETUP) ## the benchmarks of a CPU, many minutes
 	@for name in $(BENCHMARKS); do echo "== $$name"; $(BIN)/python benchmarks/$$name.py || exit 1; done

@@ -67,7 +67,7 @@ group is not in it: the three that read patch features are in the second.
 {groups}
 ## Where the rows come from
 
-Seeds {seed_names} everywhere. Commands: [lab notebook](notebook/results.md#commands).
+Seeds {seed_names} everywhere. [Commands](results/method.md#commands).
 
 {origins}
 
@@ -77,7 +77,7 @@ Seeds {seed_names} everywhere. Commands: [lab notebook](notebook/results.md#comm
 2. Tune it as all others were: `focoop tune settings/cifar100 --methods NAME --budget 16 --write configs/methods`.
    No other trials, no test images.
 3. Run it on all settings (`clipb32-*` need [a folder](reference/backbones.md#what-the-results-were-made-with)): `focoop compare configs/settings/*.toml --methods NAME --seeds 0,1,2 --out runs/compare`. On subsets of ready
-   features the numbers compare with the rows here ([data](notebook/results.md#data)).
+   features the numbers compare with the rows here ([data](results/method.md#data)).
 4. `python tools/results_tables.py docs/results runs/compare/results.json && python tools/leaderboard.py`.
 5. Open a pull request with the method, its preset, `docs/results/` and `docs/leaderboard.md`. A line in `docs/results/origins.json` says at
    which commit and on what machine your runs were made; it comes into the table above.

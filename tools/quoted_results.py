@@ -38,12 +38,10 @@ class Table:
     Attributes:
         columns: title -> parts.
         methods: methods in order, with the names that readers see.
-        spread: whether deviations are shown.
     """
 
     columns: dict[str, tuple[Part, ...]]
     methods: dict[str, str]
-    spread: bool = False
 
 
 def of(setting: str, **columns: str) -> dict[str, tuple[Part, ...]]:
@@ -62,11 +60,6 @@ def detection(setting: str, words: str = "FPR95 / AUROC {}") -> dict[str, tuple[
     }
 
 
-SHORT = {name: f"`{name}`" for name in METHODS}
-WITH_PATCHES = {
-    name: f"`{name}`"
-    for name in ("fedotp", "fedlocoop", "fedgallop", "focoop", "focoop_plus", "local_only")
-}
 SOME = {name: METHODS[name] for name in ("focoop_plus", "focoop", "zeroshot", "centralized")}
 TABLES = {
     "results": Table(
@@ -76,27 +69,6 @@ TABLES = {
             **of("cifar100", alarm="alarm"),
         },
         METHODS,
-    ),
-    "notebook": Table(
-        {
-            **of("cifar100", own="own", all="all", ausuc="ausuc", corrupted="corrupted"),
-            **of("cifar100", alarm="alarm"),
-            **{
-                f"{told} {name}": (("cifar100", f"{metric} {found}"),)
-                for name, found in (("textures", "dtd_32px"), ("scenes", "sun_32px"))
-                for metric, told in (("fpr95", "FPR95"), ("auroc", "AUROC"))
-            },
-        },
-        {**SHORT, "focoop-paper": "`focoop-paper`"},
-        spread=True,
-    ),
-    "patches": Table(
-        {
-            **of("cifar100-patches", own="own", all="all", ausuc="ausuc", alarm="alarm"),
-            **detection("cifar100-patches"),
-        },
-        WITH_PATCHES,
-        spread=True,
     ),
     "columns": Table(
         of(
@@ -162,7 +134,7 @@ def rendered(table: Table, cells: Cells) -> str:
         if part not in rows[method]:
             return "-"
         value = rows[method][part]
-        text = str(value) if table.spread else f"{value.mean:.1f}"
+        text = f"{value.mean:.1f}"
         return f"**{text}**" if f"{value.mean:.1f}" == best[part] else text
 
     columns = {

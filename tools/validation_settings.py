@@ -7,7 +7,7 @@ FEATURES is a folder of ready features; the second command needs that of tools/p
 too, by `FOCOOP_FEATURES=FEATURES:OUT`.
 Of data with classes the training rows alone are kept, some of each class to validate on. Of data
 with domains one is taken out for good, and each of some others left out in turn; the settings of
-`configs/settings` test on all of them, docs/notebook/results.md says what that means.
+`configs/settings` test on all of them, docs/results/method.md says what that means.
 """
 
 import argparse

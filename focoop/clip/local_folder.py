@@ -45,6 +45,10 @@ class TextBackbone(Backbone):
         """Refuse an image."""
         raise self.no_image_tower()
 
+    def describe_pixels(self) -> dict[str, Any]:
+        """Refuse: no pixels are read."""
+        raise self.no_image_tower()
+
     def encode_images(self, batch: Tensor, patches: str | None = None) -> ImageFeatures:
         """Refuse images."""
         raise self.no_image_tower()

@@ -32,7 +32,7 @@ from focoop.progress import tell
 FORMAT = 2  # part of every key: raise it when the same inputs give other features
 BATCH, BATCH_ON_GPU = 32, 256
 # Images through the tower at once on a CPU: tensors of more are too large for the C library to
-# keep, and taking new memory for each costs up to as much as computing (docs/notebook/speed.md).
+# keep, and taking new memory for each costs up to as much as computing.
 PIECE = 8
 Progress = Callable[[int, int], None]
 

@@ -165,7 +165,7 @@ def fpr95(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
 def fpr95_oodpos(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     """Return the share of ID images flagged when at least 95% of the OOD images are caught.
 
-    This is the convention of the paper's code and of OpenOOD, with OOD as positive.
+    This is the convention of OpenOOD and of the default score of the paper's code: OOD is positive.
 
     Args:
         id_scores: Scores of ID images (N,).

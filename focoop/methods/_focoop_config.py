@@ -128,6 +128,11 @@ class FOCoOpConfig(AnswerConfig):
         group="engineering",
     )
     # Ablation
+    released: bool = setting(
+        False,
+        "`bos` and `goc` as the authors' released code has them (preset focoop-authors)",
+        group="ablation",
+    )
     bos: bool = setting(
         True, "perturbations and soft maximum; false: the mean loss as it is", group="ablation"
     )

@@ -17,9 +17,8 @@ Server: mean weighted by samples.
 Score: GL-MCM on cosines averaged over prompts, all patches, no top-k; others, and a prior, which
 shifts pooled cosines alone: `_answers.py`.
 
-Differs from the authors' code: four global prompts as GalLoP has them (the FOCoOp code has one,
-for which dropout does nothing) and dropout 0.75 (0.9); GL-MCM of cosines (the code takes the
-softmax of probabilities); k_j is cut to the number of patches; weights are samples.
+Differs from the authors' code: four global prompts and dropout 0.75, as GalLoP has them (the FOCoOp
+code: 1 and 0.9); GL-MCM of cosines; weights are samples (`docs/model/authors_code.md`).
 """
 
 from __future__ import annotations

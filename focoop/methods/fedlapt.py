@@ -27,9 +27,7 @@ Score: grouped NegLabel, 1 - (1/G) sum_g S_id / (S_id + S_g), S = sum exp(s cos)
 over a fixed permutation of the words. Answers are the best of the C classes.
 
 Differs from the authors' code: SGD without Nesterov, the rate's schedule by rounds. The FOCoOp
-authors' version fails when it is built, steps once per epoch on the last batch alone, leaves a
-quote and a comma in each template, folds lam to 0.5 at most, has one context for both kinds of
-names, and answers and scores over C + U, so that a word can be the answer.
+authors' version cannot be built; what else differs there: `docs/model/authors_code.md`.
 """
 
 from __future__ import annotations

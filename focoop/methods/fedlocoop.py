@@ -12,10 +12,10 @@ Shared: `context`. Private: nothing; with a prior `counts` (C,) of the client's 
 Server: mean weighted by samples; with class-specific contexts, per class by class counts.
 Score: GL-MCM, or MCM of the pooled feature alone; the paper reports both.
 
-Differs from the authors' code: gradients are zeroed before each step (the FOCoOp code lets them
-add up for the whole run); one context for all classes, as in LoCoOp (the code tests the wrong flag
-and makes one per class); lambda 0.25 and K_t a fifth of the classes, as LoCoOp's 200 of 1000 (0.1
-and 5); GL-MCM at T = 1 (softmax of pooled logits at s = 100); weights are samples; fp32 prompts.
+Differs from the authors' code: gradients are zeroed before each step; one context for all classes,
+lambda 0.25 and K_t a fifth of the classes, as in LoCoOp (the FOCoOp code: one for each class, 0.1
+and 5); GL-MCM at T = 1 (softmax of pooled logits at s = 100); weights are samples; fp32 prompts
+(`docs/model/authors_code.md`).
 """
 
 from __future__ import annotations

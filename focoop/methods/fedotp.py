@@ -13,8 +13,7 @@ Score: MCM at T -> `temperature` over the C transported cosines; others, and a p
 
 Differs from the authors' code: logarithms in fp32, where fp16 underflows at eps = 0.01; each image
 and class stops by its own threshold, not by the mean of the batch; the participation of the run
-holds in the first round too. The FOCoOp code never averages this method's context (it sends a key
-that no model has) and returns nothing where a plan has NaN.
+holds in the first round too. The FOCoOp code shares nothing: `docs/model/authors_code.md`.
 """
 
 from __future__ import annotations

@@ -20,13 +20,11 @@ Private: `local` (C, n, d_t); with a prior `counts` (C,) of the client's own lab
 Score: ID mass, w log sum_u S - log sum_c S, w -> `ood_weight`; at w = 1 the log-odds of p(ID|x).
 Not in the paper: `open_share` below 1 gives a client's answers and score its prior (`_prior.py`).
 
-Differs from the authors' code: perturbs on purpose what the paper perturbs (prompts) or, cheaper,
-normalised text features inside a radius, where the code adds noise of norm up to 4; -log p(ID|x)
-where the code has a uniformity term without ID logits; constant tau where the code decays it into a
-division by zero; per-class counts; transport with hard classes, solved, a pull that keeps the
-classes apart (the code halves T^g every round) and words that keep their slot (the code collapses
-100 words to 1). `focoop-paper` among the presets follows the paper to the letter and degenerates:
-`distinct_words` and `transport_gap` in its rounds' reports tell how far.
+Differs from the authors' code: perturbations inside a radius, -log p(ID|x), constant tau, per-class
+counts, transport with hard classes, a pull that keeps the classes apart, contexts that stay with
+their word. `docs/model/authors_code.md` has file and line of each; `released` and the preset
+`focoop-authors` do what the code does. The preset `focoop-paper` follows the paper to the letter
+and degenerates: `distinct_words` and `transport_gap` in its rounds' reports tell how far.
 """
 
 from __future__ import annotations
@@ -44,6 +42,7 @@ from focoop.methods._bos import Ascent, Separation, separation_loss
 from focoop.methods._contexts import first_context
 from focoop.methods._focoop_config import FOCoOpConfig
 from focoop.methods._goc import prompt_report
+from focoop.methods._released import released_consistency, released_loss
 from focoop.methods.base import (
     Batch,
     ClientUpdate,
@@ -158,6 +157,8 @@ class FOCoOp(Answering):
         scale, weight = task.logit_scale, config.detection_weight
         if not config.bos:
             return separation_loss(text, batch, scale, weight).mean()
+        if config.released:
+            return released_loss(text, batch, noise, scale, config)
         if config.space == "feature":
             ascents = self.ascent_of("id", task), self.ascent_of("ood", task)
             return Separation(batch, scale, weight).loss(text, noise, *ascents, config.outer_loss)
@@ -224,6 +225,8 @@ class FOCoOp(Answering):
         if not self.config.goc or alone:
             shared = {"global": prompts, "ood": weighted_mean(updates, "ood"), "ood_words": words}
             return Server(shared, report=prompt_report(prompts, words))
+        if self.config.released:
+            return released_consistency(updates, server, self.config)
         return self.config.consistency.calibrate(prompts, words, updates, server)
 
 

@@ -12,8 +12,8 @@ Shared: nothing. Private: `context`; every client starts from the same draw. Wit
 Server: nothing to do; rounds are local epochs in disguise, so that all methods train equally long.
 Score: MCM at T -> `temperature` over the C classes, shifted by log pi_c / s.
 
-Differs from the authors' code: it has no such row, although its FedOTP is one by accident; without
-it no table says what federation is worth.
+Differs from the authors' code: it has no such row; without it no table says what federation is
+worth.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from focoop.federation import (
 from focoop.scenario.scenario import Scenario
 
 # Clients trained as one batch on a GPU unless federation.together says otherwise: more gain nothing
-# there (docs/notebook/speed.md) and need memory.
+# there and need memory.
 TOGETHER = 50
 
 

@@ -118,6 +118,14 @@ def test_together_is_one_by_one_where_the_ascent_moves_prompts(kind: str) -> Non
     assert not torch.allclose(found[0][0].shared["ood"], other[0][0].shared["ood"])
 
 
+def test_together_is_one_by_one_as_the_released_code_trains() -> None:
+    method = create("focoop", FOCoOpConfig(released=True))
+    found = assert_agree(method, make_task(method, dtype=torch.float64), [6, 3], PLAIN)
+    plain = create("focoop", FOCoOpConfig())
+    other = assert_agree(plain, make_task(plain, dtype=torch.float64), [6, 3], PLAIN)
+    assert not torch.allclose(found[0][0].shared["ood"], other[0][0].shared["ood"])
+
+
 @pytest.mark.parametrize("name", TOGETHER)
 def test_together_is_one_by_one_in_float32(name: str) -> None:
     method = create(name)

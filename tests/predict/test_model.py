@@ -265,7 +265,7 @@ def test_a_heat_map_has_a_value_per_patch(name: str) -> None:
 def test_the_card_says_what_was_made_of_the_images(name: str, tmp_path: Path) -> None:
     text = (model_of(name).save(tmp_path / "model") / "README.md").read_text()
     learned, added = "learned with the method", "added up with the method"
-    kind = made(name)
+    kind = available()[name]
     assert (learned in text) == (kind.trains and not kind.closed_form)
     assert (added in text) == kind.closed_form
     assert not kind.closed_form or kind.shares in text

@@ -1,18 +1,15 @@
-"""The scripts of breadth and privacy: settings that load, runs made once, tables and figures."""
+"""The scripts of breadth: settings that load, runs made once, tables."""
 
 import sys
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import breadth, privacy_figure, privacy_price
+from benchmarks import breadth
 from benchmarks.breadth_tables import markdown, means, missing
 from focoop.config import from_dict
-from focoop.federation import composed
 from tests.toy_setting import write_setting
-from tools.results_cells import read_rows
 
 
 @pytest.mark.parametrize("text", [*breadth.SETS, *breadth.OTHERS])
@@ -104,41 +101,3 @@ def test_parts_that_are_left_out_are_told_in_words() -> None:
     rows = page[page.index("## FOCoOp without its private prompts") :].splitlines()
     names = [row.split("|")[2].strip() for row in rows if row.startswith("|")][2:6]
     assert names == ["`focoop`", "no BOS, no GOC", "no private prompts", "`promptfl`"]
-
-
-@pytest.mark.parametrize(("epsilon", "rounds"), [(1.0, 1), (50.0, 5), (1e6, 2)])
-def test_the_noise_gives_the_epsilon_asked_for(epsilon: float, rounds: int) -> None:
-    noise = privacy_price.noise_for(epsilon, rounds)
-    assert composed([noise] * rounds, privacy_price.DELTA) == pytest.approx(epsilon, rel=1e-6)
-
-
-def test_runs_under_privacy_are_kept_a_line_for_several_seeds(tmp_path: Path) -> None:
-    path, rows = tmp_path / "price.json", list[dict[str, Any]]()
-    for epsilon in (None, 10.0):
-        for seed in (0, 1):
-            row = {"what": "price", "setting": "toy", "method": "fedlda", "epsilon": epsilon}
-            row |= {"clip": 0.1, "seed": seed, "own": 0.1 * seed, "all": 0.05}
-            privacy_price.keep(path, rows, row)
-    kept = read_rows(path, privacy_price.SAME)
-    assert kept == rows and len(path.read_text().splitlines()) == 4
-    assert privacy_price.same(kept, epsilon=None, seed=1) == rows[1]
-
-
-@pytest.mark.slow
-def test_the_figure_and_the_table_of_privacy(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = []
-    for epsilon in (None, 1.0, 1e6):
-        for seed in (0, 1):
-            key = {"setting": "toy", "method": "fedlda", "epsilon": epsilon, "seed": seed}
-            rows.append({"what": "price", **key, "own": 0.4 + 0.2 * seed, "all": 0.25})
-            rows.append({"what": "attack", **key, "named": 0.7, "closest": 0.6, "chance": 0.25})
-    text = privacy_figure.table(rows, "toy")
-    assert "| no privacy | 50.0 / 25.0 | 70 | 60 |" in text and "FOCoOp" not in text
-    assert "chance: 50 and 25." in text
-    both = [*rows, *({**row, "method": "focoop_plus", "named": 0.8} for row in rows)]
-    assert "| 50.0 / 25.0 | 50.0 / 25.0 | 80 / 70 | 60 / 60 |" in privacy_figure.table(both, "toy")
-    for place in ("a", "b"):
-        privacy_figure.figure(rows, "toy", tmp_path / f"{place}.svg")
-    drawn = (tmp_path / "a.svg").read_bytes()
-    assert drawn == (tmp_path / "b.svg").read_bytes()
-    assert ElementTree.fromstring(drawn).tag.endswith("svg")
