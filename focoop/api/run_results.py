@@ -1,5 +1,6 @@
 """What a run has found: metrics as tables, prompts, text features, logits and scores as arrays."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from focoop.api.frames import pandas
 from focoop.clip import LabelledFeatures
 from focoop.config import RunConfig
 from focoop.errors import ConfigError, DataError, RunError, nearest
-from focoop.experiments import OpenedRun, open_state, with_score
+from focoop.experiments import OpenedRun, open_state, tables, with_score
 from focoop.federation import Evaluation
 from focoop.functional import scores
 from focoop.methods import Logits, Text
@@ -294,7 +295,10 @@ class Run:
         fresh = device is not None or test_only
         state = open_state(self._folder, device, test_only=test_only) if fresh else self._state()
         self.evaluated_round = state.round_index
-        return state.evaluate(None if score is None else with_score(state.scenario.method, score))
+        found = state.evaluate(None if score is None else with_score(state.scenario.method, score))
+        if doubt := tables.doubt_sign(found.summary):
+            warnings.warn(doubt, stacklevel=2)
+        return found
 
     def _last(self) -> dict[str, Any]:
         metrics = self.metrics

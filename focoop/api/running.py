@@ -1,5 +1,6 @@
 """Make a run, or go on with one that was stopped."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from focoop.api.settings import Overrides, Settings, configure
 from focoop.config import RunConfig
 from focoop.data import fetch as fetch_dataset
 from focoop.errors import ConfigError, RunError
-from focoop.experiments import refuse_other_data, run_to_end
+from focoop.experiments import refuse_other_data, run_to_end, tables
 from focoop.methods import lookup
 from focoop.runs import RunFolder, anchored, collect, read_config, start
 from focoop.scenario import require_data
@@ -106,7 +107,9 @@ class PreparedRun:
             The finished run.
         """
         if not self.finished:
-            run_to_end(self.config, self.folder, hooks, notes=self.notes)
+            found = run_to_end(self.config, self.folder, hooks, notes=self.notes)
+            if doubt := tables.doubt_sign(found):
+                warnings.warn(doubt, stacklevel=2)
         return Run(RunFolder.open(self.folder.path))
 
 

@@ -221,9 +221,15 @@ def markdown(setting: str, rows: Mapping[str, Sequence[Outcome]]) -> str:
         tables.markdown([(label, *row(outcomes)) for label, outcomes in rows.items()]),
         f"{tables.NOTE} Seeds {', '.join(map(str, seeds))}.",
     ]
-    failed = [o for outcomes in rows.values() for o in outcomes if o.status == "failed"]
-    if failed:
-        parts.append("\n".join(f"- {failure(outcome)}" for outcome in failed))
+    outcomes = [outcome for some in rows.values() for outcome in some]
+    told = [f"- {failure(outcome)}" for outcome in outcomes if outcome.status == "failed"]
+    for label, some in rows.items():
+        doubts = (
+            tables.doubt_sign(o.summary) for o in some if o.status == "finished" and o.summary
+        )
+        told += [f"- {label}: {doubt}" for doubt in list(filter(None, doubts))[:1]]
+    if told:
+        parts.append("\n".join(told))
     return "\n\n".join(parts) + "\n"
 
 

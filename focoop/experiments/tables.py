@@ -10,6 +10,7 @@ from focoop.experiments.typeset import latex_table, markdown_table
 
 DETECTION = ("fpr95", "fpr95_oodpos", "auroc")
 LOWER_IS_BETTER = ("alarm", "fpr95", "fpr95_oodpos")
+REVERSED = 0.3  # an AUROC below this is no chance: the score orders images the wrong way round
 SETS_PER_TABLE = 2  # three columns each: what a page holds
 NOTE = (
     "Percent, mean ± sample deviation over seeds; bold: best of a column. fpr95: OOD accepted when "
@@ -56,6 +57,25 @@ def columns(summary: Mapping[str, Any]) -> dict[str, float]:
     for name, values in summary.get("ood", {}).items():
         row |= {f"{metric} {name}": values.get(metric) for metric in DETECTION}
     return {name: 100 * value for name, value in row.items() if value is not None}
+
+
+def doubt_sign(summary: Mapping[str, Any]) -> str:
+    """Say that a score seems to have the wrong sign.
+
+    Args:
+        summary: The summary of an evaluation.
+
+    Returns:
+        A sentence; nothing where no AUROC is far below 50%.
+    """
+    found = {name: values.get("auroc") for name, values in summary.get("ood", {}).items()}
+    low = [f"{name} {100 * v:.1f}%" for name, v in found.items() if v is not None and v < REVERSED]
+    if not low:
+        return ""
+    return (
+        f"AUROC far below 50% ({', '.join(low)}): the score may have the wrong sign, a higher one "
+        "must mean more foreign"
+    )
 
 
 def stat(values: Sequence[float]) -> Stat:
