@@ -19,7 +19,6 @@ from focoop.experiments import (
     plan,
     seeds_of,
     sweep_points,
-    tables,
     write_sweep,
 )
 from focoop.functional import paired
@@ -157,24 +156,22 @@ class Table:
             labels: How methods, columns and settings are called in the paper, by their names here.
 
         Returns:
-            One `table` environment per setting; the document needs the package booktabs.
+            One `table` environment per setting, with a caption and the label `tab:SETTING`; the
+            document needs the package booktabs.
 
         Raises:
             ConfigError: There is no such column.
 
         Example:
             ```python
-            table.to_latex(["own", "all"], {"./mine.py": "Ours", "promptfl": "PromptFL"})
+            table.to_latex(["own", "all"], {"mine": "Ours", "promptfl": "PromptFL"})
             ```
         """
-        sections = []
-        for setting, groups in comparison.grouped(self.outcomes).items():
-            rows = [(label, *comparison.row(outcomes)) for label, outcomes in groups.items()]
-            sections.append(tables.latex(rows, setting, columns, labels or {}))
-        return "\n".join(sections)
+        groups = comparison.grouped(self.outcomes)
+        return "\n".join(comparison.latex(*one, columns, labels) for one in groups.items())
 
     def save(self, out: str | Path) -> list[Path]:
-        """Write OUT/SETTING.md for every setting and OUT/results.json.
+        """Write OUT/SETTING.md and OUT/SETTING.tex for every setting, and OUT/results.json.
 
         Of a sweep also OUT/sweep.csv, sweep.md, sweep.tex and, with matplotlib, its lines.
 

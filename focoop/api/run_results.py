@@ -41,7 +41,7 @@ class Run:
         self.evaluated_round = -1  # the round that `evaluate` looked at last
 
     def __repr__(self) -> str:
-        method, last = self.config.method.name, max(self.last_round, 0)
+        method, last = self.config.method.label, max(self.last_round, 0)
         return f"Run({str(self.path)!r}, method={method!r}, {self.status}, round {last})"
 
     @property
@@ -327,7 +327,7 @@ class Run:
         state = self._state()
         if client is None and not state.same_for_all:
             raise ConfigError(
-                f"{self.config.method.name} keeps private prompts, so every client has its own "
+                f"{self.config.method.label} keeps private prompts, so every client has its own "
                 "model: name one, as in client=0"
             )
         return state.text(0 if client is None else self._client(client))

@@ -184,7 +184,7 @@ def runs(
         rows.append(
             {
                 "folder": str(run.path),
-                "method": run.config.method.name,
+                "method": run.config.method.label,
                 "status": run.status,
                 "round": max(run.last_round(), 0),
                 "rounds": run.config.federation.rounds,

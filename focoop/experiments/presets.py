@@ -27,7 +27,7 @@ from focoop.config import (
 from focoop.errors import ConfigError, folded, nearest
 from focoop.experiments.variants import Variant
 from focoop.fields import Typed
-from focoop.methods import ELSEWHERE, SPELLINGS, available, lookup
+from focoop.methods import ELSEWHERE, SPELLINGS, available, lookup, name_method
 from focoop.plugins import is_file
 
 Tree = dict[str, Any]
@@ -104,7 +104,7 @@ def configured(
         ConfigError: A preset cannot be used.
     """
     layers = []
-    for name in (variant.name, f"{variant.name}@{setting_name}"):
+    for name in (variant.preset, f"{variant.preset}@{setting_name}"):
         path = None if presets is None else presets / f"{name}.toml"
         if path is not None and path.is_file():
             layers.append(check_preset(path, read_toml(path)))
@@ -175,7 +175,8 @@ def tuned_tree(
     tree = merge(below, {"method": {"name": name}})
     if presets is not None and wanted:
         stem = "" if path is None else name_of(path)
-        used = [presets / f"{preset}.toml" for preset in (name, f"{name}@{stem}")]
+        called = name_method(name)
+        used = [presets / f"{preset}.toml" for preset in (called, f"{called}@{stem}")]
         used = [file for file in used if file.is_file()]
     for file in used:
         layer = check_preset(file, read_toml(file))

@@ -70,7 +70,7 @@ def _opening(config: RunConfig, folder: RunFolder) -> str:
     done, installed = folder.last_round(), versions()
     point = "begins" if done < 0 else f"goes on after round {done}"
     return (
-        f"{config.title} {point}, {config.federation.rounds} rounds; method {config.method.name}, "
+        f"{config.title} {point}, {config.federation.rounds} rounds; method {config.method.label}, "
         f"focoop {installed['focoop']}, torch {installed['torch']}, device {config.backbone.device}"
     )
 

@@ -231,9 +231,11 @@ def latex(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
     heads, lines = _wide(rows, keys, _in_latex)
     caption = (
         f"Sweep over {', '.join(keys)}: percent, mean and sample deviation over seeds; "
-        "bold: best of a point"
+        "bold: best of a point; ↑: more is better, ↓: less is better"
     )
-    table = latex_table(heads, lines, len(keys) + 2, caption=caption, fitted=True)
+    left = len(keys) + 2
+    heads[left:] = map(tables.with_arrow, heads[left:])
+    table = latex_table(heads, lines, left, caption=caption, name="sweep", fitted=True)
     return f"{BOOKTABS}\n\n{table}\n"
 
 

@@ -174,9 +174,24 @@ def _cell(value: Stat | None, top: str | None) -> str:
     return f"**{value}**" if f"{value.mean:.1f}" == top else str(value)
 
 
+def with_arrow(column: str) -> str:
+    """Add to a column's name whether more or less of it is better.
+
+    Args:
+        column: The column's name.
+
+    Returns:
+        Such as `own ↑`.
+
+    >>> with_arrow("fpr95 dtd")
+    'fpr95 dtd ↓'
+    """
+    return f"{column} {'↓' if lower_is_better(column) else '↑'}"
+
+
 def latex(
     rows: Sequence[tuple[str, Row, str]],
-    caption: str = "",
+    setting: str,
     chosen: Sequence[str] = (),
     labels: Mapping[str, str] | None = None,
 ) -> str:
@@ -184,9 +199,9 @@ def latex(
 
     Args:
         rows: (label, columns, number of runs) of each method.
-        caption: What stands above the table; empty: nothing.
+        setting: What they ran on, for the caption and the label.
         chosen: The columns to show, in this order; empty: all, and the number of runs.
-        labels: How methods, columns and the caption are written, by their names; others stay.
+        labels: How methods, columns and the setting are written, by their names; others stay.
 
     Returns:
         A `table` environment; the document needs the package booktabs.
@@ -208,8 +223,16 @@ def latex(
         ]
         for label, row, count in rows
     ]
-    heads = [called.get(name, name) for name in ["method", *names, *([] if chosen else ["runs"])]]
-    return latex_table(heads, lines, caption=called.get(caption, caption)) + "\n"
+    arrows = {name: with_arrow(name).removeprefix(name) for name in names}
+    heads = [f"{called.get(name, name)}{arrows[name]}" for name in names]
+    heads = [called.get("method", "method"), *heads, *([] if chosen else ["runs"])]
+    most = max((value.count for _, row, _ in rows for value in row.values()), default=1)
+    told = f"mean ± sample deviation over {most} seeds" if most > 1 else "one seed"
+    caption = (
+        f"Methods on {called.get(setting, setting)}: percent, {told}; bold: best of a column; "
+        "↑: more is better, ↓: less is better."
+    )
+    return latex_table(heads, lines, caption=caption, name=setting) + "\n"
 
 
 def _latex_cell(value: Stat | None, top: str | None) -> str:

@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from focoop.methods._contexts import first_context
     from focoop.methods._posterior import text_map
     from focoop.methods._prior import PRIOR, log_prior
-    from focoop.methods._registry import ELSEWHERE, SPELLINGS, available, create, lookup
+    from focoop.methods._registry import (
+        ELSEWHERE,
+        SPELLINGS,
+        available,
+        create,
+        lookup,
+        name_method,
+    )
     from focoop.methods.base import (
         Batch,
         ClientUpdate,
@@ -56,6 +63,7 @@ __all__ = [
     "first_context",
     "log_prior",
     "lookup",
+    "name_method",
     "text_map",
     "unread_text",
     "weighted_mean",

@@ -114,9 +114,9 @@ def snapshot(path: Path) -> dict[str, Any]:
 
 def _state(run: RunFolder) -> dict[str, Any]:
     return {
-        "title": run.config.title,
+        "title": run.config.name or run.path.resolve().name,
         "status": run.status,
-        "method": run.config.method.name,
+        "method": run.config.method.label,
         "round": max(run.last_round(), 0),
         "total": run.config.federation.rounds,
         "started": run.manifest.get("started"),

@@ -278,8 +278,12 @@ def test_a_comparison_is_a_table(
     assert "promptfl:context\\_tokens=2" in latex and latex.count("\\\\\n") == 3
     assert f"{rows[1]['own']:.1f}" in latex and "\\toprule" in latex
     named = table.to_latex(["all", "own"], {rows[1]["method"]: "Ours", "own": "Own", "toy": "Toys"})
-    assert "method & all & Own \\\\" in named and "\nOurs & $" in named and "runs" not in named
-    assert "\\caption{Toys}" in named
+    heads = r"method & all $\uparrow$ & Own $\uparrow$ \\"
+    assert heads in named and "\nOurs & $" in named and "runs" not in named
+    caption = r"\caption{Methods on Toys: percent, mean $\pm$ sample deviation over 2 seeds; bold: "
+    assert caption in named and "\\label{tab:toy}" in named
+    assert r"fpr95 far $\downarrow$" in latex
+    assert latex in (folder / "grid" / "toy.tex").read_text()
     with pytest.raises(focoop.ConfigError, match="no column 'owm'; nearest is 'own'"):
         table.to_latex(["owm"])
     gaps = {row["column"]: row for row in table.differences(rows[1]["method"], "zeroshot")}
