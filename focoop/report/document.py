@@ -181,7 +181,8 @@ def _setting(
 NOTE = (
     '<p class="note">Percent, last round, mean ± sample deviation over seeds. <b>Bold</b>: best of '
     "a column. <u>Underlined</u>: second best. °: a paired t-test over seeds does not tell it "
-    "apart from the best (p ≥ 0.05). ↑: more is better, ↓: less is better. fpr95: OOD images "
+    "apart from the best (p ≥ 0.05, corrected by Holm's method for the number of tests of this "
+    "setting). ↑: more is better, ↓: less is better. fpr95: OOD images "
     "accepted when 95% of ID images are kept; fpr95_oodpos: ID flagged when 95% of OOD is; "
     "alarm: other clients' images flagged; ausuc: area under own against other classes. A number "
     "links to its runs; point at it for its seeds. Seeds change which shots are drawn, first "
