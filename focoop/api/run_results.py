@@ -186,8 +186,9 @@ class Run:
         """Return cosines of images with a client's prompts, not yet scaled.
 
         Args:
-            images: `test`, an OOD set of the run by its name in the metrics (`dtd_32px`), a
-                corrupted set (`brightness@3`), a `FeatureSet`, or (N, D) unit features.
+            images: `test`, `train` (the client's), an OOD set of the run by its name in the metrics
+                (`dtd_32px`), a corrupted set (`brightness@3`), a `FeatureSet`, or (N, D) unit
+                features.
             client: Number or name of a client; needed where the method keeps private prompts.
 
         Returns:
@@ -240,18 +241,51 @@ class Run:
             ]
         return np.concatenate(parts)
 
-    def images(self, name: str = "test") -> LabelledFeatures:
-        """Return the features of a set that the run is measured on.
+    def score_frame(self, *names: str, score: Score | None = None) -> "DataFrame":
+        """Return the scores of images under all clients' models as one pandas DataFrame.
 
         Args:
-            name: `test`, an OOD set or a corrupted set, as in `logits`.
+            names: Sets of images, as in `images`; by default the test images and all OOD sets.
+            score: As in `scores`.
+
+        Returns:
+            A row per client and image: `client`, `name` of the client, `set`, `row` in the set,
+            `label`, `own` (whether it is a test image of the client), `score`.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        sets, named = self._state().scenario.sets, self.client_names
+        parts = []
+        for client, own in enumerate(sets.test.index):
+            for name in names or ("test", *sets.ood):
+                rows = np.arange(len(labels := self.images(name, client).labels))
+                told = {"client": client, "name": named[client] if named else "", "set": name}
+                told |= {"row": rows, "label": labels.numpy()}
+                told |= {"own": np.isin(rows, own) & (name == "test")}
+                found = self.scores(name, client, score=score)
+                parts.append(pandas().DataFrame({**told, "score": found}))
+        return pandas().concat(parts, ignore_index=True)
+
+    def images(self, name: str = "test", client: int | str | None = None) -> LabelledFeatures:
+        """Return the features of a set that the run trained on or is measured on.
+
+        Args:
+            name: `train`, `test`, an OOD set or a corrupted set, as in `logits`.
+            client: Number or name of the client whose training images are meant; other sets are
+                the same for all clients (`own_rows` says which test images are whose).
 
         Returns:
             `pooled` (N, D), `patches` or None, and `labels` (N,).
 
         Raises:
+            ConfigError: Training images of no client are asked for.
             DataError: The run has no such set.
         """
+        if name == "train":
+            if client is None:
+                raise ConfigError("training images are a client's: name one, as in client=0")
+            return self._state().scenario.client(self._client(client))
         sets = self._state().scenario.sets
         known = {"test": sets.test.images, **sets.ood}
         known |= {name: owned.images for name, owned in sets.corrupted.items()}
@@ -335,11 +369,11 @@ class Run:
     def _answers(self, source: ImageSource, client: int | str | None) -> Sequence[Logits]:
         """Logits of a client's model, chunk by chunk."""
         text = self._text(client)
-        return self._state().answers(text, self._features(source))
+        return self._state().answers(text, self._features(source, client))
 
-    def _features(self, source: ImageSource) -> LabelledFeatures:
+    def _features(self, source: ImageSource, client: int | str | None) -> LabelledFeatures:
         if isinstance(source, str):
-            return self.images(source)
+            return self.images(source, client)
         if not isinstance(source, LabelledFeatures):
             pooled = torch.as_tensor(np.asarray(source)).float()
             labels = torch.zeros(pooled.shape[:1], dtype=torch.int64)

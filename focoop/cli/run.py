@@ -239,12 +239,14 @@ def print_results(rows: list[tuple[str, dict[str, Any]]], paths: list[Path]) -> 
         rows: Label and evaluation summary of each run.
         paths: The run folders.
     """
-    from focoop.cli.display import NOTE, results_table
+    from focoop.cli.display import AREA, NOTE, results_table
 
     console = out()
     console.print()
     console.print(results_table(rows))
     console.print()
     console.print(NOTE)
+    if any(summary.get("frontier") for _, summary in rows):
+        console.print(AREA)
     for path in paths:
         console.print(f"run folder: {path}", markup=False, soft_wrap=True)
