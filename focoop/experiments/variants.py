@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from focoop.errors import ConfigError
@@ -72,8 +73,14 @@ def _variant(parts: Sequence[str]) -> Variant:
     settings = [setting.strip() for setting in (first, *parts[1:]) if setting.strip()]
     overrides = tuple(s if "." in s.partition("=")[0] else f"method.{s}" for s in settings)
     called = label or name_method(name)
-    plain = label or not settings
-    return Variant(called if plain else f"{called}:{','.join(settings)}", name, overrides)
+    shown = ",".join(_without_path(setting) for setting in settings)
+    return Variant(called if label or not shown else f"{called}:{shown}", name, overrides)
+
+
+def _without_path(setting: str) -> str:
+    """A setting as a label shows it: a file by its own name."""
+    key, _, value = setting.partition("=")
+    return f"{key}={Path(value).stem}" if is_file(value) else setting
 
 
 def variants_for(given: list[Variant] | None, setting: Mapping[str, Any]) -> list[Variant]:

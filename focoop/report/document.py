@@ -1,7 +1,7 @@
 """Assemble a report: one HTML file that needs nothing beside it."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from importlib import resources
@@ -12,7 +12,7 @@ from focoop.errors import FocoopError
 from focoop.report import drawings, sections
 from focoop.report.detection import Detection, detection
 from focoop.report.origins import origin, run_index
-from focoop.report.records import RunRecord, collect_runs
+from focoop.report.records import Collection, RunRecord, collect_runs
 from focoop.report.summary import summary
 from focoop.report.swept import Swept, find_sweeps, sweep_charts
 from focoop.runs import SLIM, write
@@ -78,6 +78,7 @@ def write_report(
     page = _filled(
         _asset("report.html"),
         {
+            "NAME": escape(_name(paths, collection)),
             "STYLE": _asset("uplot.css") + _asset("report.css"),
             "MADE": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "SUMMARY": summary(
@@ -94,6 +95,14 @@ def write_report(
     )
     write(out, page.encode())
     return out
+
+
+def _name(paths: Sequence[str | Path], collection: Collection) -> str:
+    """What a report is called: as its only run, or as the folders that were given."""
+    if len(collection.records) == 1:
+        folder = collection.records[0].folder
+        return folder.config.name or folder.path.resolve().name
+    return ", ".join(dict.fromkeys(Path(path).resolve().name for path in paths))
 
 
 def _detection(record: RunRecord) -> Detection | str:

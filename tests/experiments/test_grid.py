@@ -38,7 +38,7 @@ def test_a_file_is_called_by_its_label_its_methods_name_or_its_own(tmp_path: Pat
     )
     assert found is not None
     assert [one.label for one in found] == [
-        "promptfl:score=./own.py,context_tokens=2",
+        "promptfl:score=own,context_tokens=2",
         "Ours",
         "mine",
     ]
