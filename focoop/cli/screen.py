@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 # What people write for another option -> what to write, where names alone suggest a wrong one.
 MEANT = {
-    ("compare", "--seed"): "write --seeds, how many (3) or which (0,4; '4,' is seed 4 alone)",
-    ("run", "--seed"): "write --set seed=4",
-    ("run", "--seeds"): "a run has one seed, --set seed=4; several runs: focoop compare --seeds 3",
-    ("tune", "--seeds"): "all trials have one seed, --seed 4; focoop compare has --seeds",
-    ("tune", "--trials"): "write --budget, the trials of each method",
+    ("compare", "seed"): "write --seeds, how many (3) or which (0,4; '4,' is seed 4 alone)",
+    ("run", "seed"): "write --set seed=4",
+    ("run", "seeds"): "a run has one seed, --set seed=4; several runs: focoop compare --seeds 3",
+    ("tune", "seeds"): "all trials have one seed, --seed 4; focoop compare has --seeds",
+    ("tune", "trials"): "write --budget, the trials of each method",
 }
 # Seconds between two lines about one work on images; shorter work than QUICK has no line at all.
 PAUSE, QUICK = 10.0, 1.0
@@ -123,7 +123,7 @@ class Commands(TyperGroup):
             raise
         except click.NoSuchOption as error:
             command = "" if error.ctx is None else str(error.ctx.info_name)
-            if hint := MEANT.get((command, error.option_name)):
+            if hint := MEANT.get((command, error.option_name.lstrip("-"))):
                 told = f"focoop {command} has no option {error.option_name}: {hint}"
                 report(ConfigError(told), given)
             report(error, given)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from focoop.errors import ConfigError, MethodError, folded, nearest
@@ -118,8 +117,9 @@ def name_method(name: str) -> str:
     """
     if not is_file(name):
         return name
-    called = lookup(name).name or Path(name).stem
-    return Path(name).name if called in _names() else called  # `./promptfl.py` is not ours
+    file = name.rpartition("/")[2]
+    called = lookup(name).name or file.removesuffix(".py")
+    return file if called in _names() else called  # `./promptfl.py` is not ours
 
 
 def _method_of(thing: Any, name: str) -> type[Method]:
