@@ -23,6 +23,7 @@ from focoop.experiments import (
 )
 from focoop.functional import paired
 from focoop.plugins import origin
+from focoop.runs import used_plugins
 from focoop.tracking import OnRound, split_hooks
 
 if TYPE_CHECKING:
@@ -332,20 +333,20 @@ def run_comparison(
 
 
 def refuse_registered(cells: Sequence[Cell], jobs: int) -> None:
-    """Refuse methods that other processes would not know.
+    """Refuse methods, scores and datasets that other processes would not know.
 
     Args:
         cells: The runs.
         jobs: Processes that make them; 0: this one.
 
     Raises:
-        ConfigError: A run's method was registered in this process alone.
+        ConfigError: One was registered in this process alone.
     """
-    for name in dict.fromkeys(cell.config.method.name for cell in cells) if jobs else ():
-        if "registered" in (origin("method", name) or {}):
+    for plugin in (one for cell in cells for one in used_plugins(cell.config)) if jobs else ():
+        if "registered" in plugin:
             raise ConfigError(
-                f"the method {name!r} was registered in this process, and jobs = {jobs} makes runs "
-                "in others: use jobs = 0, or put it into a file, ./mine.py"
+                f"the {plugin['kind']} {plugin['name']!r} was registered in this process, and "
+                f"jobs = {jobs} makes runs in others: use jobs = 0, or name a file, ./mine.py"
             )
 
 

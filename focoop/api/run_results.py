@@ -245,7 +245,7 @@ class Run:
         """Return the scores of images under all clients' models as one pandas DataFrame.
 
         Args:
-            names: Sets of images, as in `images`; by default the test images and all OOD sets.
+            *names: Sets of images, as in `images`; by default the test images and all OOD sets.
             score: As in `scores`.
 
         Returns:
