@@ -261,7 +261,7 @@ def test_data_list_and_runs(finished: tuple[Path, dict[str, Any]]) -> None:
     assert "finished" in call("runs", str(finished[0].parent)).stdout
     listed = json.loads(call("runs", str(finished[0].parent), "--json").stdout)
     assert [row["round"] for row in listed] == [2]
-    assert "no runs" in call("runs", "nowhere").stdout
+    assert "there is no folder nowhere" in call("runs", "nowhere").stderr
 
 
 @pytest.mark.slow

@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from focoop.errors import ConfigError, FocoopError, MethodError, nearest
 from focoop.functional.scores.formulas import (
@@ -23,6 +23,9 @@ from focoop.functional.scores.formulas import (
 )
 from focoop.plugins import line_of, plugged
 from focoop.plugins import names as plugin_names
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
