@@ -20,11 +20,11 @@ from focoop.experiments import (
     plan,
     seeds_of,
     sweep_points,
-    tables,
     write_sweep,
 )
 from focoop.functional import paired
 from focoop.plugins import origin
+from focoop.runs import used_plugins
 from focoop.scenario import leave_out_absent
 from focoop.tracking import OnRound, split_hooks
 
@@ -159,24 +159,22 @@ class Table:
             labels: How methods, columns and settings are called in the paper, by their names here.
 
         Returns:
-            One `table` environment per setting; the document needs the package booktabs.
+            One `table` environment per setting, with a caption and the label `tab:SETTING`; the
+            document needs the package booktabs.
 
         Raises:
             ConfigError: There is no such column.
 
         Example:
             ```python
-            table.to_latex(["own", "all"], {"./mine.py": "Ours", "promptfl": "PromptFL"})
+            table.to_latex(["own", "all"], {"mine": "Ours", "promptfl": "PromptFL"})
             ```
         """
-        sections = []
-        for setting, groups in comparison.grouped(self.outcomes).items():
-            rows = [(label, *comparison.row(outcomes)) for label, outcomes in groups.items()]
-            sections.append(tables.latex(rows, setting, columns, labels or {}))
-        return "\n".join(sections)
+        groups = comparison.grouped(self.outcomes)
+        return "\n".join(comparison.latex(*one, columns, labels) for one in groups.items())
 
     def save(self, out: str | Path) -> list[Path]:
-        """Write OUT/SETTING.md for every setting and OUT/results.json.
+        """Write OUT/SETTING.md and OUT/SETTING.tex for every setting, and OUT/results.json.
 
         Of a sweep also OUT/sweep.csv, sweep.md, sweep.tex and, with matplotlib, its lines.
 
@@ -347,20 +345,20 @@ def run_comparison(
 
 
 def refuse_registered(cells: Sequence[Cell], jobs: int) -> None:
-    """Refuse methods that other processes would not know.
+    """Refuse methods, scores and datasets that other processes would not know.
 
     Args:
         cells: The runs.
         jobs: Processes that make them; 0: this one.
 
     Raises:
-        ConfigError: A run's method was registered in this process alone.
+        ConfigError: One was registered in this process alone.
     """
-    for name in dict.fromkeys(cell.config.method.name for cell in cells) if jobs else ():
-        if "registered" in (origin("method", name) or {}):
+    for plugin in (one for cell in cells for one in used_plugins(cell.config)) if jobs else ():
+        if "registered" in plugin:
             raise ConfigError(
-                f"the method {name!r} was registered in this process, and jobs = {jobs} makes runs "
-                "in others: use jobs = 0, or put it into a file, ./mine.py"
+                f"the {plugin['kind']} {plugin['name']!r} was registered in this process, and "
+                f"jobs = {jobs} makes runs in others: use jobs = 0, or name a file, ./mine.py"
             )
 
 

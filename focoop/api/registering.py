@@ -30,7 +30,8 @@ def register(thing: Thing | None = None, name: str = "") -> Any:
         thing: A class derived from `focoop.Method` or `focoop.Tracker`, a `focoop.Dataset`, or a
             function of `focoop.scores.Inputs` that returns (N,) scores, higher for what is more
             OOD. None: the call is a decorator, `@focoop.register(name="mine")`.
-        name: Its name; by default that of the class in lower case, or of the function.
+        name: Its name; by default the `name` of a method, that of the class in lower case, or of
+            the function.
 
     Returns:
         The same thing, so that this may stand as a decorator.
@@ -60,7 +61,7 @@ def register(thing: Thing | None = None, name: str = "") -> Any:
 def _kind(thing: Any) -> tuple[str, Any, str]:
     """What something is, the names of its kind that exist, and what it is called by default."""
     if inspect.isclass(thing) and issubclass(thing, Method):
-        return "method", methods(), thing.__name__.lower()
+        return "method", methods(), thing.name or thing.__name__.lower()
     if inspect.isclass(thing) and issubclass(thing, Tracker):
         return "tracker", TRACKERS, thing.__name__.lower()
     if isinstance(thing, Dataset):

@@ -1,5 +1,6 @@
 """What a run has found: metrics as tables, prompts, text features, logits and scores as arrays."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from focoop.api.frames import pandas
 from focoop.clip import LabelledFeatures
 from focoop.config import RunConfig
 from focoop.errors import ConfigError, DataError, RunError, nearest
-from focoop.experiments import OpenedRun, open_state, with_score
+from focoop.experiments import OpenedRun, open_state, tables, with_score
 from focoop.federation import Evaluation
 from focoop.functional import scores
 from focoop.methods import Logits, Text
@@ -40,7 +41,7 @@ class Run:
         self.evaluated_round = -1  # the round that `evaluate` looked at last
 
     def __repr__(self) -> str:
-        method, last = self.config.method.name, max(self.last_round, 0)
+        method, last = self.config.method.label, max(self.last_round, 0)
         return f"Run({str(self.path)!r}, method={method!r}, {self.status}, round {last})"
 
     @property
@@ -190,8 +191,9 @@ class Run:
         """Return cosines of images with a client's prompts, not yet scaled.
 
         Args:
-            images: `test`, an OOD set of the run by its name in the metrics (`dtd_32px`), a
-                corrupted set (`brightness@3`), a `FeatureSet`, or (N, D) unit features.
+            images: `test`, `train` (the client's), an OOD set of the run by its name in the metrics
+                (`dtd_32px`), a corrupted set (`brightness@3`), a `FeatureSet`, or (N, D) unit
+                features.
             client: Number or name of a client; needed where the method keeps private prompts.
 
         Returns:
@@ -244,18 +246,51 @@ class Run:
             ]
         return np.concatenate(parts)
 
-    def images(self, name: str = "test") -> LabelledFeatures:
-        """Return the features of a set that the run is measured on.
+    def score_frame(self, *names: str, score: Score | None = None) -> "DataFrame":
+        """Return the scores of images under all clients' models as one pandas DataFrame.
 
         Args:
-            name: `test`, an OOD set or a corrupted set, as in `logits`.
+            *names: Sets of images, as in `images`; by default the test images and all OOD sets.
+            score: As in `scores`.
+
+        Returns:
+            A row per client and image: `client`, `name` of the client, `set`, `row` in the set,
+            `label`, `own` (whether it is a test image of the client), `score`.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        sets, named = self._state().scenario.sets, self.client_names
+        parts = []
+        for client, own in enumerate(sets.test.index):
+            for name in names or ("test", *sets.ood):
+                rows = np.arange(len(labels := self.images(name, client).labels))
+                told = {"client": client, "name": named[client] if named else "", "set": name}
+                told |= {"row": rows, "label": labels.numpy()}
+                told |= {"own": np.isin(rows, own) & (name == "test")}
+                found = self.scores(name, client, score=score)
+                parts.append(pandas().DataFrame({**told, "score": found}))
+        return pandas().concat(parts, ignore_index=True)
+
+    def images(self, name: str = "test", client: int | str | None = None) -> LabelledFeatures:
+        """Return the features of a set that the run trained on or is measured on.
+
+        Args:
+            name: `train`, `test`, an OOD set or a corrupted set, as in `logits`.
+            client: Number or name of the client whose training images are meant; other sets are
+                the same for all clients (`own_rows` says which test images are whose).
 
         Returns:
             `pooled` (N, D), `patches` or None, and `labels` (N,).
 
         Raises:
+            ConfigError: Training images of no client are asked for.
             DataError: The run has no such set.
         """
+        if name == "train":
+            if client is None:
+                raise ConfigError("training images are a client's: name one, as in client=0")
+            return self._state().scenario.client(self._client(client))
         sets = self._state().scenario.sets
         known = {"test": sets.test.images, **sets.ood}
         known |= {name: owned.images for name, owned in sets.corrupted.items()}
@@ -299,7 +334,10 @@ class Run:
         fresh = device is not None or test_only
         state = open_state(self._folder, device, test_only=test_only) if fresh else self._state()
         self.evaluated_round = state.round_index
-        return state.evaluate(None if score is None else with_score(state.scenario.method, score))
+        found = state.evaluate(None if score is None else with_score(state.scenario.method, score))
+        if doubt := tables.doubt_sign(found.summary):
+            warnings.warn(doubt, stacklevel=2)
+        return found
 
     def _last(self) -> dict[str, Any]:
         metrics = self.metrics
@@ -328,7 +366,7 @@ class Run:
         state = self._state()
         if client is None and not state.same_for_all:
             raise ConfigError(
-                f"{self.config.method.name} keeps private prompts, so every client has its own "
+                f"{self.config.method.label} keeps private prompts, so every client has its own "
                 "model: name one, as in client=0"
             )
         return state.text(0 if client is None else self._client(client))
@@ -336,11 +374,11 @@ class Run:
     def _answers(self, source: ImageSource, client: int | str | None) -> Sequence[Logits]:
         """Logits of a client's model, chunk by chunk."""
         text = self._text(client)
-        return self._state().answers(text, self._features(source))
+        return self._state().answers(text, self._features(source, client))
 
-    def _features(self, source: ImageSource) -> LabelledFeatures:
+    def _features(self, source: ImageSource, client: int | str | None) -> LabelledFeatures:
         if isinstance(source, str):
-            return self.images(source)
+            return self.images(source, client)
         if not isinstance(source, LabelledFeatures):
             pooled = torch.as_tensor(np.asarray(source)).float()
             labels = torch.zeros(pooled.shape[:1], dtype=torch.int64)

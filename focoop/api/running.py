@@ -11,7 +11,7 @@ from focoop.api.settings import Overrides, Settings, configure
 from focoop.config import RunConfig
 from focoop.data import fetch as fetch_dataset
 from focoop.errors import ConfigError, RunError
-from focoop.experiments import refuse_other_data, run_to_end
+from focoop.experiments import refuse_other_data, run_to_end, tables
 from focoop.methods import lookup
 from focoop.runs import RunFolder, anchored, collect, read_config, start
 from focoop.scenario import leave_out_absent, require_data
@@ -107,7 +107,9 @@ class PreparedRun:
             The finished run.
         """
         if not self.finished:
-            run_to_end(self.config, self.folder, hooks, notes=self.notes)
+            found = run_to_end(self.config, self.folder, hooks, notes=self.notes)
+            if doubt := tables.doubt_sign(found):
+                warnings.warn(doubt, stacklevel=2)
         return Run(RunFolder.open(self.folder.path))
 
 

@@ -1,4 +1,4 @@
-"""The command line: `focoop run`, `evaluate`, `compare`, `tune`, `features`, `data`, `demo`, ...
+"""The command line: `focoop run`, `evaluate`, `compare`, `tune`, `encode`, `data`, `demo`, ...
 
 Results go to standard output, messages to standard error. Exit codes: `failure.EXIT_CODES`.
 """
@@ -62,7 +62,7 @@ app.command()(compare.compare)
 app.command()(tune.tune)
 app.command()(report.report)
 app.command()(paper.paper)
-app.command()(data.features)
+app.command()(data.encode)
 app.command()(negatives.negatives)
 app.command()(serve.serve)
 app.command()(keys.keys)

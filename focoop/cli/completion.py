@@ -280,6 +280,8 @@ def _values(key: str, known: Mapping[str, Outline], start: str) -> list[str]:
         return [*_datasets(start), *_own_files(start)]
     if key not in known:
         return []
+    if key == "method.score" and not known[key].choices:
+        return score(start)
     # Texts that are empty by default are mostly paths, for which the shell offers files.
     return list(known[key].choices) or ([] if known[key].default == "" else _default(known[key]))
 

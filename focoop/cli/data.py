@@ -63,7 +63,7 @@ def list_(root: Root = None, as_json: AsJson = False) -> None:
         "your own: folder:PATH (PATH/CLASS/*.jpg or PATH/SPLIT/CLASS/*.jpg), clients:PATH "
         "(PATH/CLIENT/CLASS/*.jpg), csv:FILE (path,label[,split][,client][,domain][,class_name]), "
         "hf:NAME, or file:PATH.safetensors (made "
-        "by focoop features)\n"
+        "by focoop encode)\n"
         f"corruptions of images: {', '.join(sorted(CORRUPTIONS))}, "
         "written as NAME#TYPE@SEVERITY with severity 1 to 5",
         markup=False,
@@ -211,7 +211,7 @@ def show(
     return None
 
 
-def features(
+def encode(
     dataset: Annotated[
         str,
         typer.Argument(
@@ -311,7 +311,7 @@ def features(
 def _features_row(
     spec: str, features: "FeatureSet", with_patches: bool, file: Path | None
 ) -> dict[str, Any]:
-    """What `focoop data features` tells of a set; `file` is where it was written."""
+    """What `focoop encode` tells of a set; `file` is where it was written."""
     return {
         "dataset": spec,
         "images": len(features),

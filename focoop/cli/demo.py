@@ -24,6 +24,10 @@ METHODS = {
     "focoop": "FOCoOp",
     "focoop_plus": "FOCoOp+",
 }
+SETS = (
+    "dtd_32px, sun_32px: foreign images, textures and scenes, reduced to 32 px, as blurred as the "
+    "known ones"
+)
 FOLDER = Path("runs/demo")
 SERVED = "focoop_plus"
 # Where the dial stands: half of the images are expected of own classes. FOCoOp+ was set up with 0.3
@@ -71,10 +75,14 @@ def demo(
             ]
         )
     print_results(rows, paths)
+    out().print(SETS)
     if serve:
         return _serve(folder, port)
     again = "" if folder == FOLDER else f" --out {folder}"
-    out().print(f"ask it about images: {_command()} demo --serve{again}", soft_wrap=True)
+    command = _command()
+    out().print(f"ask it about images: {command} demo --serve{again}", soft_wrap=True)
+    out().print(f"images of your own, PATH/CLASS/*: {command} data check folder:PATH, then")
+    out().print(f"    {command} run --set data.id=folder:PATH", soft_wrap=True)
     return None
 
 

@@ -23,6 +23,7 @@ from focoop.cli.screen import (
     print_json,
     with_weights,
 )
+from focoop.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from focoop.cli.display import Sheet
@@ -79,7 +80,6 @@ def _check_method(name: str | None, as_json: bool) -> None:
     """Say of each rule of the contract whether a method keeps it."""
     from focoop.api import check_method
     from focoop.cli.doctor import FAIL, OK
-    from focoop.errors import ConfigError
 
     if name is None:
         raise ConfigError("name the method to check: focoop methods ./mine.py --check")
@@ -177,6 +177,8 @@ def runs(
     """List the runs below a folder, with how far they are."""
     from focoop.runs import survey_runs
 
+    if folder != Path("runs") and not folder.is_dir():
+        raise RunError(f"there is no folder {folder}: name one with runs below it, such as runs")
     found, damaged = survey_runs(folder)
     rows: list[dict[str, Any]] = []
     for run in found:
@@ -184,7 +186,7 @@ def runs(
         rows.append(
             {
                 "folder": str(run.path),
-                "method": run.config.method.name,
+                "method": run.config.method.label,
                 "status": run.status,
                 "round": max(run.last_round(), 0),
                 "rounds": run.config.federation.rounds,
@@ -197,7 +199,6 @@ def runs(
     console = out()
     if not rows and not damaged:
         console.print(f"no runs in {folder}; make one: focoop run", markup=False)
-        return None
     if rows:
         console.print(_runs_table(rows))
     for one in damaged:

@@ -68,7 +68,7 @@ class Sites:
 
     def table(self) -> Sheet:
         """Return a table with one row per site."""
-        shown = "" if self.accuracy is None else f", accuracy {self.accuracy:.3f}"
+        shown = "" if self.accuracy is None else f", accuracy {self.accuracy:.1%}"
         return Sheet(
             [
                 Column("site"),

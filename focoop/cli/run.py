@@ -82,7 +82,7 @@ def run(
     )
     if as_json:
         return print_json({"folder": str(path), "status": "finished", "summary": summary})
-    print_results([(config.method.name, summary)], [path])
+    print_results([(config.method.label, summary)], [path])
     return None
 
 
@@ -131,7 +131,7 @@ def evaluate(
             }
         )
     out().print(clients_table(result.clients, names))
-    print_results([(opened_run.config.method.name, result.summary)], [folder])
+    print_results([(opened_run.config.method.label, result.summary)], [folder])
     return None
 
 
@@ -215,7 +215,7 @@ def train(
     if folder.note:
         messages().print(f"note: {folder.note}", markup=False)
     try:
-        bar = Rounds(console, prepared.rounds, label or config.method.name)
+        bar = Rounds(console, prepared.rounds, label or config.method.label)
         with bar, watched(bar.images()):
             found = prepared.train([*as_hooks(bar.show), *trackers]).metrics[-1]
         for look in filter(None, (one.tracker.look for one in trackers)):
@@ -239,12 +239,14 @@ def print_results(rows: list[tuple[str, dict[str, Any]]], paths: list[Path]) -> 
         rows: Label and evaluation summary of each run.
         paths: The run folders.
     """
-    from focoop.cli.display import NOTE, results_table
+    from focoop.cli.display import AREA, NOTE, results_table
 
     console = out()
     console.print()
     console.print(results_table(rows))
     console.print()
     console.print(NOTE)
+    if any(summary.get("frontier") for _, summary in rows):
+        console.print(AREA)
     for path in paths:
         console.print(f"run folder: {path}", markup=False, soft_wrap=True)

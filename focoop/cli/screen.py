@@ -29,12 +29,21 @@ from focoop.cli.console import messages as messages
 from focoop.cli.console import out as out
 from focoop.cli.console import showing
 from focoop.cli.failure import report
+from focoop.errors import ConfigError
 from focoop.progress import watched
 
 if TYPE_CHECKING:
     from focoop.config import RunConfig
     from focoop.tracking import RoundEvent
 
+# What people write for another option -> what to write, where names alone suggest a wrong one.
+MEANT = {
+    ("compare", "seed"): "write --seeds, how many (3) or which (0,4; '4,' is seed 4 alone)",
+    ("run", "seed"): "write --set seed=4",
+    ("run", "seeds"): "a run has one seed, --set seed=4; several runs: focoop compare --seeds 3",
+    ("tune", "seeds"): "all trials have one seed, --seed 4; focoop compare has --seeds",
+    ("tune", "trials"): "write --budget, the trials of each method",
+}
 # Seconds between two lines about one work on images; shorter work than QUICK has no line at all.
 PAUSE, QUICK = 10.0, 1.0
 
@@ -111,6 +120,13 @@ class Commands(TyperGroup):
             with interruption.computing():
                 return super().invoke(ctx)
         except (click.exceptions.Exit, click.Abort):
+            raise
+        except click.NoSuchOption as error:
+            command = "" if error.ctx is None else str(error.ctx.info_name)
+            if hint := MEANT.get((command, error.option_name.lstrip("-"))):
+                told = f"focoop {command} has no option {error.option_name}: {hint}"
+                report(ConfigError(told), given)
+            report(error, given)
             raise
         except (Exception, KeyboardInterrupt) as error:
             # Some libraries answer a signal during their import with an error of their own.

@@ -1,14 +1,13 @@
 """The settings of a run as nested frozen dataclasses; every field is documented and checked."""
 
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 from focoop.config.refusals import refuse_secure_sum, refuse_untrained
 from focoop.errors import ConfigError
 from focoop.federation import COUNTS, DOWN, LEAST_PARTIES, RULES, SCHEDULES, UP
 from focoop.fields import brief, build, check, convert, fields_of, plain, setting
-from focoop.methods import lookup
+from focoop.methods import lookup, name_method
 from focoop.plugins import is_file
 
 # Values that stand for what suits the data, in the place of a list of sets and of a number.
@@ -313,6 +312,11 @@ class MethodConfig:
             )
         object.__setattr__(self, "settings", build(wanted, plain(given), "method."))
 
+    @property
+    def label(self) -> str:
+        """Return what the method is called in tables and reports."""
+        return name_method(self.name)
+
 
 @dataclass(frozen=True)
 class RunConfig(Section):
@@ -352,13 +356,12 @@ class RunConfig(Section):
     @property
     def title(self) -> str:
         """Return `name`, or a name made of what distinguishes runs."""
-        method = Path(self.method.name).stem if is_file(self.method.name) else self.method.name
         kind, colon, target = self.data.id.partition(":")
         path = colon or is_file(kind)
         data = (target or kind).rsplit("/", 1)[-1] if path else kind.replace("/", "-")
         for end in (".safetensors", ".csv", ".py"):
             data = data.removesuffix(end)
-        return self.name or f"{data}-{self.partition.kind}-{method}-{self.seed}"
+        return self.name or f"{data}-{self.partition.kind}-{self.method.label}-{self.seed}"
 
 
 # Section and name of the settings whose default depends on the data, with the value that says so.

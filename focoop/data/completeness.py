@@ -15,7 +15,7 @@ from focoop.plugins import origin
 HERE, INCOMPLETE, OTHER, MISSING = "here", "incomplete", "other", "missing"
 ALLOW = (
     "to use it as it is, set data.incomplete to true (--set data.incomplete=true; --incomplete of "
-    "focoop features; incomplete=True of focoop.encode)"
+    "focoop encode; incomplete=True of focoop.encode)"
 )
 
 

@@ -19,7 +19,7 @@ from focoop.experiments.grid import Cell, describe_seeds, plan, seeds_of
 from focoop.experiments.sweeps import parse_sweep, sweep_points, write_sweep
 from focoop.experiments.tuning import studies, tune
 from focoop.experiments.tuning_report import OBJECTIVE, parse_objective, write_choice
-from focoop.experiments.workers import default_jobs
+from focoop.experiments.workers import default_jobs, shorten_warnings
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,6 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         that failed.
     """
     given = _parser().parse_args(arguments)
+    shorten_warnings()
     try:
         outcomes: list[comparison.Outcome] = given.command(given)
     except FocoopError as error:

@@ -12,6 +12,7 @@ from focoop.errors import RunError
 from focoop.experiments import tables
 from focoop.experiments.answering import read_answers
 from focoop.experiments.grid import Cell, describe_seeds, safe
+from focoop.experiments.typeset import BOOKTABS
 from focoop.experiments.workers import UNDER_WAY, Job, News, run_jobs, short
 from focoop.runs import CONFIG, RunFolder, plain, write
 from focoop.scenario import require_data
@@ -222,9 +223,13 @@ def markdown(setting: str, rows: Mapping[str, Sequence[Outcome]]) -> str:
         f"{tables.NOTE} Seeds {', '.join(map(str, seeds))}.",
     ]
     notes = _notes(rows)
-    failed = [o for outcomes in rows.values() for o in outcomes if o.status == "failed"]
-    if lines := [*notes, *(failure(outcome) for outcome in failed)]:
-        parts.append("\n".join(f"- {line}" for line in lines))
+    outcomes = [outcome for some in rows.values() for outcome in some]
+    notes += [failure(outcome) for outcome in outcomes if outcome.status == "failed"]
+    for label, some in rows.items():
+        doubts = [tables.doubt_sign(o.summary or {}) for o in some if o.status == "finished"]
+        notes += [f"{label}: {doubt}" for doubt in doubts if doubt][:1]
+    if notes:
+        parts.append("\n".join(f"- {line}" for line in notes))
     return "\n\n".join(parts) + "\n"
 
 
@@ -239,6 +244,27 @@ def _notes(rows: Mapping[str, Sequence[Outcome]]) -> list[str]:
                     seeds.setdefault(note, []).append(outcome.cell.config.seed)
         notes += [f"{label}, {describe_seeds(found)}: {note}" for note, found in seeds.items()]
     return notes
+
+
+def latex(
+    setting: str,
+    rows: Mapping[str, Sequence[Outcome]],
+    columns: Sequence[str] = (),
+    labels: Mapping[str, str] | None = None,
+) -> str:
+    """Write the table of one setting in LaTeX.
+
+    Args:
+        setting: The setting's name.
+        rows: Outcomes by label.
+        columns: The columns to show; empty: all.
+        labels: How methods, columns and the setting are written, by their names.
+
+    Returns:
+        LaTeX.
+    """
+    lines = [(label, *row(outcomes)) for label, outcomes in rows.items()]
+    return tables.latex(lines, setting, columns, labels)
 
 
 def failure(outcome: Outcome) -> str:
@@ -268,7 +294,7 @@ def document(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         {
             "setting": outcome.cell.setting,
             "label": outcome.cell.label,
-            "method": outcome.cell.config.method.name,
+            "method": outcome.cell.config.method.label,
             "seed": outcome.cell.config.seed,
             "folder": str(outcome.cell.folder),
             "status": outcome.status,
@@ -282,7 +308,7 @@ def document(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def write_results(out: Path, outcomes: Sequence[Outcome]) -> list[Path]:
-    """Write OUT/SETTING.md for every setting and OUT/results.json with a checksum of itself.
+    """Write OUT/SETTING.md and .tex for every setting, and OUT/results.json with its checksum.
 
     Args:
         out: The folder.
@@ -291,7 +317,10 @@ def write_results(out: Path, outcomes: Sequence[Outcome]) -> list[Path]:
     Returns:
         The files written.
     """
-    texts = {f"{safe(name)}.md": markdown(name, rows) for name, rows in grouped(outcomes).items()}
+    texts = {}
+    for name, rows in grouped(outcomes).items():
+        texts[f"{safe(name)}.md"] = markdown(name, rows)
+        texts[f"{safe(name)}.tex"] = f"{BOOKTABS}\n\n{latex(name, rows)}"
     whole = sealed(json.loads(json.dumps(document(outcomes))))
     texts["results.json"] = json.dumps(whole, indent=1, allow_nan=False) + "\n"
     for name, text in texts.items():

@@ -28,7 +28,7 @@ from focoop.config import (
 from focoop.errors import ConfigError, folded, nearest
 from focoop.experiments.variants import Variant
 from focoop.fields import Typed
-from focoop.methods import ELSEWHERE, SPELLINGS, available, lookup
+from focoop.methods import ELSEWHERE, SPELLINGS, available, lookup, name_method
 from focoop.plugins import is_file
 
 Tree = dict[str, Any]
@@ -142,7 +142,7 @@ def configured(
     Raises:
         ConfigError: A preset cannot be used.
     """
-    files = preset_files(presets, variant.name, setting_name, setting)
+    files = preset_files(presets, variant.preset, setting_name, setting)
     layers = [check_preset(path, read_toml(path)) for path in files]
     method = variant.name
     for layer in layers:
@@ -209,7 +209,7 @@ def tuned_tree(
     name = name.raw if isinstance(name, Typed) else str(name)
     tree = merge(below, {"method": {"name": name}})
     stem = "" if path is None else name_of(path)
-    used = preset_files(presets if wanted else None, name, stem, said)
+    used = preset_files(presets if wanted else None, name_method(name), stem, said)
     for file in used:
         layer = check_preset(file, read_toml(file))
         if layer.get("method", {}).get("name", name) == name:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from focoop.errors import MethodError
 from focoop.functional import scores
 from focoop.methods import Logits, Method, Task
 
@@ -26,29 +25,14 @@ def with_score(method: Method, score: str | ScoreFunction) -> Method:
     Raises:
         ConfigError: No score has this name.
     """
-    compute = scores.find(score) if isinstance(score, str) else score
+    compute = scores.find(score)
 
     def answer(logits: Logits, task: Task) -> Tensor:
         inputs = scores.Inputs(
             logits.id, task.logit_scale, ood_cos=logits.ood, patch_cos=logits.patches
         )
-        return _checked(compute(inputs), len(logits.id))
+        return compute(inputs)
 
     changed = copy.copy(method)
     changed.score = answer  # type: ignore[method-assign]
     return changed
-
-
-def _checked(values: object, images: int) -> Tensor:
-    """Refuse what a score of a user's own must not return."""
-    if not isinstance(values, Tensor):
-        raise MethodError(
-            f"the score must return a tensor, one number per image: it returned a "
-            f"{type(values).__name__}"
-        )
-    if values.shape != (images,):
-        raise MethodError(
-            f"the score returned the shape {tuple(values.shape)}: expected ({images},), one number "
-            "per image, higher for what is more foreign"
-        )
-    return values

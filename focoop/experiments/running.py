@@ -9,7 +9,6 @@ from focoop.experiments.evaluation import as_written, evaluate_state, on_device,
 from focoop.experiments.naming import checked, names_of
 from focoop.federation import RoundResult, Schedule, require_rules, rounded, simulate, start
 from focoop.methods import Server
-from focoop.plugins import origin
 from focoop.runs import RunFolder, is_due, run_log, used_plugins, versions
 from focoop.scenario import Scenario, build_scenario, left_out, make_split, schedule_of
 from focoop.tracking import Hooks, Listener
@@ -72,7 +71,7 @@ def _opening(config: RunConfig, folder: RunFolder) -> str:
     done, installed = folder.last_round(), versions()
     point = "begins" if done < 0 else f"goes on after round {done}"
     return (
-        f"{config.title} {point}, {config.federation.rounds} rounds; method {config.method.name}, "
+        f"{config.title} {point}, {config.federation.rounds} rounds; method {config.method.label}, "
         f"focoop {installed['focoop']}, torch {installed['torch']}, device {config.backbone.device}"
     )
 
@@ -123,7 +122,8 @@ def _rounds(config: RunConfig, folder: RunFolder, hooks: Hooks) -> dict[str, Any
 def _notes(config: RunConfig, scenario: Scenario, clients: Sequence[str]) -> list[str]:
     """What a person should know of a new run that only its method and its images tell."""
     notes = []
-    if origin("method", config.method.name) is not None:  # those of focoop are tested
+    # What focoop has is tested; datasets of one's own have no rules.
+    if any(plugin["kind"] != "dataset" for plugin in used_plugins(config)):
         notes = require_rules(scenario.method, scenario.task, scenario.a_few_images())
     return [*notes, *left_out(config, scenario.split, clients)]
 

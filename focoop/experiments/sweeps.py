@@ -23,7 +23,7 @@ from focoop.experiments.variants import split_list
 from focoop.runs import write
 
 COLUMNS = ("own", "all", "corrupted", "ausuc")  # what is drawn, beside the OOD sets
-MOST_POINTS = 1000
+MOST_POINTS, ACROSS = 1000, 3  # ACROSS: columns drawn side by side
 
 
 @dataclass(frozen=True)
@@ -231,9 +231,11 @@ def latex(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
     heads, lines = _wide(rows, keys, _in_latex)
     caption = (
         f"Sweep over {', '.join(keys)}: percent, mean and sample deviation over seeds; "
-        "bold: best of a point"
+        "bold: best of a point; ↑: more is better, ↓: less is better"
     )
-    table = latex_table(heads, lines, len(keys) + 2, caption=caption, fitted=True)
+    left = len(keys) + 2
+    heads[left:] = map(tables.with_arrow, heads[left:])
+    table = latex_table(heads, lines, left, caption=caption, name="sweep", fitted=True)
     return f"{BOOKTABS}\n\n{table}\n"
 
 
@@ -269,6 +271,8 @@ def _wide(
 def plots(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], out: Path) -> list[Path]:
     """Draw a line per method over the first swept setting, with the deviation as a band.
 
+    One figure has all columns.
+
     Args:
         rows: The rows of `long_rows`.
         keys: The swept settings; where there are several, a figure per value of the others.
@@ -282,12 +286,15 @@ def plots(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], out: Path) -> 
     """
     paths = []
     for title, panel in _panels(rows, keys).items():
-        for column in dict.fromkeys(entry["column"] for entry in panel):
-            figure = new_figure(4.8, 3.4)
-            draw_lines(figure.subplots(), [e for e in panel if e["column"] == column], keys[0])
-            figure.suptitle(title, fontsize=10)
-            figure.axes[0].set_ylabel(f"{column}, %")
-            paths += save_figure(figure, out / safe(f"sweep {title} {column}"))
+        columns = list(dict.fromkeys(entry["column"] for entry in panel))
+        down = math.ceil(len(columns) / ACROSS)
+        figure = new_figure(3.8 * min(ACROSS, len(columns)), 3.2 * down)
+        for place, column in enumerate(columns, 1):
+            axes = figure.add_subplot(down, min(ACROSS, len(columns)), place)
+            draw_lines(axes, [entry for entry in panel if entry["column"] == column], keys[0])
+            axes.set_ylabel(f"{tables.with_arrow(column)}, %")
+        figure.suptitle(title, fontsize=10)
+        paths += save_figure(figure, out / safe(f"sweep {title}"), ("svg", "pdf"))
     return paths
 
 

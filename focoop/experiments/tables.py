@@ -10,6 +10,7 @@ from focoop.experiments.typeset import latex_table, markdown_table
 
 DETECTION = ("fpr95", "fpr95_oodpos", "auroc")
 LOWER_IS_BETTER = ("alarm", "fpr95", "fpr95_oodpos")
+REVERSED = 0.3  # an AUROC below this is no chance: the score orders images the wrong way round
 SETS_PER_TABLE = 2  # three columns each: what a page holds
 NOTE = (
     "Percent, mean ± sample deviation over seeds; bold: best of a column. fpr95: OOD accepted when "
@@ -60,6 +61,25 @@ def columns(summary: Mapping[str, Any]) -> dict[str, float]:
     for name, values in summary.get("ood", {}).items():
         row |= {f"{metric} {name}": values.get(metric) for metric in DETECTION}
     return {name: 100 * value for name, value in row.items() if value is not None}
+
+
+def doubt_sign(summary: Mapping[str, Any]) -> str:
+    """Say that a score seems to have the wrong sign.
+
+    Args:
+        summary: The summary of an evaluation.
+
+    Returns:
+        A sentence; nothing where no AUROC is far below 50%.
+    """
+    found = {name: values.get("auroc") for name, values in summary.get("ood", {}).items()}
+    low = [f"{name} {100 * v:.1f}%" for name, v in found.items() if v is not None and v < REVERSED]
+    if not low:
+        return ""
+    return (
+        f"AUROC far below 50% ({', '.join(low)}): the score may have the wrong sign, a higher one "
+        "must mean more foreign"
+    )
 
 
 def stat(values: Sequence[float]) -> Stat:
@@ -158,9 +178,24 @@ def _cell(value: Stat | None, top: str | None) -> str:
     return f"**{value}**" if f"{value.mean:.1f}" == top else str(value)
 
 
+def with_arrow(column: str) -> str:
+    """Add to a column's name whether more or less of it is better.
+
+    Args:
+        column: The column's name.
+
+    Returns:
+        Such as `own ↑`.
+
+    >>> with_arrow("fpr95 dtd")
+    'fpr95 dtd ↓'
+    """
+    return f"{column} {'↓' if lower_is_better(column) else '↑'}"
+
+
 def latex(
     rows: Sequence[tuple[str, Row, str]],
-    caption: str = "",
+    setting: str,
     chosen: Sequence[str] = (),
     labels: Mapping[str, str] | None = None,
 ) -> str:
@@ -168,9 +203,9 @@ def latex(
 
     Args:
         rows: (label, columns, number of runs) of each method.
-        caption: What stands above the table; empty: nothing.
+        setting: What they ran on, for the caption and the label.
         chosen: The columns to show, in this order; empty: all, and the number of runs.
-        labels: How methods, columns and the caption are written, by their names; others stay.
+        labels: How methods, columns and the setting are written, by their names; others stay.
 
     Returns:
         A `table` environment; the document needs the package booktabs.
@@ -192,8 +227,16 @@ def latex(
         ]
         for label, row, count in rows
     ]
-    heads = [called.get(name, name) for name in ["method", *names, *([] if chosen else ["runs"])]]
-    return latex_table(heads, lines, caption=called.get(caption, caption)) + "\n"
+    arrows = {name: with_arrow(name).removeprefix(name) for name in names}
+    heads = [f"{called.get(name, name)}{arrows[name]}" for name in names]
+    heads = [called.get("method", "method"), *heads, *([] if chosen else ["runs"])]
+    most = max((value.count for _, row, _ in rows for value in row.values()), default=1)
+    told = f"mean ± sample deviation over {most} seeds" if most > 1 else "one seed"
+    caption = (
+        f"Methods on {called.get(setting, setting)}: percent, {told}; bold: best of a column; "
+        "↑: more is better, ↓: less is better."
+    )
+    return latex_table(heads, lines, caption=caption, name=setting) + "\n"
 
 
 def _latex_cell(value: Stat | None, top: str | None) -> str:

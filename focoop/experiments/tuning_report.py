@@ -15,6 +15,7 @@ from focoop.experiments.comparison import Outcome, failure
 from focoop.experiments.grid import Cell, safe
 from focoop.experiments.presets import CLIP, MINI, TUNABLE
 from focoop.fields import toml_value
+from focoop.plugins import is_file
 from focoop.runs import write
 
 # A quarter each: what clients answer of their own classes and of all, so that a method that forgets
@@ -309,7 +310,7 @@ def preset_text(
             # Settings fixed by --set or by the setting are part of the choice where they differ.
             if allowed and (f"{section}.{name}" in varied or value != defaults[section].get(name)):
                 settings[name] = value
-        if section == "method":
+        if section == "method" and not is_file(config.method.name):  # whose path says who names it
             settings = {"name": config.method.name, **settings}
         if settings:
             lines += ["", f"[{section}]"]

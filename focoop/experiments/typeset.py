@@ -4,7 +4,14 @@ import re
 from collections.abc import Sequence
 
 BOOKTABS = "% needs \\usepackage{booktabs} and \\usepackage{graphicx}"
-SIGNS = {"±": r"$\pm$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+NO_LABEL = r"[^\w.=+]+"  # what a label may not hold
+SIGNS = {
+    "±": r"$\pm$",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+}
 
 
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
@@ -33,6 +40,7 @@ def latex_table(
     left: int = 1,
     *,
     caption: str = "",
+    name: str = "",
     fitted: bool = False,
 ) -> str:
     """Return a `table` environment with booktabs' rules.
@@ -42,6 +50,7 @@ def latex_table(
         rows: Cells of each line: those of text columns plain, the others LaTeX.
         left: How many columns, from the first on, are text; the others are numbers, set right.
         caption: What stands above it, as plain text; empty: nothing.
+        name: What it is of, for its label: `cifar100` is `tab:cifar100`; empty: it has no label.
         fitted: Whether it is made as wide as the page's text, which takes graphicx.
 
     Returns:
@@ -54,6 +63,7 @@ def latex_table(
             r"\begin{table}",
             r"\centering",
             *([f"\\caption{{{escaped(caption)}}}"] if caption else []),
+            *([f"\\label{{tab:{re.sub(NO_LABEL, '-', name)}}}"] if name else []),
             *([top] if top else []),
             f"\\begin{{tabular}}{{{'l' * left}{'r' * (len(heads) - left)}}}",
             r"\toprule",

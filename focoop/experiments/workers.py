@@ -11,6 +11,7 @@ import os
 import signal
 import time
 import traceback
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -302,8 +303,14 @@ def _obituary(process: SpawnProcess) -> str:
     return f"the worker process {how}{advice}; the same command goes on where it stopped"
 
 
+def shorten_warnings() -> None:
+    """Let this process show a warning in one line, without the line of code that gave it."""
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+
+
 def _serve(connection: Connection, size: int) -> None:
     """A worker's life: jobs until the pipe ends."""
+    shorten_warnings()
     signals: list[int] = []
 
     def leave(signum: int, frame: FrameType | None) -> None:

@@ -270,7 +270,7 @@ def sibling(path: Path, source: Source) -> Path:
     corrupted = path.with_name(f"{stem}{source.suffix}{extension}{ending}")
     if not corrupted.is_file():
         raise DataError(
-            f"no corrupted features {corrupted}: make them from the images (focoop features "
+            f"no corrupted features {corrupted}: make them from the images (focoop encode "
             f"folder:PATH --corruption {source.corruption}), or name that folder instead"
         )
     return corrupted
@@ -338,7 +338,7 @@ def _fits(spec: str, features: FeatureSet, backbone: Backbone, of_mini: bool) ->
             f"{spec} holds features of {features.dim} dimensions made by "
             f"{features.provenance.get('backbone', 'another backbone')}; {backbone.name} is "
             f"another joint space ({backbone.dim}): give features of that, or encode the images "
-            "with it (focoop features)"
+            "with it (focoop encode)"
         )
 
 

@@ -122,7 +122,7 @@ def read_file(path: Path, *, with_patches: bool = True) -> tuple[dict[str, Tenso
         DataError: The file is missing or damaged.
     """
     if not path.is_file():
-        raise DataError(f"no feature file {path}: check the path, or make it: focoop features")
+        raise DataError(f"no feature file {path}: check the path, or make it: focoop encode")
     try:
         if path.suffix == ".gz":
             raw = gzip.decompress(path.read_bytes())
@@ -381,7 +381,7 @@ def _patches(path: Path, tensors: Mapping[str, Tensor], rows: Tensor) -> tuple[T
     if "patches_index" not in tensors:
         raise DataError(
             f"{path} has no patch features: use a method without patches, or encode the images "
-            "with patches (focoop features --patches)"
+            "with patches (focoop encode --patches)"
         )
     index, count = tensors["patches_index"].long(), len(tensors["labels"])
     if len(index) and not 0 <= int(index.min()) <= int(index.max()) < count:

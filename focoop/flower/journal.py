@@ -208,10 +208,10 @@ def committed(event: dict[str, Any]) -> str:
         A sentence.
 
     >>> committed({"accepted": ["ghent"], "accuracy": 0.91234, "epsilon": 2.5, "seconds": 12.3})
-    'done: 1 updates, accuracy 0.912, epsilon 2.50, 12.3 s'
+    'done: 1 updates, accuracy 91.2%, epsilon 2.50, 12.3 s'
     """
     parts = [f"{len(event['accepted'])} updates"] if "accepted" in event else []
-    for key, form in (("accuracy", ".3f"), ("epsilon", ".2f")):
+    for key, form in (("accuracy", ".1%"), ("epsilon", ".2f")):
         if isinstance(event.get(key), int | float):
             parts.append(f"{key} {event[key]:{form}}")
     if isinstance(event.get("seconds"), int | float):

@@ -1,11 +1,13 @@
-"""Paired comparison of two methods over seeds: mean difference, 95% interval and p-value."""
+"""Paired comparison of methods over seeds: mean difference, 95% interval and p-value."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
+from typing import TypeVar
 
 INTERVAL = 0.95
+Key = TypeVar("Key", bound=Hashable)
 _PIECES = 2000  # of Simpson's rule; its error is below 1e-12 here
 
 
@@ -55,6 +57,29 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
     if error == 0.0:
         return Difference(mean, 0.0, 1.0 if mean == 0.0 else 0.0, len(steps))
     return Difference(mean, error * critical(freedom), two_sided(mean / error, freedom), len(steps))
+
+
+def corrected(differences: Mapping[Key, Difference]) -> dict[Key, Difference]:
+    """Correct p-values for their number by Holm's method.
+
+    The chance that one of them or more is below a level, where no methods differ, is at most it.
+
+    Args:
+        differences: What is tested together; pairs without a deviation are no tests.
+
+    Returns:
+        The same differences, with larger p-values.
+
+    >>> once, twice = Difference(1.0, 1.0, 0.02, 3), Difference(1.0, 1.0, 0.03, 3)
+    >>> [found.p for found in corrected({"a": once, "b": twice}).values()]
+    [0.04, 0.04]
+    """
+    tested = {key: found.p for key, found in differences.items() if found.half_width and found.p}
+    most, corrected_p = 0.0, {}
+    for place, key in enumerate(sorted(tested, key=lambda key: tested[key] or 0.0)):
+        most = max(most, min(1.0, (len(tested) - place) * (tested[key] or 0.0)))
+        corrected_p[key] = most
+    return {key: replace(one, p=corrected_p.get(key, one.p)) for key, one in differences.items()}
 
 
 def two_sided(t: float, freedom: int) -> float:

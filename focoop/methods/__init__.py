@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from focoop.methods._metric import distinct_counts
     from focoop.methods._posterior import text_map
     from focoop.methods._prior import PRIOR, log_prior, shifted, split_prior
-    from focoop.methods._registry import ELSEWHERE, SPELLINGS, available, create, lookup
+    from focoop.methods._registry import (
+        ELSEWHERE,
+        SPELLINGS,
+        available,
+        create,
+        lookup,
+        name_method,
+    )
     from focoop.methods.base import (
         Batch,
         ClientUpdate,
@@ -58,6 +65,7 @@ __all__ = [
     "first_context",
     "log_prior",
     "lookup",
+    "name_method",
     "shifted",
     "split_prior",
     "text_map",

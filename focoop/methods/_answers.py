@@ -5,7 +5,7 @@ Both are chosen after training, on the same prompts, and every trained method ha
     mcm         -log max_c softmax_c(cos / T)         T -> `temperature`
     energy      -log sum_c exp(cos / T)
     max_cosine  -max_c cos
-    the score that the method was published with, where it is another one
+    any other of `focoop.scores.SCORES`, such as the one that the method was published with
 
 A client's prior (`_prior.py`) shifts its cosines by log pi_c / s, lambda -> `open_share`. Training
 knows no prior: a method's `loss` reads cosines as they are.
@@ -13,13 +13,13 @@ knows no prior: a method's `loss` reads cosines as they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from focoop.errors import MethodError
 from focoop.fields import setting
 from focoop.functional import scores
 from focoop.methods._prior import expected, prior_part, shifted
@@ -41,13 +41,10 @@ EVIDENCE_SCALES = (10.0, 30.0, 100.0)  # of scores that weigh classes against OO
 
 @dataclass(frozen=True)
 class AnswerConfig:
-    """How a trained model answers: settings of all methods that derive from `Answering`.
+    """How a trained model answers: settings of all methods that derive from `Answering`."""
 
-    A method with a score of its own declares `score` again, with its name among the choices.
-    """
-
-    score: Literal["mcm", "energy", "max_cosine"] = setting(
-        "mcm", "which score detects", group="engineering"
+    score: str = setting(
+        "mcm", "which score detects: mcm, energy, max_cosine, ..., ./mine.py", group="engineering"
     )
     temperature: float = setting(
         1.0, "T of mcm and energy, on raw cosines", above=0, group="engineering"
@@ -59,6 +56,9 @@ class AnswerConfig:
         high=1,
         group="engineering",
     )
+
+    def __post_init__(self) -> None:
+        scores.find(self.score)  # refuses a name that no score has
 
 
 class Answering(Method):
@@ -144,26 +144,28 @@ class Answering(Method):
 
     def score(self, logits: Logits, task: Task) -> Tensor:
         """The score that the settings name."""
-        config, name = self.config, str(self.config.score)
-        if name == "energy":
-            return scores.energy(logits.id, 1.0 / config.temperature)
-        if name == "max_cosine":
-            return -logits.id.double().amax(dim=1)
-        if name == "mcm":
-            return scores.mcm(logits.id, config.temperature)
-        return self.own_score(logits, task)
+        return self._compute_score(self.score_inputs(logits, task))
 
-    def own_score(self, logits: Logits, task: Task) -> Tensor:
-        """Score images as the method was published, where that is no score of all methods.
+    @cached_property
+    def _compute_score(self) -> Callable[[scores.Inputs], Tensor]:
+        return scores.find(self.config.score)  # once: of a file, what it holds now
+
+    def score_inputs(self, logits: Logits, task: Task, scale: float = 0.0) -> scores.Inputs:
+        """Return what the score that the settings name is computed from.
 
         Args:
             logits: What `logits` gave.
             task: The task.
+            scale: What makes logits of cosines; 0: the logit scale. Energy takes `temperature`.
 
         Returns:
-            Scores (N,).
-
-        Raises:
-            MethodError: The method has no score of its own.
+            Cosines and constants.
         """
-        raise MethodError(f"{type(self).__name__} has no score {self.config.score!r}")
+        energetic, temperature = self.config.score == "energy", self.config.temperature
+        return scores.Inputs(
+            logits.id,
+            1.0 / temperature if energetic else scale or task.logit_scale,
+            ood_cos=logits.ood,
+            patch_cos=logits.patches,
+            temperature=temperature,
+        )

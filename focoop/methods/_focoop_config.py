@@ -57,11 +57,9 @@ class FOCoOpConfig(AnswerConfig):
     alpha: float = setting(
         0.5, "alpha, share of T^g kept in calibration", low=0, high=1, group="paper"
     )
-    score: Literal["id_mass", "msp_all", "mcm", "energy", "max_cosine"] = setting(  # type: ignore[assignment]
-        "id_mass", "which score detects", group="paper"
-    )
+    score: str = setting("id_mass", "which score detects", group="paper")
     score_scale: float = setting(
-        0.0, "scale of id_mass and msp_all; 0: the logit scale", low=0, group="paper"
+        0.0, "scale of id_mass and max_softmax_all; 0: the logit scale", low=0, group="paper"
     )
     ood_weight: float = setting(
         1.0, "weight of OOD prompts in id_mass; 1: p(ID|x)", low=0, group="paper"

@@ -11,7 +11,7 @@ from typing import Any
 
 from focoop.errors import ConfigError, MethodError, folded, nearest
 from focoop.methods.base import Method
-from focoop.plugins import class_of, plugged
+from focoop.plugins import class_of, is_file, plugged
 from focoop.plugins import names as plugin_names
 
 # What people call methods, without case and signs -> the file that holds it.
@@ -100,6 +100,26 @@ def lookup(name: str) -> type[Method]:
     every = ", ".join(methods)
     choices = f"; there are {every}" if hint.startswith("; there are") else f"{hint} (all: {every})"
     raise ConfigError(f"no method is called {name!r}{choices}")
+
+
+def name_method(name: str) -> str:
+    """Return what a method is called in tables and reports: never a path.
+
+    Args:
+        name: The setting `method.name`.
+
+    Returns:
+        The name; of a file what its class calls itself, else the file's own name.
+
+    Raises:
+        ConfigError: There is no such file.
+        MethodError: The file holds no method.
+    """
+    if not is_file(name):
+        return name
+    file = name.rpartition("/")[2]
+    called = lookup(name).name or file.removesuffix(".py")
+    return file if called in _names() else called  # `./promptfl.py` is not ours
 
 
 def _method_of(thing: Any, name: str) -> type[Method]:

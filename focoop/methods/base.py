@@ -57,6 +57,7 @@ class Method(ABC):
     functions have a default that fits most methods.
 
     Class attributes:
+        name: what a method in a user's own file is called in tables; empty: as the file.
         paper: short citation, shown by `focoop methods`.
         shares: what travels to the server, in a phrase for the table of methods.
         keeps: what stays at the client, likewise.
@@ -88,6 +89,7 @@ class Method(ABC):
     class Config:
         """A method's own settings; each subclass defines its own."""
 
+    name: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     shares: ClassVar[str] = "nothing"
     keeps: ClassVar[str] = "nothing"

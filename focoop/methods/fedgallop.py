@@ -25,8 +25,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -83,11 +83,10 @@ class FedGalLoP(Answering):
             group="paper",
         )
         patch_weight: float = setting(1.0, "weight of the patches in GL-MCM", low=0, group="paper")
-        score: Literal["gl_mcm", "mcm", "energy", "max_cosine"] = setting(  # type: ignore[assignment]
-            "gl_mcm", "which score detects", group="paper"
-        )
+        score: str = setting("gl_mcm", "which score detects", group="paper")
 
         def __post_init__(self) -> None:
+            super().__post_init__()
             if not self.start.strip():
                 raise ConfigError("start must hold a word, such as 'A photo of a'")
             if not self.top_k:
@@ -181,12 +180,13 @@ class FedGalLoP(Answering):
         local = [F.cross_entropy(scale * similarity, batch.labels) for similarity in best]
         return loss + torch.stack(local).mean()
 
-    def own_score(self, logits: Logits, task: Task) -> Tensor:
-        """GL-MCM."""
-        assert logits.patches is not None
-        config = self.config
-        whole = logits.parts["pooled"] + logits.parts.get(PRIOR, 0.0)
-        return scores.gl_mcm(whole, logits.patches, config.temperature, config.patch_weight)
+    def score_inputs(self, logits: Logits, task: Task, scale: float = 0.0) -> scores.Inputs:
+        """Cosines and constants; GL-MCM has those of the whole image, and a weight of patches."""
+        inputs = super().score_inputs(logits, task, scale)
+        whole = logits.id
+        if self.config.score == "gl_mcm":
+            whole = logits.parts["pooled"] + logits.parts.get(PRIOR, 0.0)
+        return replace(inputs, id_cos=whole, weight=self.config.patch_weight)
 
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
         """Federated averaging of the global prompts."""

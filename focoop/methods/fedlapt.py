@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -110,9 +110,7 @@ class FedLAPT(Answering):
             high=100_000,
             group="engineering",
         )
-        score: Literal["neglabel", "mcm", "energy", "max_cosine"] = setting(  # type: ignore[assignment]
-            "neglabel", "which score detects", group="engineering"
-        )
+        score: str = setting("neglabel", "which score detects", group="engineering")
         groups: int = setting(
             0, "G, groups of words; 0: one for every 100 words", low=0, high=10_000, group="paper"
         )
@@ -214,13 +212,11 @@ class FedLAPT(Answering):
         share = noise["share"]
         return F.normalize(share * batch.pooled + (1.0 - share) * other, dim=-1)
 
-    def own_score(self, logits: Logits, task: Task) -> Tensor:
-        """NegLabel over groups of words."""
-        config = self.config
-        assert logits.ood is not None
-        groups = config.groups or max(1, logits.ood.shape[1] // WORDS_PER_GROUP)
-        scale = config.score_scale or task.logit_scale
-        return scores.neglabel(logits.id, logits.ood, scale, groups=groups, seed=0)
+    def score_inputs(self, logits: Logits, task: Task, scale: float = 0.0) -> scores.Inputs:
+        """Cosines and constants, with NegLabel's groups of words."""
+        inputs = super().score_inputs(logits, task, scale or self.config.score_scale)
+        groups = self.config.groups or max(1, inputs.ood.shape[1] // WORDS_PER_GROUP)
+        return replace(inputs, groups=groups)
 
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
         """Federated averaging; a class's own context is averaged by the images of the class."""

@@ -21,8 +21,8 @@ and 5); GL-MCM at T = 1 (softmax of pooled logits at s = 100); weights are sampl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
 
@@ -78,9 +78,7 @@ class FedLoCoOp(Answering):
             grid=(0, 1, 5),
             group="paper",
         )
-        score: Literal["gl_mcm", "mcm", "energy", "max_cosine"] = setting(  # type: ignore[assignment]
-            "gl_mcm", "with patches, or the image alone", group="paper"
-        )
+        score: str = setting("gl_mcm", "with patches, or the image alone", group="paper")
         patch_weight: float = setting(1.0, "weight of the patches in GL-MCM", low=0, group="paper")
 
     config: Config
@@ -138,11 +136,10 @@ class FedLoCoOp(Answering):
         """
         return self.config.top_k or max(1, round(len(task.classes) / 5))
 
-    def own_score(self, logits: Logits, task: Task) -> Tensor:
-        """GL-MCM."""
-        assert logits.patches is not None
-        config = self.config
-        return scores.gl_mcm(logits.id, logits.patches, config.temperature, config.patch_weight)
+    def score_inputs(self, logits: Logits, task: Task, scale: float = 0.0) -> scores.Inputs:
+        """Cosines and constants, with the weight of the patches in GL-MCM."""
+        inputs = super().score_inputs(logits, task, scale)
+        return replace(inputs, weight=self.config.patch_weight)
 
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
         """Federated averaging."""

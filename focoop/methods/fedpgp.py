@@ -84,6 +84,7 @@ class FedPGP(Answering):
         )
 
         def __post_init__(self) -> None:
+            super().__post_init__()
             if self.anchor and self.anchor.count("{}") != 1:
                 raise ConfigError(
                     f"method.anchor = {self.anchor!r} must contain {{}} once, for the class name, "

@@ -30,6 +30,7 @@ and degenerates: `distinct_words` and `transport_gap` in its rounds' reports tel
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -209,13 +210,10 @@ class FOCoOp(Answering):
         moved = explored("ood", lambda eps: objective(still_id, move_ood(fixed_ood, eps)))
         return Text(worst, move_ood(params["ood"], moved))
 
-    def own_score(self, logits: Logits, task: Task) -> Tensor:
-        """ID mass, or the largest class probability over C + U."""
-        scale = self.config.score_scale or task.logit_scale
-        assert logits.ood is not None
-        if self.config.score == "id_mass":
-            return scores.id_mass(logits.id, logits.ood, scale, self.config.ood_weight)
-        return scores.max_softmax_all(logits.id, logits.ood, scale=scale)
+    def score_inputs(self, logits: Logits, task: Task, scale: float = 0.0) -> scores.Inputs:
+        """Cosines and constants, with the weight of OOD prompts in ID mass."""
+        inputs = super().score_inputs(logits, task, scale or self.config.score_scale)
+        return replace(inputs, ood_weight=self.config.ood_weight)
 
     def aggregate(self, server: Server, updates: Sequence[ClientUpdate], task: Task) -> Server:
         """Per-class mean of T^g, then Global-view OOD Consistency over all clients' T^o."""

@@ -102,7 +102,8 @@ def latex(item: Item, found: Sequence[Entry], remarks: Remarks) -> str:
         heads, rows, left = _grid(members, partial(_latex_cell, best=_best(item, members)))
         told = [f"{item.title}: {part}.", "Ours, and in brackets the paper's.", remarks.made_with]
         caption = " ".join([*told, seeds_told(members)]).strip()
-        texts.append(latex_table(heads, rows, left, caption=caption, fitted=True))
+        name = f"{item.name}-{part}"
+        texts.append(latex_table(heads, rows, left, caption=caption, name=name, fitted=True))
     return "\n\n".join(texts) + "\n"
 
 

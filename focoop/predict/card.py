@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from focoop.methods import name_method
 from focoop.predict.calibration import FROM_POOL, GLOBAL, SiteCalibration
 from focoop.predict.model import Model
 
@@ -22,9 +23,10 @@ def card(model: Model, keys: Sequence[int | None]) -> str:
         Markdown with a header that the Hugging Face hub reads.
     """
     facts, origin = model.facts, model.facts.origin
+    method = name_method(facts.method)
     parts = [
         _HEADER,
-        f"# {facts.method} on {origin.get('data', 'images')}",
+        f"# {method} on {origin.get('data', 'images')}",
         "",
         f"A model of a federation of {len(facts.clients)} clients: {_what(model)}. It says for an "
         "image: one of the client's own classes, a class of another client, or unknown.",

@@ -1,7 +1,7 @@
 """Assemble a report: one HTML file that needs nothing beside it."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from importlib import resources
@@ -12,7 +12,7 @@ from focoop.errors import FocoopError
 from focoop.report import drawings, sections
 from focoop.report.detection import Detection, detection
 from focoop.report.origins import origin, run_index
-from focoop.report.records import RunRecord, collect_runs
+from focoop.report.records import Collection, RunRecord, collect_runs
 from focoop.report.summary import summary
 from focoop.report.swept import Swept, find_sweeps, sweep_charts
 from focoop.runs import SLIM, write
@@ -78,6 +78,7 @@ def write_report(
     page = _filled(
         _asset("report.html"),
         {
+            "NAME": escape(_name(paths, collection)),
             "STYLE": _asset("uplot.css") + _asset("report.css"),
             "MADE": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "SUMMARY": summary(
@@ -94,6 +95,14 @@ def write_report(
     )
     write(out, page.encode())
     return out
+
+
+def _name(paths: Sequence[str | Path], collection: Collection) -> str:
+    """What a report is called: as its only run, or as the folders that were given."""
+    if len(collection.records) == 1:
+        folder = collection.records[0].folder
+        return folder.config.name or folder.path.resolve().name
+    return ", ".join(dict.fromkeys(Path(path).resolve().name for path in paths))
 
 
 def _detection(record: RunRecord) -> Detection | str:
@@ -182,7 +191,8 @@ def _setting(
 NOTE = (
     '<p class="note">Percent, last round, mean ± sample deviation over seeds. <b>Bold</b>: best of '
     "a column. <u>Underlined</u>: second best. °: a paired t-test over seeds does not tell it "
-    "apart from the best (p ≥ 0.05). ↑: more is better, ↓: less is better. fpr95: OOD images "
+    "apart from the best (p ≥ 0.05, corrected by Holm's method for the number of tests of this "
+    "setting). ↑: more is better, ↓: less is better. fpr95: OOD images "
     "accepted when 95% of ID images are kept; fpr95_oodpos: ID flagged when 95% of OOD is; "
     "alarm: other clients' images flagged; ausuc: area under own against other classes. A number "
     "links to its runs; point at it for its seeds. Seeds change which shots are drawn, first "

@@ -206,7 +206,7 @@ def _labels(configs: Sequence[RunConfig]) -> list[str]:
     groups: dict[tuple[str, str], list[int]] = {}
     for place, config in enumerate(configs):
         groups.setdefault((_setting_name(config), config.method.name), []).append(place)
-    labels = [config.method.name for config in configs]
+    labels = [config.method.label for config in configs]
     for places in groups.values():
         flat = [_flat(to_dict(configs[place])) for place in places]
         keys = sorted({key for values in flat for key in values} - {"seed", "name"})

@@ -14,6 +14,8 @@ from focoop.report.pictures import bar, matrix_image, strip
 from focoop.report.records import RunRecord
 
 Rows = Mapping[str, Sequence[RunRecord]]
+Values = Mapping[str, Mapping[int, Mapping[str, float]]]  # by method, seed and column
+Gaps = Mapping[tuple[str, str], paired.Difference]  # by column and method
 LIKE_BEST = 0.05  # p-value from which on a method is not told apart from the best
 MEGABYTE = 1e6
 ROUND = ("MB sent by clients a round", "MB sent to clients a round", "seconds a round", "rounds")
@@ -42,16 +44,36 @@ def results_tables(rows: Rows, anchor: str) -> str:
     wide = len(tables.DETECTION) * tables.SETS_PER_TABLE
     parts = [ood[start : start + wide] for start in range(0, len(ood), wide)]
     shown = [of for of in (general, *parts) if of]
-    return "".join(_results(values, of, anchor) for of in shown)
-
-
-def _results(
-    values: Mapping[str, Mapping[int, Mapping[str, float]]], names: Sequence[str], anchor: str
-) -> str:
     ranks = {name: _ranked(name, values) for name in names}
-    body = {}
+    gaps = paired.corrected(_gaps(values, ranks))
+    return "".join(
+        _results(values, {name: ranks[name] for name in of}, gaps, anchor) for of in shown
+    )
+
+
+def _gaps(values: Values, ranks: Mapping[str, Sequence[str]]) -> Gaps:
+    """What a paired test says of each column and method against the column's best."""
+    gaps = {}
+    for name, (best, *others) in ranks.items():
+        for label in others:
+            both = [
+                s
+                for s in values[label]
+                if name in values[label][s] and name in values[best].get(s, {})
+            ]
+            if both:
+                sides = ([values[of][seed][name] for seed in both] for of in (label, best))
+                gaps[name, label] = paired.difference(*sides)
+    return gaps
+
+
+def _results(values: Values, ranks: Mapping[str, Sequence[str]], gaps: Gaps, anchor: str) -> str:
+    names, body = list(ranks), {}
     for place, (label, seeds) in enumerate(values.items()):
-        cells = [_cell(n, label, values, ranks[n], f"#{anchor}-{place}") for n in names]
+        cells = [
+            _cell(n, label, values, ranks[n], gaps.get((n, label)), f"#{anchor}-{place}")
+            for n in names
+        ]
         body[label] = [*cells, f"<td>{len(seeds)}</td>"]
     return _table("results", [*map(_column_title, names), "seeds"], body)
 
@@ -88,7 +110,7 @@ def _column_title(name: str) -> str:
     return f"{escape(metric)} {arrow}" + (f"<small>{escape(images)}</small>" if images else "")
 
 
-def _ranked(name: str, values: Mapping[str, Mapping[int, Mapping[str, float]]]) -> list[str]:
+def _ranked(name: str, values: Values) -> list[str]:
     """Methods that have a column, best mean first."""
     means = {
         label: float(np.mean([row[name] for row in seeds.values() if name in row]))
@@ -101,8 +123,9 @@ def _ranked(name: str, values: Mapping[str, Mapping[int, Mapping[str, float]]]) 
 def _cell(
     name: str,
     label: str,
-    values: Mapping[str, Mapping[int, Mapping[str, float]]],
+    values: Values,
     ranked: Sequence[str],
+    gap: paired.Difference | None,
     link: str,
 ) -> str:
     """One number of the table, with the numbers of its seeds and what a paired test says."""
@@ -111,16 +134,10 @@ def _cell(
         return "<td>–</td>"
     stat = tables.stat(list(seeds.values()))
     told, ring = [f"seed {seed}: {value:.2f}" for seed, value in seeds.items()], ""
-    if label != ranked[0]:
-        best = {s: row[name] for s, row in values[ranked[0]].items() if name in row and s in seeds}
-        if best:
-            gap = paired.difference([seeds[seed] for seed in best], list(best.values()))
-            told.append(_told(gap, ranked[0]))
-            ring = (
-                ""
-                if gap.p is None or gap.p < LIKE_BEST
-                else '<abbr title="' + ('not told apart from the best by a paired test">°</abbr>')
-            )
+    if gap is not None:
+        told.append(_told(gap, ranked[0]))
+        if gap.p is not None and gap.p >= LIKE_BEST:
+            ring = '<abbr title="not told apart from the best by a paired test">°</abbr>'
     spread = "" if stat.spread is None else f"<small>±{stat.spread:.1f}</small>"
     kind = {0: ' class="best"', 1: ' class="second"'}.get(ranked.index(label), "")
     if len(ranked) < 2:

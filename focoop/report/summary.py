@@ -34,7 +34,8 @@ class Winner:
         label: The method.
         mean: Its mean over seeds, percent.
         second: The next method; empty: there is none.
-        lead: How far the next one is behind, a positive number, as a paired test has it; None:
+        lead: How far the next one is behind, a positive number, as a paired test has it, with its p
+            corrected for the number of tests of the setting; None:
             they share no seed, or there is no next one.
         alike: Methods that the test does not tell apart from the best.
     """
@@ -87,33 +88,46 @@ def winners(rows: Rows) -> list[Winner]:
         for label, records in rows.items()
         if all(record.finished for record in records)
     }
-    return [found for name in HEADLINES if (found := _winner(name, seeds)) is not None]
-
-
-def _winner(name: str, seeds: Mapping[str, Mapping[int, Mapping[str, float]]]) -> Winner | None:
     values = {
-        label: {seed: row[name] for seed, row in rows.items() if name in row}
-        for label, rows in seeds.items()
+        name: {
+            label: {seed: row[name] for seed, row in found.items() if name in row}
+            for label, found in seeds.items()
+        }
+        for name in HEADLINES
     }
+    ranked = {name: _ranked(name, of) for name, of in values.items()}
+    gaps = {
+        (name, label): gap
+        for name, labels in ranked.items()
+        for label in labels[1:]
+        if (gap := _lead(values[name][labels[0]], values[name][label], name)) is not None
+    }
+    gaps = paired.corrected(gaps)
+    found = []
+    for name, labels in ranked.items():
+        if len(labels) > 1:
+            best, second = labels[:2]
+            tests = [(label, gaps[name, label]) for label in labels[1:] if (name, label) in gaps]
+            alike = [label for label, gap in tests if gap.p is not None and gap.p >= ALIKE]
+            mean = float(np.mean(list(values[name][best].values())))
+            lead = gaps.get((name, second))
+            found.append(Winner(name, best, mean, second, lead, tuple(alike)))
+    return found
+
+
+def _ranked(name: str, values: Mapping[str, Mapping[int, float]]) -> list[str]:
     means = {label: float(np.mean(list(of.values()))) for label, of in values.items() if of}
-    lower = tables.lower_is_better(name)
-    ranked = sorted(means, key=lambda label: means[label], reverse=not lower)
-    if len(ranked) < 2:
-        return None
-    best, second = ranked[0], ranked[1]
-    gaps = {label: _lead(values[best], values[label], lower) for label in ranked[1:]}
-    alike = [label for label, gap in gaps.items() if gap and gap.p is not None and gap.p >= ALIKE]
-    return Winner(name, best, means[best], second, gaps[second], tuple(alike))
+    return sorted(means, key=means.__getitem__, reverse=not tables.lower_is_better(name))
 
 
 def _lead(
-    best: Mapping[int, float], other: Mapping[int, float], lower: bool
+    best: Mapping[int, float], other: Mapping[int, float], name: str
 ) -> paired.Difference | None:
     shared = [seed for seed in best if seed in other]
     if not shared:
         return None
     sides = [best[seed] for seed in shared], [other[seed] for seed in shared]
-    return paired.difference(*(reversed(sides) if lower else sides))
+    return paired.difference(*(reversed(sides) if tables.lower_is_better(name) else sides))
 
 
 def summary(
@@ -244,7 +258,10 @@ def _verdict(found: Mapping[str, Sequence[Winner]]) -> str:
         told.append(f"<b>{escape(label)}</b> {len(won)}{f' ({clear} clearly)' if clear else ''}")
     rest = len(listed) - sum(len(won) for _, won in ranked[:SHOWN])
     more = f", others {rest}" if rest else ""
-    means = f"a paired t-test over seeds tells it apart from every other method (p &lt; {ALIKE})"
+    means = (
+        f"a paired t-test over seeds tells it apart from every other method (p &lt; {ALIKE}, "
+        "corrected by Holm's method for the number of tests of its setting)"
+    )
     clearly = (
         f"Clearly: {means}."
         if any(one.clear for one in listed)

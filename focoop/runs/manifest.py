@@ -55,13 +55,15 @@ def used_plugins(config: RunConfig) -> list[dict[str, str]]:
         config: The run's settings.
 
     Returns:
-        One entry per method or dataset: its kind and name, with the hash of its file or the version
-        of its package.
+        One entry per method, score or dataset: its kind and name, with the hash of its file or the
+        version of its package.
     """
     data = config.data
     specs = [data.id, *data.corrupted, *data.ood, *data.validation_ood]
     names = [spec.partition("#")[0].partition("@")[0] for spec in specs if ":" not in spec]
-    wanted = [("method", config.method.name), *(("dataset", name) for name in dict.fromkeys(names))]
+    score = getattr(config.method.settings, "score", "")
+    wanted = [("method", config.method.name), ("score", str(score))]
+    wanted += [("dataset", name) for name in dict.fromkeys(names)]
     return [plugin for kind, name in wanted if (plugin := origin(kind, name)) is not None]
 
 

@@ -71,6 +71,9 @@ def anchored(config: RunConfig, folder: Path) -> RunConfig:
     method = config.method
     if is_file(method.name):
         method = replace(method, name=_path(method.name, folder))
+    if is_file(str(getattr(method.settings, "score", ""))):
+        score = _path(method.settings.score, folder)
+        method = replace(method, settings=replace(method.settings, score=score))
     return replace(
         config,
         data=data,

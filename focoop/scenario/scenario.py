@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from focoop.scenario.split import Split
 from focoop.scenario.task import Load, make_task, open_backbone, task_words
 from focoop.scenario.untrained_classes import UNKNOWN
 
+SPLIT_FOLDERS = ("train", "test", "val", "training", "testing", "valid", "validation")
 Divide = Callable[[RunConfig, Backbone | None, Path | None], Split]
 
 
@@ -222,4 +223,8 @@ def _short(spec: str) -> str:
     source = Source.parse(spec)
     if source.kind == NAMED:
         return source.stem
-    return spec.split(":", 1)[-1].rsplit("/", 1)[-1].replace(".safetensors", "")
+    path = PurePath(spec.split(":", 1)[-1].removesuffix(".safetensors"))
+    name, at, version = path.name.partition("@")
+    if name in SPLIT_FOLDERS and path.parent.name:  # of `dtd/test` the last part says nothing
+        name = path.parent.name if name == "test" else f"{path.parent.name}_{name}"
+    return f"{name}{at}{version}"

@@ -152,6 +152,28 @@ def test_arrays_of_a_client_agree_with_its_metrics(made: focoop.Run) -> None:
         assert pairs == pytest.approx(row["ood"]["far"]["auroc"], abs=1e-6)  # the area by its pairs
 
 
+def test_training_images_and_the_scores_of_all_clients(made: focoop.Run) -> None:
+    run = focoop.open_run(made.path)
+    for client, row in enumerate(run.clients):
+        images = run.images("train", client=client)
+        held = {run.class_names[k] for k in images.labels.tolist()}
+        assert held == set(run._folder.names.clients[client].train)  # type: ignore[union-attr]
+        assert len(run.scores("train", client=client)) == len(images.labels) > 0
+        assert row["client"] == client
+    with pytest.raises(focoop.ConfigError, match="name one, as in client=0"):
+        run.images("train")
+    frame = run.score_frame()
+    tests, far = len(run.images("test").labels), len(run.images("far").labels)
+    assert len(frame) == 2 * (tests + far) and set(frame["set"]) == {"test", "far"}
+    one = frame[(frame["client"] == 1) & (frame["set"] == "test")]
+    assert np.array_equal(one["score"], run.scores("test", client=1))
+    assert np.array_equal(np.flatnonzero(one["own"]), run.own_rows(1))
+    assert not frame[frame["set"] == "far"]["own"].any()
+    few = run.score_frame("far", score="energy")
+    wanted = run.scores("far", 0, score="energy")
+    assert np.array_equal(few[few["client"] == 0]["score"], wanted)
+
+
 def test_prompts_are_those_on_disk(made: focoop.Run) -> None:
     run = focoop.open_run(made.path)
     folder = RunFolder.open(made.path)
@@ -278,8 +300,12 @@ def test_a_comparison_is_a_table(
     assert "promptfl:context\\_tokens=2" in latex and latex.count("\\\\\n") == 3
     assert f"{rows[1]['own']:.1f}" in latex and "\\toprule" in latex
     named = table.to_latex(["all", "own"], {rows[1]["method"]: "Ours", "own": "Own", "toy": "Toys"})
-    assert "method & all & Own \\\\" in named and "\nOurs & $" in named and "runs" not in named
-    assert "\\caption{Toys}" in named
+    heads = r"method & all $\uparrow$ & Own $\uparrow$ \\"
+    assert heads in named and "\nOurs & $" in named and "runs" not in named
+    caption = r"\caption{Methods on Toys: percent, mean $\pm$ sample deviation over 2 seeds; bold: "
+    assert caption in named and "\\label{tab:toy}" in named
+    assert r"fpr95 far $\downarrow$" in latex
+    assert latex in (folder / "grid" / "toy.tex").read_text()
     with pytest.raises(focoop.ConfigError, match="no column 'owm'; nearest is 'own'"):
         table.to_latex(["owm"])
     gaps = {row["column"]: row for row in table.differences(rows[1]["method"], "zeroshot")}

@@ -39,7 +39,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
 def test_help_names_every_command() -> None:
     result = call("--help")
     assert result.exit_code == 0
-    for name in ("run", "evaluate", "features", "data", "methods", "doctor", "demo", "config"):
+    for name in ("run", "evaluate", "encode", "data", "methods", "doctor", "demo", "config"):
         assert f" {name} " in result.stdout
     assert call("--version").stdout.startswith("focoop ")
 
@@ -56,7 +56,7 @@ def test_help_names_every_command() -> None:
         (["run", "--set", "backbone.name=maxi"], 4, "mini"),
         (["run", "--device", "abacus"], 4, "abacus"),
         (["evaluate", "nowhere"], 6, "does not exist"),
-        (["features", "folder:nowhere"], 3, "nowhere"),
+        (["encode", "folder:nowhere"], 3, "nowhere"),
         (["data", "show", "--set", "partition.kind=dirichle"], 2, "'dirichlet'"),
     ],
 )
@@ -261,7 +261,7 @@ def test_data_list_and_runs(finished: tuple[Path, dict[str, Any]]) -> None:
     assert "finished" in call("runs", str(finished[0].parent)).stdout
     listed = json.loads(call("runs", str(finished[0].parent), "--json").stdout)
     assert [row["round"] for row in listed] == [2]
-    assert "no runs" in call("runs", "nowhere").stdout
+    assert "there is no folder nowhere" in call("runs", "nowhere").stderr
 
 
 @pytest.mark.slow
@@ -277,13 +277,13 @@ def test_features_encode_a_folder_once_and_save_a_file(
             Image.new("RGB", (40, 40), (90 * number, 40 * j, 200)).save(folder / f"{j}.png")
     spec = f"folder:{tmp_path / 'images'}"
     saved = tmp_path / "mine.safetensors"
-    result = call("features", spec, "--split", "train", "--save", str(saved))
+    result = call("encode", spec, "--split", "train", "--save", str(saved))
     assert result.exit_code == 0, result.stderr
     assert "4 images, 2 classes, 256 dimensions" in result.stdout
     assert "encoding images train: 4 images in" in result.stderr
-    again = call("features", f"file:{saved}", "--split", "train", "--json")
+    again = call("encode", f"file:{saved}", "--split", "train", "--json")
     assert json.loads(again.stdout)[0]["images"] == 4
-    corrupted = call("features", spec, "--split", "train", "--corruption", "brightness", "--json")
+    corrupted = call("encode", spec, "--split", "train", "--corruption", "brightness", "--json")
     assert [row["dataset"] for row in json.loads(corrupted.stdout)] == [
         f"{spec}#brightness@{severity}" for severity in range(1, 6)
     ]

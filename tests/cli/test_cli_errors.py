@@ -31,7 +31,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["evaluate", "nowhere"], "RunError", 6),
         (["evaluate"], "MissingParameter", 2),
         (["config", "--nonsense"], "NoSuchOption", 2),
-        (["features", "folder:nowhere"], "DataError", 3),
+        (["encode", "folder:nowhere"], "DataError", 3),
         (["data", "show", "--set", "partition.kind=dirichle"], "ConfigError", 2),
         (["compare", "absent.toml", "--methods", "focoop"], "ConfigError", 2),
         (["tune", "absent.toml", "--methods", "all"], "ConfigError", 2),
@@ -131,7 +131,7 @@ def test_a_command_line_without_typer_has_that_exit_code_too() -> None:
     assert done.returncode == 8 and "pip install typer rich" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["run", "config", "compare", "tune", "features", "negatives"])
+@pytest.mark.parametrize("command", ["run", "config", "compare", "tune", "encode", "negatives"])
 def test_weights_are_the_same_option_of_every_command(command: str) -> None:
     told = " ".join(call(command, "--help").stdout.split())
     assert "--weights" in told and "backbone.weights" in told
@@ -164,3 +164,23 @@ def test_classes_of_a_federation_are_neither_a_missing_file_nor_one_name(
         class_names(given)
     assert class_names("cat; dog, wild") == "cat; dog, wild"
     assert class_names("cat") == "cat"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["tune", "packaged", "--methods=promptfl", "--trials=3"], "write --budget"),
+        (["tune", "packaged", "--methods=promptfl", "--seeds=3"], "--seed 4"),
+        (["compare", "packaged", "--methods=promptfl", "--seed=3"], "write --seeds"),
+        (["run", "packaged", "--seed=3"], "--set seed=4"),
+        (["runs", "nosuch"], "there is no folder nosuch"),
+    ],
+)
+def test_what_is_meant_is_said_in_one_line(
+    words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = call(*words)
+    assert done.exit_code in (2, 6) and done.stderr.startswith("error: ")
+    assert told in done.stderr and "--track" not in done.stderr
+    assert call("runs").exit_code == 0, "no run was made here yet"

@@ -97,7 +97,7 @@ def test_names_are_those_of_the_registries() -> None:
         ("focoop tune --methods a", ["all"]),
         ("focoop data fetch oxf", ["oxford_pets"]),
         ("focoop data check fol", ["folder:", "folder:images/", "folder:runs/"]),
-        ("focoop features folder:images/", ["images/cat/"]),
+        ("focoop encode folder:images/", ["images/cat/"]),
         ("focoop evaluate ru", ["runs/one/focoop"]),
         ("focoop evaluate ", ["runs/one/focoop"]),
         ("focoop demo --device cu", ["cuda"]),

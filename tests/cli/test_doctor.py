@@ -1,7 +1,9 @@
 """The doctor: finds what is there, names what is missing, never stumbles itself."""
 
 import builtins
+import importlib.metadata
 import os
+import re
 from collections.abc import Callable
 from importlib import util
 from pathlib import Path
@@ -54,6 +56,19 @@ def test_absent_packages_come_with_the_command_that_installs_them(
     assert (found["pillow"].state, found["pillow"].advice) == ("fail", "pip install pillow")
     assert found["matplotlib"].state == "note" and "focoop[plot]" in found["matplotlib"].advice
     assert findings.backbone_openclip().advice == "pip install 'focoop[openclip]'"
+
+
+def test_trackers_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"mlflow", "tensorboard", "trackio", "wandb"}
+    here = {name for name in names if importlib.metadata.packages_distributions().get(name)}
+    told = by_topic(doctor.examine())["trackers"].found
+    assert set(re.findall(r"[a-z]+", told.partition("absent: ")[2])) == names - here
+    site = tmp_path / "site" / "trackio-0.43.dist-info"
+    site.mkdir(parents=True)
+    (site / "METADATA").write_text("Metadata-Version: 2.1\nName: trackio\nVersion: 0.43\n")
+    monkeypatch.syspath_prepend(str(site.parent))
+    found = findings.trackers()
+    assert found.state == "ok" and "trackio 0.43" in found.found.partition("absent")[0]
 
 
 def test_a_damaged_demo_pack_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def test_one_image_is_not_ten_thousand(root: Path) -> None:
     row = listed(root, "inaturalist")
     assert (row["here"], row["images_here"]) == ("incomplete 1 of 10,000", 1)
     assert "incomplete 1 of 10,000" in call("data", "list").stdout
-    for arguments in (["run", "--set", 'data.ood=["inaturalist"]'], ["features", "inaturalist"]):
+    for arguments in (["run", "--set", 'data.ood=["inaturalist"]'], ["encode", "inaturalist"]):
         refused = call(*arguments)
         assert refused.exit_code == 3, refused.output
         told = " ".join(refused.stderr.split())
@@ -56,7 +56,7 @@ def test_one_image_is_not_ten_thousand(root: Path) -> None:
         run_checks.run_dataset("inaturalist", load())
     noted = run_checks.run_dataset("inaturalist", load(None, ["data.incomplete=true"]))
     assert noted.state == "note" and "incomplete 1 of 10,000" in noted.found
-    assert call("features", "inaturalist", "--incomplete").exit_code == 0
+    assert call("encode", "inaturalist", "--incomplete").exit_code == 0
     fetched = call("data", "fetch", "inaturalist")  # the folder is there: nothing is fetched
     assert fetched.exit_code == 3 and "incomplete 1 of 10,000" in " ".join(fetched.stderr.split())
     with pytest.raises(DataError, match="incomplete 1 of 10,000"):

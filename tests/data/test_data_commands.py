@@ -1,4 +1,4 @@
-"""`focoop data show` of images that nobody encoded, and `focoop features --patch-kind`."""
+"""`focoop data show` of images that nobody encoded, and `focoop encode --patch-kind`."""
 
 import csv
 import json
@@ -106,7 +106,7 @@ def test_features_of_a_kind_of_patches(tmp_path: Path, monkeypatch: pytest.Monke
     assert {kind.patch_kind for kind in available().values()} - {""} <= set(PATCH_KINDS)
     monkeypatch.setattr(focoop.clip, "load_backbone", lambda *_, **__: Tokens())
     root, saved = plant_images(tmp_path / "pets"), tmp_path / "x.safetensors"
-    words = ["features", f"folder:{root}", "--split", "test", "--save", str(saved)]
+    words = ["encode", f"folder:{root}", "--split", "test", "--save", str(saved)]
     done = call(*words, "--patch-kind", "lf_b")
     assert done.exit_code == 0 and "patches 4 of kind lf_b" in done.stdout
     kept = open_features(f"file:{saved}", "test", Tokens(), True, patch_kind="lf_b")

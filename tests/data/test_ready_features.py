@@ -296,14 +296,14 @@ def test_a_folder_of_ready_features_can_be_made_and_serves_as_the_images_do(
         ["pacs"],
         ["cifar100@train@8px"],
     ):
-        done = call("features", *words, "--incomplete", "--ready", str(folder), "--json")
+        done = call("encode", *words, "--incomplete", "--ready", str(folder), "--json")
         assert done.exit_code == 0, done.output
     files = {"cifar100", "cifar100.fog.2", "pacs", "cifar100_train_8px"}
     assert {path.name.removesuffix(".safetensors") for path in folder.iterdir()} == files
     served = every(*wanted)
     assert {one.provenance["served"] for one in served} == {"ready features"}
     assert [one.sha256() for one in served] == [one.sha256() for one in images]
-    own = call("features", f"folder:{root / 'PACS'}", "--ready", str(folder))
+    own = call("encode", f"folder:{root / 'PACS'}", "--ready", str(folder))
     assert own.exit_code == DataError.exit_code and "no public dataset" in own.stderr
 
 

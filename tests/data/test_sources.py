@@ -177,9 +177,9 @@ def test_the_commands_list_check_and_refuse(
     assert code == 2 and "only images can be checked" in text
     code, text = call("data", "fetch", "cifar1000")
     assert code == 3 and "nearest is 'cifar100'" in text
-    code, text = call("features", "cifar10", "--root", str(tmp_path / "data"))
+    code, text = call("encode", "cifar10", "--root", str(tmp_path / "data"))
     assert code == 3 and "focoop data fetch cifar10" in text and "Traceback" not in text
-    code, text = call("features", f"folder:{root}", "--strict")
+    code, text = call("encode", f"folder:{root}", "--strict")
     assert code == 3 and "a/dark/0.png" in text
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -38,6 +39,8 @@ def test_the_methods_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     setting = write_setting(tmp_path / "data")
     blocks = BLOCK.findall((ROOT / "docs/guides/add-a-method.md").read_text(encoding="utf-8"))
+    (score,) = (block for block in blocks if block.startswith("def score("))
+    blocks.remove(score)
     assert len(blocks) == 5
     for number, block in enumerate(blocks):
         (tmp_path / f"mine{number}.py").write_text(block, encoding="utf-8")
@@ -48,6 +51,10 @@ def test_the_methods_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert scores.shape == answers.shape
         problems = [check.problem for check in focoop.check_method(f"./mine{number}.py", setting)]
         assert problems and not any(problems)
+    (tmp_path / "score.py").write_text(score, encoding="utf-8")
+    nearest = np.sort(made.logits("far", client=0)["id"])[:, ::-1]
+    found = made.scores("far", client=0, score="./score.py")
+    assert np.allclose(found, nearest[:, 1] - 2 * nearest[:, 0], atol=1e-6)
     assert focoop.open_run("runs/0").prompts()["context"].shape[0] == 4
     assert set(focoop.open_run("runs/2").prompts(client=0)) == {"context", "bias"}
 

@@ -82,7 +82,7 @@ def test_a_failed_cell_does_not_stop_the_others(tmp_path: Path) -> None:
     assert done.status == "finished"
     written = comparison.write_results(tmp_path / "out", [failed, done])
     assert "99 clients" in written[0].read_text()
-    cells_json = json.loads(written[1].read_text())["cells"]
+    cells_json = json.loads(written[2].read_text())["cells"]
     assert [one["status"] for one in cells_json] == ["failed", "finished"]
     assert cells_json[0]["summary"] is None
     assert cells_json[1]["summary"]["accuracy_own"] == done.summary["accuracy_own"]  # type: ignore[index]

@@ -22,8 +22,34 @@ def test_methods_are_read_with_their_own_settings() -> None:
     ]
     assert found[1].label == "focoop:bos=false,goc=false"
     assert variants.parse_methods("all") is None
-    with pytest.raises(ConfigError, match="--methods"):
-        variants.parse_methods("bos=false")
+    for wrong in ("bos=false", "Our best=./mine.py"):
+        with pytest.raises(ConfigError, match="cannot read --methods"):
+            variants.parse_methods(wrong)
+
+
+def test_a_file_is_called_by_its_label_its_methods_name_or_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "some where" / "mine.py"
+    file.parent.mkdir()
+    file.write_text(
+        "from focoop.methods.promptfl import PromptFL\n\nclass Mine(PromptFL):\n    x = 1\n"
+    )
+    found = variants.parse_methods(
+        f"promptfl:score=./own.py,context_tokens=2,Ours={file}:score=mcm,{file}"
+    )
+    assert found is not None
+    assert [one.label for one in found] == [
+        "promptfl:score=own,context_tokens=2",
+        "Ours",
+        "mine",
+    ]
+    assert found[1].overrides == ("method.score=mcm",) and found[1].name == str(file)
+    file.write_text(file.read_text().replace("x = 1", "name = 'Fed-Mine'"))
+    (named,) = variants.parse_methods(f"{file}:score=mcm") or ()
+    assert (named.label, named.preset) == ("Fed-Mine:score=mcm", "Fed-Mine")
+    (tmp_path / "promptfl.py").write_text(file.read_text().replace("Fed-Mine", ""))
+    assert variants.parse_methods(str(tmp_path / "promptfl.py"))[0].label == "promptfl.py"  # type: ignore[index]
+    with pytest.raises(ConfigError, match="has a method 'focoop' of its own"):
+        variants.parse_methods(f"focoop={file}")
 
 
 def test_layers_override_one_another_in_order(tmp_path: Path) -> None:

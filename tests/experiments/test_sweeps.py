@@ -87,7 +87,7 @@ def test_files_of_a_sweep(table: tuple[focoop.Table, Path]) -> None:
     latex = (out / "sweep.tex").read_text()
     assert latex.count(r"\\") == 1 + 4 and r"open\_share" in latex and r"\toprule" in latex
     assert "| toy | 1 | 0.1 | fedncm |" in (out / "sweep.md").read_text()
-    figure = out / "sweep-toy-method.open_share=0.5-own.svg"
+    figure = out / "sweep-toy-method.open_share=0.5.svg"
     first = figure.read_bytes()
     assert b"partition.shots" in first
     found.save(out)
@@ -102,14 +102,14 @@ def test_lines_and_bands_are_the_numbers_of_the_run_folders(
     found, out = table
     drawn: dict[str, Any] = {}
 
-    def keep(figure: Any, stem: Path) -> list[Path]:
+    def keep(figure: Any, stem: Path, formats: tuple[str, ...]) -> list[Path]:
         drawn[stem.name] = figure
         return []
 
     monkeypatch.setattr("focoop.experiments.sweeps.save_figure", keep)
     found.save(out)
     for share in ("0.1", "0.5"):
-        axes = drawn[f"sweep-toy-method.open_share={share}-own"].axes[0]
+        axes = drawn[f"sweep-toy-method.open_share={share}"].axes[0]
         (line,) = axes.lines
         own = [
             [
@@ -143,8 +143,9 @@ def test_the_command_ends_with_one_table_of_all_points(tmp_path: Path) -> None:
         own = [line.split(" | ")[3] for line in of_point]
         values = [float(cell.strip("*").split(" ")[0]) for cell in own]
         assert [cell.startswith("**") for cell in own] == [v == max(values) for v in values]
-    assert "pictures beside them (svg, png, pdf)" in done.stderr
-    assert ".svg" not in done.stderr, "dozens of names help nobody"
+    pictures = sorted(path.name for path in (tmp_path / "out").glob("sweep-*"))
+    assert pictures == ["sweep-toy.pdf", "sweep-toy.svg"], "one picture of all columns"
+    assert "sweep-toy.svg" in done.stderr
 
 
 def test_names_of_values_do_not_touch_on_a_logarithmic_axis() -> None:

@@ -233,10 +233,10 @@ def test_sites_that_are_refused_or_late_are_shown_by_name(tmp_path: Path) -> Non
     shown = followed(tmp_path, run=done, happened=HAPPENED)
     assert "utrecht refused: it differs in its classes (dog)" in shown
     assert "round 1: ghent left out: it did not answer in time" in shown
-    assert "round 1/3, 0 updates, accuracy 0.500" in shown
+    assert "round 1/3, 0 updates, accuracy 50.0%" in shown
     (tmp_path / "b").mkdir()
     live = followed(tmp_path / "b", run=done, happened=HAPPENED, terminal=True)
-    assert "round 1 of 3, accuracy 0.500" in live and "\nutrecht " in live
+    assert "round 1 of 3, accuracy 50.0%" in live and "\nutrecht " in live
 
 
 def test_a_failed_run_raises(tmp_path: Path) -> None:
@@ -261,4 +261,4 @@ def test_the_last_rounds_line_is_shown_however_late_it_comes(tmp_path: Path) -> 
         control: Any = Ends(("finished:completed", ""))
         served = Served(control, link, link, link, tmp_path)
         coordinator.follow(served, 7, tmp_path / "run", watch, Tail(path), looks)
-    assert "going on after round 2\nround 3/3, 1 updates, accuracy 0.750" in file.getvalue()
+    assert "going on after round 2\nround 3/3, 1 updates, accuracy 75.0%" in file.getvalue()

@@ -1,5 +1,7 @@
 """Paired tests over seeds, compared with scipy."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,6 +25,26 @@ def test_differences_are_those_of_scipy(pairs: list[tuple[float, float]]) -> Non
     assert found.p == pytest.approx(expected.pvalue, abs=1e-6)
     low, high = expected.confidence_interval(0.95)
     assert found.half_width == pytest.approx((high - low) / 2, rel=1e-6)
+
+
+@given(st.lists(st.floats(0.0001, 1), min_size=1, max_size=6))
+def test_corrected_p_values_are_those_of_all_intersections(chances: list[float]) -> None:
+    """Holm's method is the closed test of Bonferroni's: the worst of all sets that hold a test."""
+    given_ = {at: paired.Difference(1.0, 1.0, p, 3) for at, p in enumerate(chances)}
+    found = paired.corrected(given_)
+    sets = [s for n in range(1, len(chances) + 1) for s in combinations(range(len(chances)), n)]
+    for at, gap in found.items():
+        worst = max(min(1.0, len(s) * min(chances[i] for i in s)) for s in sets if at in s)
+        assert gap.p == pytest.approx(worst)
+
+
+def test_what_is_no_test_is_not_counted() -> None:
+    no_tests = {
+        "one": paired.Difference(1.0, None, None, 1),
+        "same": paired.difference([1, 2], [0, 1]),
+    }
+    tested = paired.Difference(1.0, 1.0, 0.04, 3)
+    assert paired.corrected({**no_tests, "tested": tested}) == {**no_tests, "tested": tested}
 
 
 def test_a_single_pair_has_no_interval() -> None:

@@ -285,7 +285,7 @@ def test_no_words_and_too_many_groups_are_refused() -> None:
         ("method.mixing=pixel", "cross_modal, class_centre, none"),
         ("method.alpha=0", "more than 0"),
         ("method.negative_texts=-1", "the least allowed is 0"),
-        ("method.score=gl_mcm", "neglabel, mcm"),
+        ("method.score=negative_label", "unknown score"),
     ],
 )
 def test_settings_out_of_range_are_refused(override: str, told: str) -> None:

@@ -207,7 +207,7 @@ def test_refuses_what_it_cannot_do() -> None:
         ("method.top_k=-1", "the least allowed is 0"),
         ("method.ood_weight=-0.1", "the least allowed is 0"),
         ("method.temperature=0.0", "more than 0"),
-        ("method.score=neglabel", "gl_mcm, mcm"),
+        ("method.score=gl_mmc", "nearest is 'gl_mcm'"),
         ("method.topk=5", "method.top_k"),
     ],
 )

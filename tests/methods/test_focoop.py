@@ -151,7 +151,7 @@ def test_scores_choose_the_probability_asked_for() -> None:
     task, params, batch = make_task(), make_params(), make_batch()
     text = FOCoOp().encode(params, task)
     orders = {}
-    for name in ("id_mass", "msp_all", "mcm"):
+    for name in ("id_mass", "max_softmax_all", "mcm"):
         method = FOCoOp(FOCoOpConfig(score=name))
         logits = method.logits(text, batch.pooled, None)
         orders[name] = method.score(logits, task).double()
@@ -161,7 +161,7 @@ def test_scores_choose_the_probability_asked_for() -> None:
     assert orders["id_mass"].argsort().tolist() == odds.argsort().tolist()
     both = (s * logits.id).exp().sum(1) + (s * logits.ood).exp().sum(1)
     largest = (s * logits.id).exp().max(1).values / both
-    assert orders["msp_all"].argsort().tolist() == (-largest).argsort().tolist()
+    assert orders["max_softmax_all"].argsort().tolist() == (-largest).argsort().tolist()
     mcm = logits.id.softmax(1).max(1).values
     assert orders["mcm"].argsort().tolist() == (-mcm).argsort().tolist()
 

@@ -93,4 +93,5 @@ def test_the_latex_of_a_sweep_and_of_a_comparison_compiles(tmp_path: Path) -> No
     ]
     row = {"own": tables.Stat(12.5, 0.25, 2), "fpr95 dtd_32px": tables.Stat(3.0, None, 1)}
     comparison = tables.latex([("focoop:bos=false", row, "2"), ("a#b", {}, "0")], "50% & more_x")
+    assert r"\label{tab:50-more_x}" in comparison
     compiled(tmp_path, "sweep", sweeps.latex(rows, keys) + comparison)

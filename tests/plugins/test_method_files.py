@@ -58,7 +58,7 @@ def test_a_file_goes_into_a_comparison(here: Path, setting: Path) -> None:
     cells = plan([setting], "./mine.py:tokens=1,zeroshot", (0,), here / "out")
     assert [cell.config.method.name for cell in cells] == ["./mine.py", "zeroshot"]
     assert cells[0].config.method.settings.tokens == 1
-    assert cells[0].folder.relative_to(here / "out").as_posix() == "toy/mine.py-tokens=1/seed0"
+    assert cells[0].folder.relative_to(here / "out").as_posix() == "toy/mine-tokens=1/seed0"
 
 
 def test_files_that_hold_no_method_are_refused(here: Path) -> None:
@@ -169,12 +169,10 @@ def test_a_method_of_ones_own_is_tuned_as_focoops_are(here: Path, setting: Path)
     done = call(*call_, "--validation=3", "--jobs=0", "--out=out", "--write=presets")
     told = " ".join(done.stderr.split())
     assert done.exit_code == 0, done.stderr
-    assert "note: ./plain.py is tried with its own score alone" in told and told.count("note") == 1
-    heads = {
-        name: (here / "presets" / f"{name}.toml").read_text() for name in ("mine.py", "promptfl")
-    }
+    assert "note: plain is tried with its own score alone" in told and told.count("note") == 1
+    heads = {name: (here / "presets" / f"{name}.toml").read_text() for name in ("mine", "promptfl")}
     assert all("each under 55 answers" in text for text in heads.values())
-    cells = plan([setting], "./mine.py", (0,), here / "o", presets=here / "presets")
-    assert f"open_share = {cells[0].config.method.settings.open_share}" in heads["mine.py"]
+    cells = plan([setting], f"{here}/mine.py", (0,), here / "o", presets=here / "presets")
+    assert f"open_share = {cells[0].config.method.settings.open_share}" in heads["mine"]
     twice = call("tune", str(setting), str(setting), "--methods=promptfl")
     assert twice.exit_code == 2 and "each once" in twice.stderr

@@ -60,6 +60,8 @@ def test_what_is_registered_has_a_name(here: Path, setting: Path) -> None:
     assert np.allclose(found, -run.logits("far", client=0)["id"].max(1))
     with pytest.raises(focoop.ConfigError, match="in this process"):
         focoop.compare(setting, "doubled", seeds=1, jobs=2, out="grid")
+    with pytest.raises(focoop.ConfigError, match="the score 'widest' was registered in this"):
+        focoop.compare(setting, "promptfl:score=widest", seeds=1, jobs=2, out="scored")
     table = focoop.compare(setting, "doubled", seeds=1, overrides=QUICK, out="grid")
     assert table.rows[0]["method"] == "doubled"
 
@@ -185,6 +187,8 @@ def test_settings_from_a_network_choose_no_file(here: Path) -> None:
     (here / "mine.py").write_text("raise SystemExit('this must not run')\n")
     with pytest.raises(focoop.ConfigError, match="sites run installed code alone"):
         run_config({"method.name": "./mine.py"})
+    with pytest.raises(focoop.ConfigError, match="the score ./mine.py is a file: sites run"):
+        run_config({"method.name": "promptfl", "method.score": "./mine.py"})
 
 
 @pytest.mark.slow

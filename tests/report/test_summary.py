@@ -8,6 +8,7 @@ from scipy import stats
 
 from focoop.config import RunConfig
 from focoop.report.records import Collection, RunRecord
+from focoop.report.sections import results_tables
 from focoop.report.summary import summary, winners
 
 
@@ -38,6 +39,25 @@ def test_the_best_its_lead_and_who_is_not_told_apart() -> None:
     assert fpr95.lead is not None and fpr95.lead.mean == pytest.approx(10), "less is better"
     assert not fpr95.tested, "equal differences in all seeds: a test says nothing"
     assert auroc.label in ROWS and auroc.lead is not None and auroc.lead.mean == 0
+
+
+def test_p_values_are_corrected_for_the_number_of_tests() -> None:
+    best, near = (0.90, 0.91, 0.92), (0.88, 0.88, 0.905)
+    p = stats.ttest_rel(best, near).pvalue
+    assert 0.05 / 2 < p < 0.05
+    seeds = {"best": best, "near": near, "also": near}
+    rows = {
+        name: [run(name, s, own, 0.1) for s, own in enumerate(of)] for name, of in seeds.items()
+    }
+    two = {name: rows[name] for name in ("best", "near")}
+    assert winners(two)[0].clear, "one test alone"
+    own = winners(rows)[0]
+    assert own.lead is not None and own.lead.p == pytest.approx(2 * p)
+    assert set(own.alike) == {"near", "also"}
+    text = summary(Collection([one for of in rows.values() for one in of], {}), {"toy": rows})
+    assert "No win is clear" in text and "corrected by Holm's method" in text
+    others = results_tables(two, "s0").count("°</abbr>")  # the same in all methods
+    assert results_tables(rows, "s0").count("°</abbr>") == 2 * others + 2
 
 
 def test_what_the_first_screen_says() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from focoop.clip.base import Backbone
 from focoop.config import loading, writing
@@ -153,6 +154,26 @@ def _overrides(given: RunConfig) -> list[str]:
     tree = writing.to_dict(given)
     keep = {"data": ("id", "corrupted", "ood"), "partition": ("kind", "clients", "shots")}
     return [f"{s}.{key}={tree[s][key]}" for s, keys in keep.items() for key in keys]
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("dtd/test", "dtd"),
+        ("dtd/train", "dtd_train"),
+        ("far", "far"),
+        ("dtd/test@32px", "dtd@32px"),
+    ],
+)
+def test_an_ood_set_is_not_called_after_its_split(
+    folder: str, name: str, tmp_path: Path, mini: Backbone
+) -> None:
+    place = tmp_path / folder.partition("@")[0] / "cat"
+    place.mkdir(parents=True)
+    Image.new("RGB", (40, 40), "red").save(place / "one.png")
+    data = [f'data.ood=["folder:{tmp_path / folder}"]', "data.corrupted=[]"]
+    settings = loading.load(None, ["method.name=zeroshot", "data.id=demo:cifar100", *data])
+    assert list(build_scenario(settings).sets.ood) == [name]
 
 
 def test_a_left_out_domain_is_evaluated_without_a_cross_client_alarm(

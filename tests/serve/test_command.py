@@ -195,6 +195,10 @@ def test_the_demo_ends_with_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyP
     options = [*few, "--set=federation.rounds=1", "--set=negatives.count=10"]
     told = call("demo", "--out", str(tmp_path / "d"), *options)
     assert told.exit_code == 0 and f"demo --serve --out {tmp_path / 'd'}" in told.stdout
+    said = " ".join(told.stdout.split())
+    assert "own-other area: under the curve of accuracy on other classes" in said
+    assert "dtd_32px, sun_32px: foreign images, textures and scenes" in said
+    assert "data check folder:PATH" in said and "run --set data.id=folder:PATH" in said
     assert served == []
     stamp = (tmp_path / "d" / "focoop_plus" / "state.safetensors").stat().st_mtime_ns
     told = call("demo", "--out", str(tmp_path / "d"), *options, "--serve", "--port", "0")

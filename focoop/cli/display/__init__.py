@@ -2,6 +2,7 @@
 
 from focoop.cli.display.partition import partition_table, plot_partition
 from focoop.cli.display.results import (
+    AREA,
     NOTE,
     brief,
     clients_table,
@@ -13,6 +14,7 @@ from focoop.cli.display.results import (
 from focoop.cli.display.sheet import PROSE, Column, Sheet, wrapped
 
 __all__ = [
+    "AREA",
     "NOTE",
     "PROSE",
     "Column",

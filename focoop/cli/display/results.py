@@ -11,6 +11,10 @@ NOTE = (
     "percent; fpr95: OOD accepted when 95% of ID is kept, alarm: other clients' ID images "
     "flagged (both: lower is better)"
 )
+AREA = (
+    "own-other area: under the curve of accuracy on other classes over that on own ones, as a "
+    "bias on own classes varies (higher is better)"
+)
 
 
 def percent(value: float | None) -> str:

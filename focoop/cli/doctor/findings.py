@@ -54,6 +54,7 @@ def examine(config: "RunConfig | None" = None) -> Iterator[Check]:
         processor,
         backbone_mini,
         backbone_openclip,
+        trackers,
         datasets,
         demo_pack,
         cache,
@@ -147,6 +148,18 @@ def backbone_openclip() -> Check:
         f"{len(open_clip.list_pretrained())} pretrained models known; {'; '.join(shown)}",
         "" if all(paths.values()) else "fetched on first use, or given by backbone.weights",
     )
+
+
+def trackers() -> Check:
+    """Return which trackers of experiments `--track` can write to."""
+    from focoop.tracking import TRACKERS
+
+    installed = {found.metadata["Name"].lower() for found in metadata.distributions()}
+    here = [f"{name} {_version(name)}" for name in TRACKERS if name in installed]
+    absent = [name for name in TRACKERS if name not in installed]
+    told = [", ".join(here)] * bool(here) + [f"absent: {', '.join(absent)}"] * bool(absent)
+    advice = f"pip install 'focoop[{absent[0]}]'" if not here else ""
+    return Check("trackers", OK if here else NOTE, "; ".join(told), advice)
 
 
 def datasets() -> Check:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING
 
-from focoop.errors import ConfigError, MethodError, nearest
+import torch
+
+from focoop.errors import ConfigError, FocoopError, MethodError, nearest
 from focoop.functional.scores.formulas import (
     energy,
     gl_mcm,
@@ -19,8 +21,8 @@ from focoop.functional.scores.formulas import (
     neglabel,
     parity_msp,
 )
+from focoop.plugins import line_of, plugged
 from focoop.plugins import names as plugin_names
-from focoop.plugins import plugged
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,6 +51,7 @@ class Inputs:
         groups: Groups of OOD prompts, for the grouped NegLabel.
         seed: Draws which OOD prompts form a group.
         weight: Weight of the patches, for GL-MCM.
+        ood_weight: Weight of the OOD prompts, for ID mass.
     """
 
     id_cos: Tensor
@@ -59,6 +62,7 @@ class Inputs:
     groups: int = 1
     seed: int = 0
     weight: float = 1.0
+    ood_weight: float = 1.0
 
     @property
     def ood(self) -> Tensor:
@@ -89,6 +93,10 @@ SCORES: Mapping[str, Score] = MappingProxyType(
             "maximum of the softmax of raw cosines (T=1)", False, False,
             lambda x: mcm(x.id_cos, x.temperature),
         ),
+        "max_cosine": Score(
+            "largest raw cosine", False, False,
+            lambda x: -x.id_cos.double().amax(dim=1),
+        ),
         "msp": Score(
             "maximum of the softmax at the logit scale", False, False,
             lambda x: msp(x.id_cos, x.scale),
@@ -99,7 +107,7 @@ SCORES: Mapping[str, Score] = MappingProxyType(
         ),
         "id_mass": Score(
             "probability mass of all ID classes among C+U", True, False,
-            lambda x: id_mass(x.id_cos, x.ood, x.scale),
+            lambda x: id_mass(x.id_cos, x.ood, x.scale, x.ood_weight),
         ),
         "max_softmax_all": Score(
             "largest ID entry of the softmax over C+U", True, False,
@@ -122,10 +130,10 @@ SCORES: Mapping[str, Score] = MappingProxyType(
 
 
 def score(name: str, inputs: Inputs) -> Tensor:
-    """Compute a score by its name in `SCORES`.
+    """Compute a score by its name.
 
     Args:
-        name: The score's name, such as `mcm` or `energy`.
+        name: As in `find`, such as `mcm`, `energy` or `./mine.py`.
         inputs: Cosines and constants.
 
     Returns:
@@ -141,30 +149,70 @@ def score(name: str, inputs: Inputs) -> Tensor:
     return find(name)(inputs)
 
 
-def find(name: str) -> Callable[[Inputs], Tensor]:
-    """Look up the function of a named score.
+def find(score: str | Callable[[Inputs], Tensor]) -> Callable[[Inputs], Tensor]:
+    """Look up the function of a score.
 
     Args:
-        name: A name in ``SCORES``, one that was registered or installed, or a file that defines
-            `score(inputs)`, `./mine.py`.
+        score: A name in `SCORES`, one that was registered or installed, a file that defines
+            `score(inputs)` or one function alone, `./mine.py`, or a function itself.
 
     Returns:
-        A function of `Inputs` that gives (N,) scores.
+        A function of `Inputs` that gives (N,) scores; one from outside focoop is checked for what
+        it returns, and raises a `MethodError` that names its line where it fails.
 
     Raises:
         ConfigError: No score has this name.
     """
-    if name in SCORES:
-        return SCORES[name].compute
-    plugin = plugged("score", name)
+    if not isinstance(score, str):
+        return _checked(score, "the score")
+    if score in SCORES:
+        return SCORES[score].compute
+    plugin = plugged("score", score)
     if inspect.ismodule(plugin):
-        plugin = getattr(plugin, "score", None)
-        if plugin is None:
-            raise ConfigError(f"{name} must define a function score(inputs)")
+        plugin = _function_of(plugin, score)
     if plugin is None:
         known = [*SCORES, *plugin_names("score")]
-        raise ConfigError(f"unknown score {name!r}{nearest(name, known)}")
+        raise ConfigError(f"unknown score {score!r}{nearest(score, known)}")
     if not callable(plugin):
-        raise ConfigError(f"the score {name} must be a function of focoop.scores.Inputs")
-    chosen: Callable[[Inputs], Tensor] = plugin
-    return chosen
+        raise ConfigError(f"the score {score} must be a function of focoop.scores.Inputs")
+    return _checked(plugin, f"the score {score}")
+
+
+def _function_of(module: ModuleType, name: str) -> Callable[[Inputs], Tensor]:
+    """The function of a user's file: `score`, or the only one that it defines for others."""
+    functions = {
+        key: thing
+        for key, thing in vars(module).items()
+        if inspect.isfunction(thing) and thing.__module__ == module.__name__ and key[0] != "_"
+    }
+    if "score" not in functions and len(functions) != 1:
+        others = f", it defines {', '.join(functions)}" if functions else ""
+        raise ConfigError(f"{name} must define a function score(inputs){others}")
+    return functions.get("score") or next(iter(functions.values()))
+
+
+def _checked(compute: Callable[[Inputs], Tensor], called: str) -> Callable[[Inputs], Tensor]:
+    """A score from outside focoop that says in one line what is wrong with it."""
+
+    def checked_score(inputs: Inputs) -> Tensor:
+        images = len(inputs.id_cos)
+        try:
+            values = compute(inputs)
+        except FocoopError:
+            raise
+        except Exception as error:  # a user's own code: whatever it raises
+            place = line_of(error, getattr(compute, "__module__", ""))
+            raise MethodError(f"{called} failed{place}: {type(error).__name__}: {error}") from error
+        if not isinstance(values, torch.Tensor):
+            raise MethodError(
+                f"{called} must return a tensor, one number per image: it returned a "
+                f"{type(values).__name__}"
+            )
+        if values.shape != (images,):
+            raise MethodError(
+                f"{called} returned the shape {tuple(values.shape)}: expected ({images},), one "
+                "number per image, higher for what is more foreign"
+            )
+        return values
+
+    return checked_score
