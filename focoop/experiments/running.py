@@ -8,7 +8,7 @@ from focoop.experiments.evaluation import as_written, evaluate_state, on_device,
 from focoop.experiments.naming import checked, names_of
 from focoop.federation import RoundResult, Schedule, check_contract, rounded, simulate, start
 from focoop.methods import Server
-from focoop.runs import RunFolder, is_due, run_log, used_plugins, versions
+from focoop.runs import RunFolder, answers_from_outside, is_due, run_log, used_plugins, versions
 from focoop.scenario import Scenario, build_scenario, make_split, schedule_of
 from focoop.tracking import Hooks, Listener
 
@@ -92,7 +92,7 @@ def _rounds(config: RunConfig, folder: RunFolder, hooks: Hooks) -> dict[str, Any
     committed = folder.resume_point()
     first = start(scenario.method, scenario.task, config.seed).shared
     if committed is None:
-        if any(plugin["kind"] != "dataset" for plugin in used):  # what focoop has is tested
+        if answers_from_outside(config):  # what focoop has is tested
             check_contract(scenario.method, scenario.task, scenario.a_few_images())
         server = Server(rounded(first, schedule.down))
         _commit(folder, scenario, config, schedule, 0, server, None, hooks)
