@@ -39,7 +39,7 @@ SETUP_SECONDS = 4.0  # of the short run that prepares the folder, on an idle mac
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 MARK = "FOCOOP_SIGNAL_CASE"  # a variable by which all processes of a case are found
 TRAINED = ("--set=negatives.count=2", "--set=method.name=promptfl")
-NAMES = ("run", "compare", "tune", "evaluate", "features", "demo", "serve")
+NAMES = ("run", "compare", "tune", "evaluate", "encode", "demo", "serve")
 NAMES += ("federation start", "site join")
 Process = subprocess.Popen[str]
 
@@ -250,7 +250,7 @@ def commands(folder: Path) -> dict[str, Command]:
             + ("--validation=2", "--out", "tune-{n}")
         ),
         "evaluate": Command(("evaluate", "done"), 4.0),
-        "features": Command(("features", "demo:cifar100"), 4.0),
+        "encode": Command(("encode", "demo:cifar100"), 4.0),
         "demo": Command(("demo", "--set=partition.clients=2", "--out", "demo-{n}"), 12.0),
         "serve": Command(("serve", "done", "--port", "0"), 10.0, serves=True),
         "federation start": Command(("federation", "start", "fed", *listen), 15.0),

@@ -17,7 +17,7 @@ from focoop.experiments import OpenedRun, open_state, tables, with_score
 from focoop.federation import Evaluation
 from focoop.functional import scores
 from focoop.methods import Logits, Text
-from focoop.runs import RunFolder
+from focoop.runs import RunFolder, answers_from_outside
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -335,7 +335,8 @@ class Run:
         state = open_state(self._folder, device, test_only=test_only) if fresh else self._state()
         self.evaluated_round = state.round_index
         found = state.evaluate(None if score is None else with_score(state.scenario.method, score))
-        if doubt := tables.doubt_sign(found.summary):
+        outside = answers_from_outside(self.config) if score is None else score not in scores.SCORES
+        if outside and (doubt := tables.doubt_sign(found.summary)):
             warnings.warn(doubt, stacklevel=2)
         return found
 

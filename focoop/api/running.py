@@ -13,7 +13,7 @@ from focoop.data import fetch as fetch_dataset
 from focoop.errors import ConfigError, RunError
 from focoop.experiments import refuse_other_data, run_to_end, tables
 from focoop.methods import lookup
-from focoop.runs import RunFolder, anchored, collect, read_config, start
+from focoop.runs import RunFolder, anchored, answers_from_outside, collect, read_config, start
 from focoop.scenario import leave_out_absent, require_data
 from focoop.tracking import Listener, OnRound, as_hooks
 
@@ -108,7 +108,8 @@ class PreparedRun:
         """
         if not self.finished:
             found = run_to_end(self.config, self.folder, hooks, notes=self.notes)
-            if doubt := tables.doubt_sign(found):
+            doubt = tables.doubt_sign(found)
+            if doubt and answers_from_outside(self.config):
                 warnings.warn(doubt, stacklevel=2)
         return Run(RunFolder.open(self.folder.path))
 

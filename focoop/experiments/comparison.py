@@ -14,7 +14,7 @@ from focoop.experiments.answering import read_answers
 from focoop.experiments.grid import Cell, describe_seeds, safe
 from focoop.experiments.typeset import BOOKTABS
 from focoop.experiments.workers import UNDER_WAY, Job, News, run_jobs, short
-from focoop.runs import CONFIG, RunFolder, plain, write
+from focoop.runs import CONFIG, RunFolder, answers_from_outside, plain, write
 from focoop.scenario import require_data
 from focoop.tracking import Listener, OnRound, RoundEvent, split_hooks
 
@@ -227,7 +227,8 @@ def markdown(setting: str, rows: Mapping[str, Sequence[Outcome]]) -> str:
     notes += [failure(outcome) for outcome in outcomes if outcome.status == "failed"]
     for label, some in rows.items():
         doubts = [tables.doubt_sign(o.summary or {}) for o in some if o.status == "finished"]
-        notes += [f"{label}: {doubt}" for doubt in doubts if doubt][:1]
+        if any(doubts) and answers_from_outside(some[0].cell.config):
+            notes.append(f"{label}: {next(filter(None, doubts))}")
     if notes:
         parts.append("\n".join(f"- {line}" for line in notes))
     return "\n\n".join(parts) + "\n"

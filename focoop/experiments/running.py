@@ -9,7 +9,7 @@ from focoop.experiments.evaluation import as_written, evaluate_state, on_device,
 from focoop.experiments.naming import checked, names_of
 from focoop.federation import RoundResult, Schedule, require_rules, rounded, simulate, start
 from focoop.methods import Server
-from focoop.runs import RunFolder, is_due, run_log, used_plugins, versions
+from focoop.runs import RunFolder, answers_from_outside, is_due, run_log, used_plugins, versions
 from focoop.scenario import Scenario, build_scenario, left_out, make_split, schedule_of
 from focoop.tracking import Hooks, Listener
 
@@ -122,8 +122,7 @@ def _rounds(config: RunConfig, folder: RunFolder, hooks: Hooks) -> dict[str, Any
 def _notes(config: RunConfig, scenario: Scenario, clients: Sequence[str]) -> list[str]:
     """What a person should know of a new run that only its method and its images tell."""
     notes = []
-    # What focoop has is tested; datasets of one's own have no rules.
-    if any(plugin["kind"] != "dataset" for plugin in used_plugins(config)):
+    if answers_from_outside(config):  # what focoop has is tested
         notes = require_rules(scenario.method, scenario.task, scenario.a_few_images())
     return [*notes, *left_out(config, scenario.split, clients)]
 

@@ -16,8 +16,8 @@ NOTE = (
     "Percent, mean ± sample deviation over seeds; bold: best of a column. fpr95: OOD accepted when "
     "95% of ID is kept; fpr95_oodpos: ID flagged when 95% of OOD is; alarm: other clients' ID "
     "images flagged. Lower is better for these three. new: accuracy on classes without training "
-    "images. own and all: as answered, at each method's open_share. The same for all methods: own "
-    "alone (own images, answered among own classes), all open (all images, without a prior) and "
+    "images. own and all: as answered, at each method's open_share. The same for all methods: own-"
+    "alone (own images, answered among own classes), all-open (all images, without a prior) and "
     "ausuc (area under own against other classes as a bias on own classes varies). harmonic: "
     "harmonic mean of own and other classes as answered."
 )
@@ -50,8 +50,8 @@ def columns(summary: Mapping[str, Any]) -> dict[str, float]:
     row = {
         "own": summary.get("accuracy_own"),
         "all": summary.get("accuracy_all"),
-        "own alone": summary.get("accuracy_own_alone"),
-        "all open": summary.get("accuracy_all_open"),
+        "own-alone": summary.get("accuracy_own_alone"),
+        "all-open": summary.get("accuracy_all_open"),
         "new": summary.get("accuracy_new"),
         "corrupted": summary.get("accuracy_corrupted"),
         "ausuc": (summary.get("frontier") or {}).get("ausuc"),

@@ -51,7 +51,14 @@ if TYPE_CHECKING:
     from focoop.runs.folder import Committed, RunFolder
     from focoop.runs.lengthen import is_due
     from focoop.runs.log import run_log
-    from focoop.runs.manifest import collect, now, plain, used_plugins, versions
+    from focoop.runs.manifest import (
+        answers_from_outside,
+        collect,
+        now,
+        plain,
+        used_plugins,
+        versions,
+    )
     from focoop.runs.names import Client, Names
     from focoop.runs.places import anchored, anchored_spec
     from focoop.runs.private_store import PrivateStore, dump, read
@@ -79,6 +86,7 @@ __all__ = [
     "RunFolder",
     "anchored",
     "anchored_spec",
+    "answers_from_outside",
     "append",
     "collect",
     "dump",

@@ -67,6 +67,18 @@ def used_plugins(config: RunConfig) -> list[dict[str, str]]:
     return [plugin for kind, name in wanted if (plugin := origin(kind, name)) is not None]
 
 
+def answers_from_outside(config: RunConfig) -> bool:
+    """Say whether a run's method or score is none of focoop's, which are tested.
+
+    Args:
+        config: The run's settings.
+
+    Returns:
+        Whether it is.
+    """
+    return any(plugin["kind"] != "dataset" for plugin in used_plugins(config))
+
+
 def now(timespec: str = "seconds") -> str:
     """Return the time as ISO 8601 in UTC.
 
