@@ -46,7 +46,7 @@ def one_round(bench: Bench) -> list[Row]:
     """The simulator's round, everything included, and where its time goes."""
     rows = []
     count = 10 if bench.real else 4
-    for rule in ("armijo", "dual"):
+    for rule in ("open_loop", "dual"):
         bench.fresh()
         federation = bench.federation(10, transport_rule=rule)
         plain = federation.rounds(count)
@@ -63,7 +63,7 @@ def whole_run(bench: Bench) -> list[Row]:
     """25 rounds with evaluation by the wall clock, graphs recorded anew."""
     rows, rounds = [], 25 if bench.real else 3
     sets = make_sets(bench.sizes, 10, bench.sizes.classes)
-    for rule, every in (("armijo", 0), ("dual", 0), ("dual", 1)):
+    for rule, every in (("open_loop", 0), ("dual", 0), ("dual", 1)):
         bench.fresh()
         total, spent = bench.federation(10, transport_rule=rule).whole(rounds, sets, every)
         when = "every round" if every else "the last round"
@@ -74,7 +74,7 @@ def whole_run(bench: Bench) -> list[Row]:
 def server(bench: Bench) -> list[Row]:
     """The server's step alone, on prompts that drift as in a run, by the host's threads."""
     rows, before = [], torch.get_num_threads()
-    for rule in ("armijo", "dual"):
+    for rule in ("open_loop", "dual"):
         federation = bench.federation(10, transport_rule=rule)
         method = federation.method()
         for threads in (1, 2, 4, before):

@@ -29,7 +29,7 @@ SMALL, TINY = 2**22, 2**20
 # priors at most. At 1e-5 and 1e-4 as few as 94 and 90 of the seemly prompts were.
 GAP = 1e-6
 # Copies of a word whose masses differ by less of the prior are alike: the solver's error.
-ALIKE = 0.01
+ALIKE = 5e-3
 # A gap that rounding leaves where there is nothing to gain, in units of the cost.
 LEAST_GAP = 1e-9
 

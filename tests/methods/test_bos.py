@@ -111,8 +111,8 @@ def test_many_clients_at_once() -> None:
 def test_small_transports_run_on_one_thread(
     fails: bool, rule: Literal["dual", "open_loop"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = f"semi_unbalanced_{rule}"
-    solver, used, before = getattr(transport, name), [], torch.get_num_threads()
+    solver = getattr(transport, f"semi_unbalanced_{rule}")
+    used, before = [], torch.get_num_threads()
 
     def watched(cost: Tensor, **settings: Any) -> Any:
         used.append(torch.get_num_threads())
@@ -120,7 +120,8 @@ def test_small_transports_run_on_one_thread(
             raise RuntimeError("no plan")
         return solver(cost, **settings)
 
-    monkeypatch.setattr(transport, name, watched)
+    monkeypatch.setattr(transport, "semi_unbalanced_dual", watched)
+    monkeypatch.setattr(transport, "semi_unbalanced_open_loop", watched)
     updates = [
         ClientUpdate(k, {"ood": draw(WORDS, 2, k + 3)[:, :, :3]}, 1, torch.ones(CLASSES), 0.0)
         for k in range(2)

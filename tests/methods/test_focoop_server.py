@@ -99,7 +99,7 @@ def test_goc_is_the_written_out_server_step() -> None:
         assert torch.allclose(result.shared["global"][c].flatten(), expected, rtol=1e-9)
     for u in range(U):
         copies = [15 * float(mass[k * U + u]) for k in range(3)]
-        least = [k for k in range(3) if copies[k] < min(copies) + 0.01]
+        least = [k for k in range(3) if copies[k] < min(copies) + 0.005]
         best = max(least, key=lambda k: float(cost[:, k * U + u].min()))
         assert torch.equal(result.shared["ood"][u].flatten(), ood[best * U + u])
     assert result.shared["ood_words"].tolist() == list(range(U))
@@ -161,7 +161,7 @@ def test_the_two_solvers_agree() -> None:
 def test_of_copies_that_differ_by_the_solver_s_error_the_farthest_is_kept() -> None:
     """Else a gap that is not quite the same would keep another copy."""
     server = FOCoOpConfig().consistency
-    mass = torch.tensor([0.500, 0.2, 0.509, 0.22, 0.505, 0.3], dtype=torch.float64)  # 3 x 2
+    mass = torch.tensor([0.500, 0.2, 0.504, 0.21, 0.502, 0.3], dtype=torch.float64)  # 3 x 2
     cost = torch.tensor([[1.0, 1.0, 3.0, 9.0, 2.0, 9.0], [9.0] * 6])
     assert server.kept(mass, cost, 3, 2).tolist() == [2, 1]
     capped = FOCoOpConfig(ood_cap=0.999).consistency

@@ -136,8 +136,9 @@ class Problem:
         for part in chunks(self.cost, 1, self.cells):
             share = self.shares(point, part)
             # What a class draws alone stands on the diagonal; few columns are left to multiply.
-            several = share.amax(0) < 1.0
-            share, drawn = share[:, several], point.drawn[part][several].to(share.dtype)
+            several = (share.amax(0) < 1.0).nonzero()[:, 0]
+            share = share.index_select(1, several)
+            drawn = point.drawn[part][several].to(share.dtype)
             alone -= (share @ drawn).double()
             share *= drawn.sqrt()
             total.addmm_(share, share.T)
