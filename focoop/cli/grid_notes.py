@@ -72,8 +72,10 @@ def note_answers(studies: "Sequence[Study]") -> None:
     """
     from focoop.plugins import origin
 
-    count = studies[0].cells[0].config.data.validation
-    say(f"{count} training images of each class validate (--validation)")
+    counts = {cell.setting: cell.config.data.validation for cell in studies[0].trials[0]}
+    told = ", ".join(f"{count} of {name}" for name, count in counts.items())
+    shown = told if len(counts) > 1 else str(*counts.values())
+    say(f"{shown} training images of each class validate (--validation)")
     for study in studies:
         first = study.cells[0]
         if not first.answers and origin("method", first.config.method.name) is not None:

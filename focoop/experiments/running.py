@@ -9,6 +9,7 @@ from focoop.experiments.evaluation import as_written, evaluate_state, on_device,
 from focoop.experiments.naming import checked, names_of
 from focoop.federation import RoundResult, Schedule, require_rules, rounded, simulate, start
 from focoop.methods import Server
+from focoop.plugins import origin
 from focoop.runs import RunFolder, answers_from_outside, is_due, run_log, used_plugins, versions
 from focoop.scenario import Scenario, build_scenario, left_out, make_split, schedule_of
 from focoop.tracking import Hooks, Listener
@@ -121,9 +122,10 @@ def _rounds(config: RunConfig, folder: RunFolder, hooks: Hooks) -> dict[str, Any
 
 def _notes(config: RunConfig, scenario: Scenario, clients: Sequence[str]) -> list[str]:
     """What a person should know of a new run that only its method and its images tell."""
-    notes = []
+    notes: list[str] = []
     if answers_from_outside(config):  # what focoop has is tested
-        notes = require_rules(scenario.method, scenario.task, scenario.a_few_images())
+        doubts = require_rules(scenario.method, scenario.task, scenario.a_few_images())
+        notes = [] if origin("method", config.method.name) is None else doubts
     return [*notes, *left_out(config, scenario.split, clients)]
 
 

@@ -142,8 +142,9 @@ class _Trial:
         state = self.method.init(self.task, torch_generator(SEED, "init"))
         for attribute, tensors in (("shares", state.shared), ("keeps", state.private)):
             phrase = getattr(self.method, attribute)
-            if tensors and phrase == "nothing":
-                names = ", ".join(tensors)
+            # A client's own counts are there for its prior (`Answering.unknown_counts`).
+            names = ", ".join(name for name in tensors if name != "counts")
+            if names and phrase == "nothing":
                 yield f'the class says {attribute} = "nothing" and init gives {names}: name it'
             if phrase != "nothing" and not tensors:
                 yield f"the class says {attribute} = {phrase!r} and init gives nothing of the kind"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from focoop.functional import transport
 from focoop.methods._averages import weighted_mean
@@ -14,6 +14,9 @@ from focoop.methods._bos import row_norms
 from focoop.methods._focoop_config import FOCoOpConfig
 from focoop.methods._goc import prompt_report
 from focoop.methods.base import Batch, ClientUpdate, Params, Server, Text
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def released_loss(

@@ -40,7 +40,9 @@ def test_toy_backbones_differ_by_seed_only() -> None:
     "name", ["", "maxi", "mini:x", "openclip", "openclip:ViT-B-16", "clip:a:b"]
 )
 def test_unknown_backbones_are_refused_with_the_valid_forms(name: str) -> None:
-    with pytest.raises(BackboneError, match=r"'mini' or 'openclip:<model>:<pretrained>'"):
+    with pytest.raises(
+        BackboneError, match=r"'mini', 'openclip:<model>:<pretrained>'.* or 'local-dir:<folder>'"
+    ):
         load_backbone(name)
 
 

@@ -100,7 +100,7 @@ REFUSED = {
     "federation.roundz=3": ["federation.roundz", "3", "'federation.rounds'"],
     "fedration.rounds=3": ["fedration", "'federation'"],
     "rounds=3": ["rounds", "'federation.rounds'"],
-    "method.gama=1": ["method.gama", "'method.gamma'"],
+    "method.alpa=1": ["method.alpa", "'method.alpha'"],
     "method.name=focop": ["'focop'", "'focoop'"],
     "partition.kind=dirichle": ["partition.kind", "'dirichle'", "'dirichlet'", "overlap"],
     "federation.rounds=ten": ["federation.rounds", "'ten'", "whole number"],
@@ -150,15 +150,15 @@ def test_a_date_or_smuggled_key_stays_a_string() -> None:
 
 
 def test_files_extend_files_and_another_method_drops_settings(tmp_path: Path) -> None:
-    (tmp_path / "base.toml").write_text('seed = 3\n[method]\nname = "focoop"\ngamma = 0.5\n')
+    (tmp_path / "base.toml").write_text('seed = 3\n[method]\nname = "focoop"\nalpha = 0.25\n')
     over = tmp_path / "more" / "over.toml"
     over.parent.mkdir()
     over.write_text('extends = "../base.toml"\n[federation]\nrounds = 2\n')
     made = loading.load(over)
     assert (made.seed, made.federation.rounds) == (3, 2)
-    assert made.method.settings.gamma == 0.5
+    assert made.method.settings.alpha == 0.25
     assert loading.load(over, ["method.name=promptfl"]).method.name == "promptfl"
-    assert loading.load(over, ["method.name=focoop"]).method.settings.gamma == 0.5
+    assert loading.load(over, ["method.name=focoop"]).method.settings.alpha == 0.25
 
 
 def test_unreadable_files_are_refused(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_direct_construction_is_checked_too() -> None:
 def test_differences_name_old_and_new() -> None:
     lines = writing.differences(RunConfig(), loading.load(None, ["seed=4", "method.name=zeroshot"]))
     assert "seed: 0 -> 4" in lines
-    assert any(line.startswith("method.gamma: ") and line.endswith(" -> absent") for line in lines)
+    assert any(line.startswith("method.alpha: ") and line.endswith(" -> absent") for line in lines)
     changed = loading.load(None, ['data.validation_ood=["demo:sun"]'])
     assert writing.differences(RunConfig(), changed) == ['data.validation_ood: [] -> ["demo:sun"]']
 

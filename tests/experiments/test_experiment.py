@@ -125,6 +125,7 @@ def test_shots_are_a_limit_and_repeats_are_asked_for() -> None:
     assert filled.repeated == filled.train.sum() - view.train.sum() > 0
 
 
+@pytest.mark.filterwarnings("ignore:no training images at 1 of 3 clients")
 @pytest.mark.parametrize("method", ["promptfl", "focoop"])
 def test_clients_of_all_sizes_train_as_one_batch(method: str, tmp_path: Path) -> None:
     # One round: FOCoOp's OOD prompts spread rounding fiftyfold in each further one.

@@ -40,6 +40,7 @@ def test_a_policy_raises_what_a_study_asks_and_lowers_nothing() -> None:
     assert Policy().raise_least_images(trained) is trained
 
 
+@pytest.mark.filterwarnings("ignore:focoop_plus sends nothing of a class")
 @pytest.mark.parametrize("secure", ["false", "true"])
 def test_a_site_leaves_its_small_classes_out_and_the_study_goes_on(
     tmp_path: Path, secure: str

@@ -133,7 +133,7 @@ def test_hooks_are_told_of_every_run(made: Made) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["paper T1", "tune --setting configs/settings/cifar100.toml --methods zeroshot"]
+    "command", ["paper T1", "tune configs/settings/cifar100.toml --methods zeroshot"]
 )
 def test_a_tracker_that_is_not_known_is_refused_before_anything_runs(
     command: str, tmp_path: Path

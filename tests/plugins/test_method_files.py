@@ -169,7 +169,8 @@ def test_a_method_of_ones_own_is_tuned_as_focoops_are(here: Path, setting: Path)
     done = call(*call_, "--validation=3", "--jobs=0", "--out=out", "--write=presets")
     told = " ".join(done.stderr.split())
     assert done.exit_code == 0, done.stderr
-    assert "note: plain is tried with its own score alone" in told and told.count("note") == 1
+    assert "note: plain is tried with its own score alone" in told and told.count("note") == 2
+    assert "3 training images of each class validate" in told
     heads = {name: (here / "presets" / f"{name}.toml").read_text() for name in ("mine", "promptfl")}
     assert all("each under 55 answers" in text for text in heads.values())
     cells = plan([setting], f"{here}/mine.py", (0,), here / "o", presets=here / "presets")

@@ -71,8 +71,8 @@ def test_a_fault_in_a_score_is_one_line(here: Path, setting: Path) -> None:
 
 def test_a_score_of_the_wrong_sign_is_remarked(here: Path) -> None:
     (here / "wrong.py").write_text("def score(inputs):\n    return inputs.id_cos.amax(1)\n")
-    run = focoop.run("packaged", {"method.name": "zeroshot"}, out="run")
-    assert run.evaluate(score="max_cosine").summary["ood"]["dtd_32px"]["auroc"] > 0.7
+    run = focoop.run("packaged", {"method.name": "zeroshot", "method.open_share": 0.1}, out="run")
+    assert run.evaluate(score="max_cosine").summary["ood"]["dtd_32px"]["auroc"] > 0.6
     with pytest.warns(UserWarning, match=r"AUROC far below 50% \(dtd_32px .*the wrong sign"):
         run.evaluate(score="./wrong.py")
 
