@@ -3,7 +3,7 @@
     python tools/plot_consistency.py [docs/results/focoop]
     python tools/plot_consistency.py docs/results/focoop --grid OUT/grid-1.json
 
-Reads `curves.json` of the folder (tools/ablations.py makes it; setting `apart`) and writes
+Reads `curves.json` of the folder (of setting `apart`, made at commit 7398147) and writes
 `consistency.svg` beside it. With `--grid`, the mean over seeds of `focoop-paper` on CIFAR-100 is
 put into `curves.json` and drawn too. Colours are the page's own where the drawing stands in the
 site.
