@@ -313,6 +313,7 @@ class Run:
         self,
         *,
         score: Score | None = None,
+        open_share: float | None = None,
         device: str | None = None,
         test_only: bool = False,
     ) -> Evaluation:
@@ -321,6 +322,8 @@ class Run:
         Args:
             score: A score by name, or a function of `focoop.scores.Inputs`, in the place of the
                 method's own.
+            open_share: Share of images that clients expect from any class, 0 to 1, in the place of
+                the run's.
             device: A torch device; by default the run's.
             test_only: Neither open nor check the training images.
 
@@ -330,11 +333,15 @@ class Run:
         Raises:
             RunError: Nothing is committed, or the data is not what the run was trained on.
             DataError: The test images or an OOD set cannot be opened.
+            ConfigError: The method has no open share.
         """
         fresh = device is not None or test_only
         state = open_state(self._folder, device, test_only=test_only) if fresh else self._state()
         self.evaluated_round = state.round_index
-        found = state.evaluate(None if score is None else with_score(state.scenario.method, score))
+        method = None if score is None else with_score(state.scenario.method, score)
+        found = (
+            state.evaluate(method) if open_share is None else state.evaluate_at(open_share, method)
+        )
         outside = answers_from_outside(self.config) if score is None else score not in scores.SCORES
         if outside and (doubt := tables.doubt_sign(found.summary)):
             warnings.warn(doubt, stacklevel=2)

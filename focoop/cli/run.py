@@ -106,6 +106,12 @@ def evaluate(
             autocompletion=completion.score,
         ),
     ] = None,
+    open_share: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Share of images expected from any class; 0: own classes alone."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate the last state of a run again, client by client, if its data is still the same.
@@ -117,7 +123,9 @@ def evaluate(
 
     opened_run = open_run(folder, weights=weights)
     with image_work(messages()):
-        result = opened_run.evaluate(score=score, device=device, test_only=test_only)
+        result = opened_run.evaluate(
+            score=score, open_share=open_share, device=device, test_only=test_only
+        )
     names = opened_run.client_names
     if as_json:
         return print_json(

@@ -5,6 +5,7 @@ features. Training images are not needed for an evaluation. Where they are gone,
 opened, the test images alone are opened under the names that the run folder keeps.
 """
 
+import copy
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -119,6 +120,33 @@ class OpenedRun:
         """
         scenario = self.scenario if method is None else replace(self.scenario, method=method)
         return evaluate_state(scenario, self.server, self.store, self.seed, self.counts)
+
+    def evaluate_at(self, open_share: float, method: Method | None = None) -> Evaluation:
+        """Evaluate every client's model as it answers at another open share.
+
+        Args:
+            open_share: share of images that a client expects from any class.
+            method: answers in the place of the run's own method.
+
+        Returns:
+            The summary, and a row per client.
+
+        Raises:
+            ConfigError: the method has no open share, or it is out of range.
+        """
+        scenario, base = self.scenario, method or self.scenario.method
+        if not 0 <= open_share <= 1:
+            raise ConfigError(f"open_share = {open_share:g} is not allowed: 0 to 1")
+        if not hasattr(base.config, "open_share"):
+            raise ConfigError(f"{type(base).__name__} has no open_share: leave --open-share out")
+        turned = copy.copy(base)
+        turned.config = replace(base.config, open_share=open_share)
+        own = self.scenario.task.device
+
+        def params(client: int) -> Params:
+            return {**self.params(client), "counts": self.class_counts(client).to(own)}
+
+        return evaluate(turned, scenario.task, params, scenario.sets)
 
 
 def open_state(

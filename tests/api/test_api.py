@@ -174,6 +174,23 @@ def test_training_images_and_the_scores_of_all_clients(made: focoop.Run) -> None
     assert np.array_equal(few[few["client"] == 0]["score"], wanted)
 
 
+@pytest.mark.parametrize("method", ["promptfl", "fedncm"])
+def test_the_open_share_is_chosen_after_training(method: str, setting: Path, folder: Path) -> None:
+    """A model answers at another share as if it had been trained at that one."""
+    runs = {
+        share: focoop.run(
+            setting,
+            {"method.name": method, "method.open_share": share, **QUICK},
+            out=folder / f"{method} {share}",
+        )
+        for share in (1.0, 0.2)
+    }
+    found = runs[1.0].evaluate(open_share=0.2).summary
+    assert found == runs[0.2].evaluate().summary != runs[1.0].evaluate().summary
+    with pytest.raises(focoop.ConfigError, match="open_share"):
+        runs[1.0].evaluate(open_share=1.5)
+
+
 def test_prompts_are_those_on_disk(made: focoop.Run) -> None:
     run = focoop.open_run(made.path)
     folder = RunFolder.open(made.path)
