@@ -16,6 +16,7 @@ under the same scores and priors (`answering.py`), and counts by the best of the
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -111,34 +112,47 @@ def studies(
     trees = {name_of(one): read_settings(one) for one in settings}
     if not trees or len(trees) != len(settings):
         raise ConfigError("name one setting or several, each once")
+    asked = _Asked(validation, ood, overrides, seed, presets)
     planned = []
-    notes: dict[str, str] = {}
-    counts: dict[str, int] = {}
     for variant in variants_for(parse_methods(methods), next(iter(trees.values()))):
-        bases = {}
-        for name, tree in trees.items():
-            setting = validated(tree, name, validation, ood)
-            base = configured(setting, name, variant, presets)
-            if not base.get("backbone", {}).get("logit_scale"):
-                scale = LOGIT_SCALES[family_of(setting)]
-                base = merge(base, {"backbone": {"logit_scale": scale}})
-            for over in (*overrides, {"seed": seed}):
-                base = merge(base, override_tree(over))
-            if name not in counts:
-                asked = validation or tree.get("data", {}).get("validation")
-                asked = asked or any("data.validation" in _keys(over) for over in overrides)
-                counts[name] = _validation(from_dict(base), bool(asked))
-            base = merge(base, {"data": {"validation": counts[name]}})
-            kept, notes[name] = leave_out_absent(from_dict(base))
-            ood_left = list(kept.data.validation_ood)
-            bases[name] = merge(base, {"data": {"validation_ood": ood_left}})
-        planned.append(_study(variant, bases, overrides, budget, out, seed, notes))
+        bases = {name: asked.base(name, tree, variant) for name, tree in trees.items()}
+        planned.append(_study(variant, bases, overrides, budget, out, seed, asked.notes))
     if len({study.label for study in planned}) != len(planned):
         raise ConfigError(f"--methods {methods!r} names a method twice")
-    for name, note in notes.items():
+    for name, note in asked.notes.items():
         if note:
             warnings.warn(f"{name}: {note}", stacklevel=2)
     return planned
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a tuning was asked for, what it leaves out and how many images validate by setting."""
+
+    validation: int | None
+    ood: Sequence[str]
+    overrides: Sequence[Override]
+    seed: int
+    presets: Path | None
+    notes: dict[str, str] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def base(self, name: str, tree: dict[str, Any], variant: Variant) -> dict[str, Any]:
+        """The configuration of a method's first trial on a setting, as nested values."""
+        setting = validated(tree, name, self.validation, self.ood)
+        base = configured(setting, name, variant, self.presets)
+        if not base.get("backbone", {}).get("logit_scale"):
+            scale = LOGIT_SCALES[family_of(setting)]
+            base = merge(base, {"backbone": {"logit_scale": scale}})
+        for over in (*self.overrides, {"seed": self.seed}):
+            base = merge(base, override_tree(over))
+        if name not in self.counts:
+            said = self.validation or tree.get("data", {}).get("validation")
+            said = said or any("data.validation" in _keys(over) for over in self.overrides)
+            self.counts[name] = _validation(from_dict(base), bool(said))
+        base = merge(base, {"data": {"validation": self.counts[name]}})
+        kept, self.notes[name] = leave_out_absent(from_dict(base))
+        return merge(base, {"data": {"validation_ood": list(kept.data.validation_ood)}})
 
 
 def _validation(config: RunConfig, asked: bool) -> int:
