@@ -67,7 +67,7 @@ FILE_NAMES: tuple[str, ...] = (
     ),
 )
 # Commands that only look, or stop before they train; those that serve or mine are left out.
-SAFE = ("config", "methods", "runs", "evaluate", "features", "data list", "data show", "data check")
+SAFE = ("config", "methods", "runs", "evaluate", "encode", "data list", "data show", "data check")
 COMMANDS = (*SAFE, "doctor", "compare", "run", "tune", "site status", "data fetch")
 
 

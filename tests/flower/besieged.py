@@ -40,6 +40,7 @@ START = 300.0  # seconds that processes may take to start on a machine that has 
 NAMES = ("ghent", "lille", "mallory")
 PATIENT = "jane_doe"  # in the name of ghent's file of images
 STUDY = (
+    "name=fed",  # what `federation create fed` calls its run
     "method.name=promptfl",
     "data.corrupted=[]",
     "data.id=folder:images",
