@@ -114,7 +114,7 @@ def tune(
         out().print(_choices_table(choices))
         out().print(f"{objective_text(parts)}, in percent of validation images and sets")
         messages().print(f"written: {', '.join(map(str, paths))}")
-    leave([outcome for choice in choices for trial in choice.trials for outcome in trial.outcomes])
+    leave([outcome for choice in choices for outcome in choice.outcomes])
 
 
 def live_tuning(studies: "list[Study]", weights: dict[str, float]) -> Draw:
@@ -150,7 +150,7 @@ def _choices_table(choices: "Sequence[Choice]") -> Sheet:
         rows.append(
             [
                 choice.study.label,
-                runs_of([outcome for trial in choice.trials for outcome in trial.outcomes]),
+                runs_of(choice.outcomes),
                 *("-" if value is None else f"{100 * value:.2f}" for value in values),
                 ", ".join(f"{key.split('.')[1]}={value}" for key, value in point.items()),
             ]

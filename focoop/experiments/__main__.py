@@ -131,7 +131,7 @@ def _tune(given: argparse.Namespace) -> list[comparison.Outcome]:
     for choice in choices:
         write_choice(choice, weights, given.out, given.write, suffix)
         print("\n".join(choice.presets.values()) or f"# {choice.study.label}: no trial succeeded\n")
-    return [outcome for choice in choices for trial in choice.trials for outcome in trial.outcomes]
+    return [outcome for choice in choices for outcome in choice.outcomes]
 
 
 def _overrides(given: argparse.Namespace) -> list[str]:

@@ -141,10 +141,10 @@ class OpenedRun:
             raise ConfigError(f"{type(base).__name__} has no open_share: leave --open-share out")
         turned = copy.copy(base)
         turned.config = replace(base.config, open_share=open_share)
-        own = self.scenario.task.device
+        device = scenario.task.device
 
         def params(client: int) -> Params:
-            return {**self.params(client), "counts": self.class_counts(client).to(own)}
+            return {**self.params(client), "counts": self.class_counts(client).to(device)}
 
         return evaluate(turned, scenario.task, params, scenario.sets)
 

@@ -90,7 +90,7 @@ class Trial:
     value: float | None = None
 
     @property
-    def failed(self) -> Outcome | None:
+    def first_failure(self) -> Outcome | None:
         """Return the first run that failed."""
         return next((one for one in self.outcomes if one.status == "failed"), None)
 
@@ -111,6 +111,11 @@ class Choice:
     study: Study
     trials: list[Trial]
     presets: Mapping[str, str]
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """Return the runs of all trials, those of the best first."""
+        return [outcome for trial in self.trials for outcome in trial.outcomes]
 
     @property
     def best(self) -> Trial | None:
@@ -389,7 +394,7 @@ def evidence(choice: Choice, weights: Mapping[str, float]) -> str:
         mean = 100 * math.fsum(losses.values()) / len(losses)
         lines += ["", "Lost where a setting had no say in the choice, against the trial that is "
                   f"best there: {', '.join(shown)}; mean {mean:.2f}."]  # fmt: skip
-    failed = [trial.failed for trial in choice.trials if trial.failed is not None]
+    failed = [trial.first_failure for trial in choice.trials if trial.first_failure is not None]
     lines += ["", *(f"- {failure(outcome)}" for outcome in failed)] if failed else []
     return "\n".join(lines) + "\n"
 

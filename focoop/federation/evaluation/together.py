@@ -73,16 +73,15 @@ def answered(
             unbiased = method.logits(text, pooled, patches)
             logits = shifted(unbiased, prior)
             found.predicted[model, rows] = logits.id.argmax(dim=1).int()
-            if here.start < tested:
-                part = unbiased.id[: here.stop - here.start]
+            part = unbiased.id[: max(0, here.stop - here.start)]  # of test images
+            if len(part):
                 found.unbiased[model, here] = part.argmax(dim=1).int()
             scores = min(rows.stop, there.scored) - rows.start
             if scores > 0:
                 whole = method.score(logits, task)
                 found.score[model, rows.start : rows.start + scores] = whole[:scores]
             for at, (client, (own, others)) in enumerate(there.sides.items()):
-                if here.start < tested and (client == model or len(texts) == 1):
-                    part = unbiased.id[: here.stop - here.start]
+                if len(part) and (client == model or len(texts) == 1):
                     mine = part.index_select(1, own).max(dim=1)
                     theirs = part.index_select(1, others).max(dim=1)
                     found.margin[at, here] = (theirs.values - mine.values).float()
